@@ -1,7 +1,8 @@
 """hetsched places every workload of a mixed Kubernetes fleet on the node, cores and cards that suit it best.
 
-Lives here: the floors of the product, from contracts (F0) to project wiring (F5); docs/explanation/architecture.md
-draws them. May import: nothing.
+Lives here: the floors of the product, from contracts (F0) to project wiring (F5);
+docs/explanation/architecture.md draws them.
+May import: nothing.
 Never: logic of its own.
 """
 

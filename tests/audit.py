@@ -1,8 +1,8 @@
-"""`make audit`: what is known against the packages that are locked, and a bill of materials of them.
+"""`make audit`: check the locked packages for known vulnerabilities, and write a bill of materials.
 
-Rule: the advisory service of the package index is asked about every pin of `requirements/runtime.lock`. A package that
-the service does not know was not checked, and where that is most of them nothing was: that is said and is no failure,
-for whoever works offline. The bill of materials (CycloneDX 1.6) is written to `.tools/sbom.cdx.json` either way.
+Every pin of `requirements/runtime.lock` is looked up in the advisory service of the package index. A package that the
+service does not know counts as unchecked; if most packages are unchecked, the result is "not checked" and not a
+failure, for offline use. The bill of materials (CycloneDX 1.6) is always written to `.tools/sbom.cdx.json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bill(lock: str) -> dict[str, Any]:
 
 
 def judge(answer: str) -> tuple[int, str]:
-    """Return the exit code and the sentence for what the service said of the packages, as pip-audit's JSON."""
+    """Return the exit code and a summary for pip-audit's JSON result."""
     try:
         packages = json.loads(answer)["dependencies"]
     except (ValueError, KeyError, TypeError):
@@ -67,7 +67,7 @@ def judge(answer: str) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Write the bill, ask, and say what came out."""
+    """Write the bill of materials, query the service and print the result."""
     BILL.parent.mkdir(exist_ok=True)
     BILL.write_text(json.dumps(bill(LOCK.read_text()), indent=1) + "\n")
     program = [Path(sys.executable).with_name("pip-audit"), "--requirement", LOCK, "--require-hashes", "--disable-pip"]

@@ -1,8 +1,8 @@
-"""Fluent builders of the contract types that tests are about.
+"""Fluent builders of contract types for tests.
 
-Rule: a test names only what it is about; everything else has one harmless default. A pod asks for 1 CPU and 1Gi, a
-node offers 8 CPUs, 32Gi and 110 pods and is an x86-64 machine whose instruction set nobody described further.
-Every method returns the builder; `build` may be called again after more changes.
+A test names only the fields that it tests; all others have a harmless default. A pod requests 1 CPU and 1Gi; a node
+offers 8 CPUs, 32Gi and 110 pods and is an x86-64 machine without a reported instruction set. Every method returns the
+builder; `build` may be called again after more changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hetsched.contracts.workload import (
 
 
 def a_pod(name: str = "pod", namespace: str = "default") -> PodBuilder:
-    """Start a pod that asks for 1 CPU and 1Gi."""
+    """Start a pod that requests 1 CPU and 1Gi."""
     return PodBuilder(name, namespace)
 
 
@@ -77,7 +77,7 @@ class PodBuilder:
         """Set fields of the Shape itself."""
         return self._shape(**changes)
 
-    # -- what it takes ---------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
     def cpu(self, quantity: str | int) -> Self:
         return self.requesting(CPU, quantity)
@@ -90,17 +90,17 @@ class PodBuilder:
         return self
 
     def best_effort(self) -> Self:
-        """Ask for nothing: scoring counts 100m and 200Mi."""
+        """Request nothing: scoring counts 100m and 200Mi."""
         self._requests = {PODS: 1}
         self._scored = {CPU: 100, MEMORY: 200 * 2**20}
         return self.having(qos="BestEffort")
 
     def guaranteed(self) -> Self:
-        """Limit CPU and memory to what is asked; whole CPUs can then be the pod's own."""
+        """Set CPU and memory limits equal to the requests; whole CPUs can then be exclusive."""
         return self.having(qos="Guaranteed")
 
     def containers(self, *demands: ContainerDemand) -> Self:
-        """Say what each container asks that a node can align; else one container asks for everything."""
+        """Set the requests of each container that a node can align; by default one container has all requests."""
         self._containers = demands
         return self
 
@@ -108,7 +108,7 @@ class PodBuilder:
         self, count: int = 1, *, milli: int = 1000, memory_mib: int = 0, cores: int = 0, model: str = "",
         exact: bool = False, vendor: str = "",
     ) -> Self:  # fmt: skip
-        """Ask for cards; `model` holds terms separated by `|`."""
+        """Request GPUs; `model` holds terms separated by `|`."""
         models = tuple(model.split("|")) if model else ()
         return self._shape(gpu=GpuDemand(count, milli, memory_mib, cores, models, exact, vendor))
 
@@ -117,7 +117,7 @@ class PodBuilder:
         return self._shape(isa=IsaDemand(native, emulated, cross, qemu, source))
 
     def images(self, *images: str | tuple[str, ...]) -> Self:
-        """Have images built for these platforms; a text instead says why nobody knows."""
+        """Add images built for these platforms; a text instead is the reason why the platforms are unknown."""
         names = tuple(f"image-{number}" for number in range(len(images)))
         facts = tuple(
             ImageFacts(name, unknown=said) if isinstance(said, str) else ImageFacts(name, said)
@@ -133,7 +133,7 @@ class PodBuilder:
         """State the expected use: `expecting(cpu="3", memory="2Gi")`."""
         return self._shape(expected_usage=tuple(sorted((name, parse_amount(name, q)) for name, q in use.items())))
 
-    # -- where it may run ------------------------------------------------------------------------------------------
+    # -- placement constraints -------------------------------------------------------------------------------------
 
     def labelled(self, **labels: str) -> Self:
         return self.having(labels={**self._pod.labels, **labels})
@@ -156,11 +156,11 @@ class PodBuilder:
         return self._shape(tolerations=(*self._pod.shape.tolerations, toleration))
 
     def near(self, topology_key: str, *, weight: int = 0, namespaces: tuple[str, ...] = (), **labels: str) -> Self:
-        """Want pods with these labels in the same domain: required, or preferred with a weight."""
+        """Add affinity to pods with these labels in the same domain: required, or preferred with a weight."""
         return self._pod_term("affinity", topology_key, weight, namespaces, labels)
 
     def away_from(self, topology_key: str, *, weight: int = 0, namespaces: tuple[str, ...] = (), **labels: str) -> Self:
-        """Want no pod with these labels in the same domain: required, or preferred with a weight."""
+        """Add anti-affinity to pods with these labels in the same domain: required, or preferred with a weight."""
         return self._pod_term("anti_affinity", topology_key, -weight, namespaces, labels)
 
     def _pod_term(
@@ -177,7 +177,7 @@ class PodBuilder:
     def host_port(self, port: int, protocol: str = "TCP", ip: str = "0.0.0.0") -> Self:
         return self._shape(host_ports=(*self._pod.shape.host_ports, HostPort(port, protocol, ip)))
 
-    # -- who it is -------------------------------------------------------------------------------------------------
+    # -- identity --------------------------------------------------------------------------------------------------
 
     def priority(self, value: int) -> Self:
         return self.having(priority=value)
@@ -192,16 +192,16 @@ class PodBuilder:
         return self.having(gang=GangMember(name, min_available))
 
     def wrong(self, code: str = "IsaUnknownExtension", field: str = "hetsched.io/isa", message: str = "wrong") -> Self:
-        """Give the pod a problem of its own."""
+        """Add a problem to the pod."""
         return self.having(problems=(*self._pod.problems, Problem(code, field, message)))
 
     def running_on(self, node: str, *cards: CardGrant) -> Self:
-        """Let the pod run on `node`, holding `cards` where any are named."""
+        """Run the pod on `node`, with `cards` as its GPU allocation if given."""
         allocation = Allocation(gpus=cards) if cards else None
         return self.having(node_name=node, allocation=allocation)
 
     def holding(self, node: str, *zones: ZoneGrant, policy: str | None = None) -> Self:
-        """Let the pod run on `node` with what its allocation says of zones and CPUs."""
+        """Run the pod on `node`, with these zones and CPUs as its allocation."""
         return self.having(node_name=node, allocation=Allocation(zones=zones, cpu_policy=policy))
 
     def build(self) -> PodSpec:
@@ -257,7 +257,7 @@ class NodeBuilder:
         return self.having(labels={**self._node.labels, **(labels or {}), **more})
 
     def arch(self, arch: str, native: str | None = None) -> Self:
-        """Set the Kubernetes architecture; `native` states the full instruction set, else only the base is known."""
+        """Set the Kubernetes architecture; `native` is the full instruction set, otherwise only the base is known."""
         base = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}.get(arch)
         self.labelled({"kubernetes.io/arch": arch})
         if native is not None:
@@ -278,7 +278,7 @@ class NodeBuilder:
         return self.having(ready=False)
 
     def gpus(self, count: int, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> Self:
-        """Add cards that a NodeGpu lists."""
+        """Add GPUs as a NodeGpu object lists them."""
         held = self._node.gpus or ()
         more = (a_card(len(held) + i, model, memory_mib, **facts) for i in range(count))
         return self.having(gpus=(*held, *more))
@@ -298,7 +298,7 @@ class NodeBuilder:
         self, cpu_manager: str | None = None, topology: str | None = None, scope: str | None = None,
         reserved: str | None = None,
     ) -> Self:  # fmt: skip
-        """Say how the node's kubelet treats CPUs and topology."""
+        """Set the CPU and topology configuration of the node's kubelet."""
         numa = msgspec.structs.replace(
             self._node.numa or NumaReport(),
             cpu_manager_policy=cpu_manager,
@@ -309,7 +309,7 @@ class NodeBuilder:
         return self.having(numa=numa)
 
     def using(self, observed_at: str = "2026-11-20T10:00:00Z", **amounts: str) -> Self:
-        """State measured use: `using(cpu="3", memory="2Gi")`."""
+        """Set the measured use: `using(cpu="3", memory="2Gi")`."""
         measured = {name: parse_amount(name, quantity) for name, quantity in amounts.items()}
         return self.having(usage=Usage(measured, observed_at))
 

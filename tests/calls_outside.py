@@ -1,7 +1,7 @@
-"""Invariant I33, watched in every test: no transaction is open in a thread that calls somebody outside.
+"""Check invariant I33 in every test: a thread with an open transaction makes no outbound call.
 
-Watched are new connections of Python's own sockets, and each call to an API server, which may go by an old one. The
-transactions in which pytest keeps the tests themselves apart do not count.
+This covers new connections of Python's own sockets, and each call to an API server, which may reuse a connection. The
+transactions with which pytest isolates the tests themselves do not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ seen: list[str] = []
 
 
 def is_open() -> bool:
-    """Say whether this thread has a transaction open that the product began."""
+    """Return whether this thread has an open transaction that the product began."""
     return any(not getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))
 
 

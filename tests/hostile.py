@@ -1,7 +1,7 @@
-"""Sixty strings that somebody may put where a name, a label or a message is expected, to see what breaks.
+"""Sixty hostile strings for names, labels and messages.
 
 Markup and scripts, template and format language, spreadsheet formulas, quotes, direction marks, invisible and control
-characters, letters of every direction and height, and lengths that no layout was drawn for.
+characters, letters of every direction and height, and lengths that no layout expects.
 """
 
 from __future__ import annotations

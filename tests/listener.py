@@ -1,4 +1,4 @@
-"""A client of the live contract, as far as documents go."""
+"""A client of the live contract that keeps documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsched.placement.queries.topics import snapshot
 
 
 class Listener:
-    """One that subscribes to a topic once and then only listens."""
+    """Subscribe to a topic once and then only receive."""
 
     def __init__(self, topic: str) -> None:
         first = snapshot(topic)

@@ -1,9 +1,10 @@
-"""Where the outside programs are that some tests drive.
+"""Find the external programs that some tests use.
 
-Problem: a test against a real browser, database or message store is worth having only where that program exists.
-Rule: a part is looked up by its usual program names on PATH, then in the folders Debian keeps it in.
-A missing part skips the test with a reason; with CI set it fails it, so that no run there passes by omission. The one
-exception is the Kubernetes API server and helm, built and not installed: where that failed, HETSCHED_NO_KUBE says why.
+A test against a real browser, database or message store is useful only if that program exists. A part is looked up by
+its usual program names on PATH, then in Debian's folders.
+A missing part skips the test with a reason; with CI set it fails the test, so that a CI run does not pass by omission.
+The only exception is the Kubernetes API server and helm, which are built and not installed: if the build failed,
+HETSCHED_NO_KUBE has the reason.
 """
 
 import os
@@ -35,7 +36,7 @@ PROGRAMS = {
 }
 BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
-PACKAGES = {  # Debian's name, where it differs from ours
+PACKAGES = {  # Debian's package name, if it differs from the part's name
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "busybox": "busybox-static",
     "etcd": "etcd-server",
@@ -45,13 +46,13 @@ PACKAGES = {  # Debian's name, where it differs from ours
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
 }
 
-skipped: Counter[str] = Counter()  # part -> tests skipped for want of it in this run
+skipped: Counter[str] = Counter()  # part -> tests of this run that were skipped because it is missing
 
 
 def find(part: str) -> Path | None:
-    """Return the part's program, the newest where Debian keeps several; None when it is not installed.
+    """Return the part's program, the newest if Debian has several; None if it is not installed.
 
-    Raises: KeyError for a part nobody declared in PROGRAMS.
+    Raises: KeyError for a part that PROGRAMS does not declare.
     """
     names = PROGRAMS[part]
     if part in BUILT:
@@ -65,7 +66,7 @@ def find(part: str) -> Path | None:
 
 
 def require(part: str) -> Path:
-    """Return the part's program; skip the test that asks when it is missing, or fail it in CI."""
+    """Return the part's program; if it is missing, skip the calling test, or fail it in CI."""
     if program := find(part):
         return program
     reason = f"{part} is not installed; {advice(part)}"
@@ -76,14 +77,14 @@ def require(part: str) -> Path:
 
 
 def advice(part: str) -> str:
-    """Say how a missing part is had."""
+    """Return how to install a missing part."""
     if part in BUILT:
         return "build it with: make kube (needs Go)"
     return f"get it with: apt-get install {PACKAGES.get(part, part)}"
 
 
 def in_ci() -> bool:
-    """Tell whether CI is set to something other than no."""
+    """Return whether CI is set to something other than no."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 
 

@@ -1,4 +1,4 @@
-"""People of this server, made with the rights of their groups."""
+"""Users of this server with the permissions of their groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 
 @pytest.fixture
 def person(db: Any) -> Callable[..., User]:
-    """Return a maker of people with the given groups."""
+    """Return a factory of users with the given groups."""
 
     def make(name: str = "ada", *groups: str, superuser: bool = False) -> User:
         user = User.objects.create_user(name, password="a long enough password")

@@ -1,4 +1,4 @@
-"""A server that notes what it is told, for tests of what goes out."""
+"""An HTTP server that records requests, for tests of outbound notifications."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """One request as it came."""
+    """One received request."""
 
     path: str
     headers: dict[str, str]
@@ -25,7 +25,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Receiver:
-    """Notes what it is told and answers as it is set to; `statuses` go before `status`, one each."""
+    """Record requests and respond as configured; `statuses` are used before `status`, one each."""
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []
@@ -53,13 +53,13 @@ class Receiver:
 
     @property
     def told(self) -> list[Any]:
-        """The documents that came, in their order."""
+        """The received documents, in order."""
         return [one.document for one in self.heard]
 
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """Listen on loopback for the time of the block."""
+    """Listen on loopback for the duration of the block."""
     listening = Receiver()
     thread = threading.Thread(target=listening.server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -1,4 +1,4 @@
-"""A container registry on loopback, with the faults that tests ask for."""
+"""A container registry on loopback with configurable faults."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def platform(text: str) -> dict[str, str]:
 
 
 class Registry:
-    """What is served, and how badly. `asked` holds every path with its Authorization header."""
+    """The served content and the faults. `asked` holds every path with its Authorization header."""
 
     def __init__(self) -> None:
         self.documents: dict[str, tuple[str, bytes]] = {}
         self.asked: list[tuple[str, str]] = []
-        self.user = ""  # whom tokens are given to; empty: to everybody
+        self.user = ""  # the user that gets tokens; empty: every user
         self.wants_token = False
         self.wants_basic = False
         self.realm = ""
@@ -61,7 +61,7 @@ class Registry:
         return f"{self.host}/{name}"
 
     def single(self, name: str, one: str) -> str:
-        """Serve `path:tag` as one manifest, whose configuration alone says what it is built for."""
+        """Serve `path:tag` as one manifest whose configuration names its platform."""
         path = name.partition(":")[0]
         config = self.push(f"{path}:", platform(one), CONFIG)
         self.push(name, {"schemaVersion": 2, "config": {"mediaType": CONFIG, "digest": config, "size": 1}}, MANIFEST)
@@ -117,13 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def handle(self) -> None:
         try:
             super().handle()
         except OSError:
-            return  # whoever asked went away
+            return  # the client disconnected
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Short ways to the situations that tests of apps and workers begin in."""
+"""Shortcuts to common initial situations of tests of apps and workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALICE = Program("alice", "operator")
 
 
 def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilder, ...] = (), **more: Any) -> Cluster:
-    """Bring in a cluster of these nodes, or of one with 8 CPUs, 32Gi and two cards; the built-in policies are there."""
+    """Import a cluster of these nodes, or of one with 8 CPUs, 32Gi and two GPUs; create the built-in policies."""
     if not Policy.objects.exists():
         ensure_builtins()
     reports: tuple[NodeReport, ...] = tuple(node.build() for node in nodes or (a_node("n1").gpus(2),))
@@ -39,14 +39,14 @@ def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Wor
 
 
 def led(cluster: Cluster) -> Lease:
-    """Take the lead of a cluster that nobody leads."""
+    """Acquire the lease of a cluster without a leader."""
     taken = leading.take(cluster.pk, "test")
     assert taken is not None
     return taken
 
 
 def placing(cluster: Cluster, node: str, *cards: CardGrant) -> list[Result]:
-    """Decide that everything due goes to one node, with these cards each."""
+    """Return results that place every due pod on one node, each with these GPUs."""
     node_id = Node.objects.get(cluster=cluster, name=node).pk
     return [
         Result(
@@ -57,12 +57,12 @@ def placing(cluster: Cluster, node: str, *cards: CardGrant) -> list[Result]:
 
 
 def refusing(cluster: Cluster, verdict: Verdict = Verdict.NOT_NOW) -> list[Result]:
-    """Decide that nothing of what is due fits."""
+    """Return results that reject every due pod."""
     return [Result(pod, verdict, "no", "hetsched", 1) for pod in waiting(cluster.pk, None)]
 
 
 def recorded(cluster: Cluster, results: list[Result], epoch: int | None = None) -> int:
-    """Record decisions on the cluster as it is now."""
+    """Record decisions on the current state of the cluster."""
     fresh = Cluster.objects.get(pk=cluster.pk)
     epoch = fresh.leader_epoch if epoch is None else epoch
     return record(cluster.pk, results, revision=fresh.revision, epoch=epoch, snapshot="digest")

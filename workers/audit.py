@@ -1,4 +1,4 @@
-"""Seal the audit trail, and look at what is sealed again, a little each time."""
+"""Seal the audit trail and verify earlier seals, a few per run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from hetsched.journal.chain import look_again, seal_new
 
 @shared_task(name="workers.audit.run")
 def run() -> int:
-    """Seal the entries that are old enough; return how many seals that were looked at again do not fit."""
+    """Seal the entries that are old enough; return how many verified seals do not match."""
     seal_new()
     return look_again()

@@ -1,8 +1,7 @@
-"""Show that each queue is worked on, and that what must be true is.
+"""Canaries for every task queue, and the check of the database invariants.
 
-Rule: a canary goes through each queue every few seconds, by the way that all work takes: beat, message store, worker,
-database. The check of the invariants reads everything as it was at one moment, changes nothing and tells what it found
-to the log and to `/metrics`.
+Every few seconds a canary passes through each queue on the path of all tasks: beat, broker, worker, database. The
+invariant check reads one consistent snapshot, changes nothing and reports violations to the log and to `/metrics`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="workers.canary.run")
 def run(queue: str) -> None:
-    """Say that somebody works on a queue; the count is written when the task ends."""
+    """Count a canary of a queue; the count is written when the task ends."""
     counters.add(figures.CANARY, queue)
 
 
 @shared_task(name="workers.canary.check")
 def check() -> int:
-    """Look for broken invariants; return how many there are."""
+    """Check the invariants; return the number of violations."""
     found = check_invariants()
     for violation in found[:_MOST_TOLD]:
         log.error("invariant broken", id=violation.id, where=violation.where, reason=violation.message)

@@ -1,7 +1,7 @@
-"""Create the objects of submissions in live clusters, ask Jobs how they ended, and delete what was withdrawn.
+"""Create the objects of submissions in live clusters, read the results of Jobs, and delete withdrawn objects.
 
-Rule: rows say what is to be there; each try is claimed first, made outside any transaction, and noted. What became of
-a try that was cut off is found out by the next one: the object is there under its name, or it is not.
+Rows define the wanted objects. Each attempt is claimed first, made outside any transaction, and recorded. The next
+attempt resolves an interrupted one: the object exists under its name, or it does not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.live_submissions import claim, note
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 16  # as many as are claimed: a claim lasts for one call
+AT_ONCE = 16  # equal to the number claimed: a claim lasts for one call
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.CREATE)
 def run(cluster_id: int) -> int:
-    """Create, ask and delete what is due in a live cluster; return how many objects came to what they shall be."""
+    """Create, read and delete the due objects of a live cluster; return how many reached their wanted state."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -49,7 +49,7 @@ def _try(api: Api, one: SubmittedObject) -> Came:
 
 
 def _state(one: SubmittedObject, came: Came) -> str:
-    """Return the state that a try leads to. A deletion that is refused stays due: somebody must grant it."""
+    """Return the state after an attempt. A rejected deletion stays due until the right is granted."""
     if one.state == SubmittedObject.ENDING:
         return came.ended or one.state
     if came.fate is Fate.DONE:

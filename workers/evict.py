@@ -1,9 +1,9 @@
-"""Ask the API servers of live clusters to evict pods that have to leave for more important ones.
+"""Request the eviction of preemption victims from the API servers of live clusters.
 
-Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. Of several
-victims of one pod, none is asked before the API server said, without effect, that each of them may leave; the first
-refusal ends the nomination. A victim that is on its way to its node is asked for when it is there. What was asked is
-no proof of anything: the watch tells who is gone. Nobody is asked for while the cluster is out of step.
+Rows define the requests. Each attempt is claimed first, made outside any transaction, and recorded. If a nomination has
+several victims, a dry run must succeed for each of them before the first eviction; the first rejection ends the
+nomination. A victim that is still being bound is evicted once it is bound. An accepted request proves nothing: the
+watch shows which pods are gone. No request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.EVICT)
 def run(cluster_id: int) -> int:
-    """Ask for what is due in a live cluster; return how many pods leave."""
+    """Request the due evictions of a live cluster; return how many pods leave."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -59,7 +59,7 @@ def run(cluster_id: int) -> int:
 
 
 def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
-    """Have the victims of one nomination leave; return how many do."""
+    """Evict the victims of one nomination; return how many leave."""
     there = [one for one in group if one.victim.state in _THERE]
     for one in there if len(group) > 1 else ():
         answer = evict(api, _to_evict(one), only_ask=True)
@@ -76,12 +76,12 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
                 leave += 1
                 continue
         except Conflict:
-            pass  # somebody has moved it on
+            pass  # another process has advanced it
         if one.victim.state in (State.PLACED, State.BINDING):
             ask_again(one)
             continue
         if one not in there:
-            asked(one)  # it holds nothing any more
+            asked(one)  # it has no reservation any more
             continue
         if not is_still_wanted(one):
             return leave
@@ -101,7 +101,7 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
 
 
 def _goes_on(cluster: Cluster, one: Leaving, answer: Answer) -> bool:
-    """Note an answer that keeps the victim, or that nobody knows; tell whether the others are still to be asked."""
+    """Record a rejected or unknown eviction; return whether the other victims are still to be evicted."""
     late = answer.fate is Fate.UNKNOWN and one.eviction.attempts >= MOST_TRIES
     if answer.fate is Fate.REFUSED or late:
         log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)

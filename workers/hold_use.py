@@ -1,10 +1,10 @@
-"""Give pods the room that is held for them, within one batch.
+"""Assign pods the capacity reserved for them by a hold, within one batch.
 
-Rule: a pod whose submission claimed a hold is tried in one of its rooms first, the likest first: of its own name and
-request, then of its request, then of what it asks for. There it gets just what is held, where it asks for the same;
-else whatever of that node it needs. If no room takes it (its node is not ready, it asks for more) it is decided like
-any other pod, and the room stays until the hold ends.
-Invariant: a room is given once; the row of it is freed in the transaction that books the pod.
+A pod whose submission claimed a hold is tried on the hold's reservations first, in this order: same name and request,
+same request, same requested resources. If the request is the same, the pod receives exactly the reserved allocation;
+otherwise it receives any resources of that node that it needs. If no reservation fits (the node is not ready, the pod
+requests more), the pod is decided like any other, and the reservation remains until the hold ends.
+Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded
 
-MOST_TRIED = 8  # rooms for one pod: those of one hold are seldom different
+MOST_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
 
 
 class Given(msgspec.Struct, frozen=True):
-    """A room and the pod in it; `top` are the best nodes, the one of the room among them or not."""
+    """A reservation with the pod placed in it, and the best nodes, which need not contain the reservation's node."""
 
     room: GivenRoom
     hold_id: str
@@ -39,7 +39,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 class Rooms:
-    """The rooms that the pods of one batch may get."""
+    """The reservations that the pods of one batch may use."""
 
     def __init__(self, loaded: Loaded, waiting: Sequence[Waiting]) -> None:
         self._loaded = loaded
@@ -51,7 +51,7 @@ class Rooms:
                 self._free[hold_id][f"{namespace}/{name}"] = pk
 
     def give(self, scheduler: Scheduler, waiting: Waiting, top_nodes: int) -> Given | None:
-        """Place a pod in a room that is held for it; None where it has none, or none takes it."""
+        """Place a pod in one of its reservations; None if it has none or none fits."""
         pod, hold_id = waiting.spec, waiting.hold_id or ""
         free = self._free.get(hold_id)
         if not free or not pod.ready:
@@ -71,7 +71,7 @@ class Rooms:
 
 
 def _unlike(pod: PodSpec, room: Booking) -> tuple[bool, bool, bool]:
-    """Rank a room by how much it differs from what a pod needs."""
+    """Sort key: how much a reservation differs from the pod's request."""
     held = room.pod
     same = held.shape == pod.shape
     return (

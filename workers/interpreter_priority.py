@@ -1,8 +1,7 @@
-"""Long work beside a thread that must not wait: who does it gives the interpreter up as soon as another asks.
+"""Lower the priority of long-running work against the other threads of the process.
 
-Problem: how often the interpreter is given up is a setting of the whole process, and several clusters may be folded at
-once.
-Rule: whoever comes first sets it, whoever leaves last sets it back.
+The interpreter's switch interval applies to the whole process, and several snapshots may be loaded at once.
+The first thread that enters shortens the interval; the last one that leaves restores it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 
-GIVE_WAY_SECONDS = 0.0002  # every statement gives the interpreter up, and waits for it as long as this
+GIVE_WAY_SECONDS = 0.0002  # switch interval: a thread that wants to run waits this long for the interpreter
 
 
 class GivingWay:
-    """While anybody is inside, the interpreter is given up as soon as another thread asks for it."""
+    """While a thread is inside, the interpreter switches to another waiting thread after `GIVE_WAY_SECONDS`."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 0.0

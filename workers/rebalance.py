@@ -1,7 +1,7 @@
-"""Carry plans of moves on that an operator confirmed.
+"""Continue confirmed plans of moves.
 
-Rule: `go_on` does what can be done now and ends; the sweep wakes it again while a plan is under way. Of two at once
-the one that comes second finds the state changed and looks again.
+`go_on` does the steps that are possible now and ends; the sweep wakes the task again while a plan is in progress. Of
+two concurrent runs the second one finds the state changed and reads it again.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ from hetsched.placement.actions.rebalances import go_on
 
 @shared_task(name=dispatch.REBALANCE)
 def run(cluster_id: int) -> int:
-    """Go on with a cluster's plan; return how many moves were begun or came to an end."""
+    """Continue a cluster's plan; return how many moves started or ended."""
     return 0 if in_shadow(cluster_id) else go_on(cluster_id)

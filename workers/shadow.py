@@ -1,7 +1,7 @@
-"""Judge what another scheduler bound, for a cluster that is followed in its shadow.
+"""Review another scheduler's bindings in a cluster in shadow mode.
 
-Rule: a run judges for a moment and asks for another one while pods wait, so that it never keeps a worker from binding
-and telling; nothing waits for it. Two runs at once do no harm: a row is judged once.
+A run reviews for a short time and enqueues the next run while pods remain, so binding and reporting tasks are not
+delayed. Concurrent runs are harmless: a row is reviewed once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hetsched.placement.actions.shadow_decisions import due_shadows, judge
 
 @shared_task(name=dispatch.SHADOW)
 def run(cluster_id: int) -> int:
-    """Judge pods that wait for it; return how many were looked at."""
+    """Review pending bindings; return the number reviewed."""
     looked_at = judge(cluster_id)
     if looked_at and due_shadows(cluster_id):
         dispatch.wake(cluster_id, dispatch.SHADOW)

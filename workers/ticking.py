@@ -1,4 +1,4 @@
-"""Do what a beat asks for, once a slot: `hetsched.journal.periodic_locks` says whose turn it is."""
+"""Run a periodic task once per slot, guarded by `hetsched.journal.periodic_locks`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsched.journal import periodic_locks
 
 @shared_task(name="workers.ticking.run")
 def run(task: str, period_seconds: float, arguments: list[str]) -> bool:
-    """Do a task here and now, unless this slot of it was done; return whether it was done now."""
+    """Run a task in this process unless it ran in this slot already; return whether it ran."""
     if not periodic_locks.take(" ".join([task, *arguments]), period_seconds):
         return False
     current_app.tasks[task](*arguments)

@@ -1,6 +1,6 @@
-"""Receive what hetsched tells, and believe nothing that it did not sign: `python webhook_receiver.py 8080`.
+"""Receive webhooks of hetsched and reject unsigned ones: `python webhook_receiver.py 8080`.
 
-The secret is what `POST /api/v1/webhooks/` gave, in the environment as WEBHOOK_SECRET.
+The environment variable WEBHOOK_SECRET has the secret that `POST /api/v1/webhooks/` returned.
 """
 
 import base64
@@ -13,18 +13,18 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 OLDEST_SECONDS = 300
-seen = set()  # in real life: where it outlives this process, for three days
+seen = set()  # in production: in persistent storage, for three days
 
 
 def verified(secret, headers, body, now=None):
-    """Return the message, or None where it is not signed with the secret, is not whole, or is not of now."""
+    """Return the message, or None if its signature or its time is invalid."""
     message_id, sent_at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not sent_at.isdecimal() or abs((now or time.time()) - int(sent_at)) > OLDEST_SECONDS:
         return None
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = hmac.new(key, f"{message_id}.{sent_at}.".encode() + body, hashlib.sha256).digest()
     wanted = f"v1,{base64.b64encode(signed).decode()}"
-    # While a secret is being changed there are two signatures; one that fits is enough.
+    # During a rotation there are two signatures; one match is enough.
     given = headers.get("webhook-signature", "").split(" ")
     if not any(hmac.compare_digest(wanted.encode(), one.encode()) for one in given):
         return None

@@ -1,7 +1,7 @@
-"""Under which address a client is counted.
+"""Client address as rate limits count it.
 
-Rule: the peer's address, which the web server takes from the proxies in FORWARDED_ALLOW_IPS and from nobody else; no
-header is read here. IPv6 counts by /64, which is what one customer has at the least; IPv4 inside IPv6 as IPv4.
+The address is that of the peer, which the web server takes from the proxies in FORWARDED_ALLOW_IPS only; this module
+reads no header. IPv6 counts by /64, the smallest prefix of one customer; IPv4 mapped into IPv6 counts as IPv4.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def address_key(request: Any) -> str:
-    """Return the address of a request's client, as limits count it; "unknown" where there is none."""
+    """Return the client address of a request as limits count it; "unknown" without one."""
     return counted_as(request.META.get("REMOTE_ADDR", ""))
 
 
 def counted_as(peer: str) -> str:
-    """Return what an address of a peer is counted as; "unknown" for what is none."""
+    """Return the key under which limits count a peer address; "unknown" for an invalid address."""
     try:
         address = ip_address(peer)
     except ValueError:

@@ -21,7 +21,7 @@ class AccessConfig(AppConfig):
 
 
 def note_login(request: Any, user: Any, **_signal: Any) -> None:
-    """Begin the session of somebody who signed in."""
+    """Begin the session of a user who signed in."""
     from .sessions import begin
 
     begin(request)
@@ -29,7 +29,7 @@ def note_login(request: Any, user: Any, **_signal: Any) -> None:
 
 
 def ensure_groups(**_signal: Any) -> None:
-    """Make the groups that bear the names of the roles, so that an admin can put people into them."""
+    """Create a group for each role, so that an administrator can add users to it."""
     from django.contrib.auth.models import Group
 
     from .roles import Role

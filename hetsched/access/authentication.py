@@ -1,6 +1,6 @@
-"""Bearer tokens for REST.
+"""Bearer token authentication for REST.
 
-Rule: one answer for every bad token, whatever is wrong with it; never backed by a cookie, hence free of CSRF.
+Every bad token gets the same response. No cookie is read, so requests need no CSRF check.
 """
 
 from __future__ import annotations

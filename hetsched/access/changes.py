@@ -1,8 +1,8 @@
-"""Tell every process that somebody's rights became less, or may have: sockets that are open look again.
+"""Publish changes of access rights to every process, so that open sockets check their rights again.
 
-Rule: the number of the topic `access` rises in the transaction of the change: a token that ended or changed, an account
-that was closed or changed its roles, a session that was ended. REST looks rights up at every request and needs nothing.
-What goes past the models (`QuerySet.update`) is noticed by the sockets' own look every 30 seconds.
+The revision of the topic `access` rises in the transaction of the change: a token expired or changed, an account was
+closed or changed its roles, a session ended. REST checks rights at every request and needs no event. Sockets also check
+every 30 seconds, which covers changes that bypass the models (`QuerySet.update`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ID = "hetsched.access.changes"
 
 
 def rights_changed() -> None:
-    """Have every open socket look at its rights again."""
+    """Make every open socket check its rights again."""
     with transaction.atomic():
         publish(TOPIC, {})
 
 
 def listen() -> None:
-    """Notice what changes rights; called once, when the app is ready."""
+    """Connect the signals of models that affect rights; called once, when the app is ready."""
     from .models import BrowserSession, Token
 
     users = get_user_model()

@@ -1,13 +1,13 @@
-"""How often somebody may ask, for every process together and whatever races.
+"""Rate limits that all processes share and that hold under concurrent requests.
 
-Problem: counters that are read and then written admit too many when two requests race; counters of one process admit
-as many more as there are processes.
-Rule: the generic cell rate algorithm. A bucket holds one moment, `full_at`: when all that was taken will be back. One
-more is admitted if, with it, that moment lies at most `burst` turns ahead; taking is one statement of the database, by
-the database's clock, so that of racing requests exactly as many are admitted as there is room for, and no clock of a
-web process matters. Reads write nothing: their buckets are in the memory of each process, by its monotonic clock.
+Counters that are read and then written admit too many requests when two requests race; counters of one process admit as
+many more as there are processes. The limits use the generic cell rate algorithm. A bucket holds one time, `full_at`:
+when all tokens taken from it are replenished. A request is admitted if, with it, that time lies at most `burst` token
+intervals ahead. Taking a token is one statement of the database, by the clock of the database, so concurrent requests
+get exactly the available tokens and the clocks of web processes do not matter. Reads write nothing: their buckets are
+in the memory of each process, by its monotonic clock.
 Source: ITU-T I.371, GCRA as a virtual scheduling algorithm.
-Invariant: in any stretch of t seconds at most burst + t x rate are admitted of one key.
+Invariant: in any interval of t seconds at most burst + t x rate requests of one key are admitted.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _MOST_IN_MEMORY = 10_000
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """So many a minute, and `burst` at once; none at all where `per_minute` is 0."""
+    """Rate limit: requests a minute, and `burst` at once; no limit if `per_minute` is 0."""
 
     per_minute: float
     burst: int
 
     @property
     def turn_micros(self) -> int:
-        """Return how long one takes to come back."""
+        """Return the microseconds in which one token is replenished."""
         return math.ceil(60_000_000 / self.per_minute)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Whether it was admitted, how many more would be now, and in how many seconds one will be."""
+    """Result of taking tokens: whether admitted, the remaining tokens, and the seconds until the next admission."""
 
     admitted: bool
     remaining: int
@@ -55,14 +55,14 @@ _GREATEST = {"sqlite": "max", "postgresql": "greatest"}
 
 
 def take(key: str, limit: Limit, amount: int = 1) -> Taken:
-    """Take some of a bucket that all processes share, or nothing if there is not as much.
+    """Take tokens from a bucket that all processes share, or none if it has too few.
 
-    More than the whole bucket counts as the whole bucket. One statement, in a transaction of its own.
+    More tokens than the whole bucket count as the whole bucket. One statement, in a transaction of its own.
     """
     each = limit.turn_micros
     cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
-    # What lies further ahead than a whole bucket was written before the clock was set back.
+    # A time further ahead than a whole bucket was written before the clock was set back.
     since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
     later = f"{greatest}({since}, {now}) + %s"
     with write_lock.turn(), connection.cursor() as cursor:
@@ -82,7 +82,7 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
 
 
 def forget_full() -> int:
-    """Delete the buckets in which nothing is missing any more."""
+    """Delete the buckets that are full again."""
     table, now = Bucket._meta.db_table, _NOW[connection.vendor]
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {table} WHERE full_at < {now}")  # noqa: S608
@@ -90,14 +90,14 @@ def forget_full() -> int:
 
 
 class Local:
-    """Buckets in the memory of this process; those not asked for longest are forgotten first."""
+    """Buckets in the memory of this process; the least recently used are evicted first."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, key: str, limit: Limit) -> Taken:
-        """Take one, or nothing."""
+        """Take one token, or none."""
         turn = 60.0 / limit.per_minute
         most = turn * limit.burst
         with self._lock:

@@ -1,14 +1,12 @@
-"""Password login with a brake on guessing.
+"""Password login with limits on guessing.
 
-Problem: to close an account after some failures lets anybody lock its owner out; to count by address alone lets a
-thousand machines guess at one account.
-Rule: attempts are counted for 15 minutes per account and address (10), per account (100) and per address (100, see
-`addresses.py`); over a limit the password is not even looked at. An attempt is counted before its password is looked
-at, so a hundred at once are no more than a hundred, and taken back when it was right. A browser that signed in to an
-account before bears a signed cookie for it and is counted by itself (10): guessing from elsewhere never locks its owner
-out.
-What is answered is the same for a wrong name, a wrong password and a closed door.
-The counters live in the database, so every process shares them.
+Locking an account after some failures would let any client lock its owner out; a limit by address alone would let a
+thousand machines guess at one account. Attempts are therefore counted for 15 minutes per account and address (10), per
+account (100) and per address (100, see `addresses.py`); above a limit the password is not checked. An attempt is
+counted before its password is checked, so a hundred concurrent attempts count as a hundred, and uncounted if the
+password was right. A browser that signed in to an account before carries a signed cookie for it and has its own count
+(10): guessing from elsewhere never locks the owner out. The response is the same for a wrong name, a wrong password and
+an exceeded limit. The counters are in the database, so all processes share them.
 Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
@@ -38,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class BrakedBackend(ModelBackend):
-    """Check a password unless too many were tried lately."""
+    """Authentication backend that checks a password unless its limits are exceeded."""
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
@@ -60,7 +58,7 @@ class BrakedBackend(ModelBackend):
 
 
 def know_again(response: HttpResponse, request: HttpRequest, username: str) -> None:
-    """Have the browser bear that it signed in to this account."""
+    """Set the device cookie of an account after a sign-in."""
     if _device(request, _account(username)):
         return
     value = signing.dumps([_account(username), get_random_string(16)], salt=_SALT)
@@ -75,16 +73,16 @@ def know_again(response: HttpResponse, request: HttpRequest, username: str) -> N
 
 
 def forget_failures(now: datetime) -> None:
-    """Delete the counters whose time is over."""
+    """Delete the counters whose window has ended."""
     LoginFailure.objects.filter(window_ends_at__lt=now).delete()
 
 
 def _account(username: str) -> str:
-    return username.lower()[:150]  # in this order: a lower-case text may be the longer one
+    return username.lower()[:150]  # in this order: a lower-case text may be longer than its original
 
 
 def _device(request: HttpRequest, account: str) -> str:
-    """Return the name of a browser that signed in to this account before, empty for any other."""
+    """Return the device name of a browser that signed in to this account before, otherwise an empty string."""
     try:
         known, device = signing.loads(
             request.COOKIES.get(settings.HETSCHED_DEVICE_COOKIE_NAME, ""), salt=_SALT, max_age=DEVICE_LIFETIME
@@ -102,7 +100,7 @@ def _limits(request: HttpRequest, username: str) -> dict[str, int]:
 
 
 def _taken(limits: dict[str, int], now: datetime) -> bool:
-    """Count an attempt under each key; count none and return False where one is at its limit."""
+    """Count an attempt under each key; count none and return False if a key is at its limit."""
     fresh = {"count": 0, "window_ends_at": now + WINDOW}
     with transaction.atomic():
         for key in sorted(limits):

@@ -1,7 +1,7 @@
-"""What somebody may see for whom something is done later, when nobody asks.
+"""Rights of an owner whose work runs later, without a request.
 
-Rule: an owner is the stable identity of a `Subject` (`user:1`, `token:…`). Its rights are those it has now: a token
-that was revoked or is over, an account that was closed, or one that lost its role, is told nothing any more.
+An owner is the stable identity of a `Subject` (`user:1`, `token:…`). Its current rights apply: a token that was revoked
+or expired, a closed account, or one that lost its role, receives nothing any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .subject import Subject
 
 
 def subject_of_owner(owner: str) -> Subject | None:
-    """Return who stands behind a stable identity by now; None where that is nobody any more."""
+    """Return the current subject of a stable identity; None if it no longer exists."""
     kind, _, key = owner.partition(":")
     if kind == "token":
         token = Token.objects.select_related("user").filter(pk=key).first()
@@ -29,9 +29,10 @@ def subject_of_owner(owner: str) -> Subject | None:
 
 
 def may_be_told(owner: str, namespace: str, *, several: bool = False) -> bool:
-    """Say whether an owner may see, by now, what is told of a namespace, or of nothing that lies in one.
+    """Return whether an owner may currently see the events of a namespace, or those without a namespace.
 
-    What has no owner is the product's own. Work of `several` namespaces is for those who see all.
+    Work without an owner is the product's own. Work of `several` namespaces is visible to owners who see all
+    namespaces.
     """
     if not owner:
         return True

@@ -1,7 +1,7 @@
-"""Permission by action: a REST view says which action each method needs.
+"""Permission by action: a REST view declares the action that each method needs.
 
-Rule: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view; HEAD counts as GET, OPTIONS as any method
-that is listed; a method that is not listed is denied to everybody. `public = True` opens a view to all.
+Example: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view. HEAD counts as GET, OPTIONS as any listed
+method; a method that is not listed is denied to everyone. `public = True` opens a view to all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .subject import subject_of
 
 
 class RolePermission(BasePermission):
-    """Deny by default; ask the table of roles."""
+    """Permission class that denies by default and checks the table of roles."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if getattr(view, "public", False):

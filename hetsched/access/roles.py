@@ -1,7 +1,7 @@
-"""The one table of what each role may do.
+"""Table of the actions that each role may perform.
 
-Rule: a view, a task or a socket asks for an action, never for a role. A superuser may do everything; everybody else
-has the union of the actions of their groups, which bear the names of the roles. Whatever is not in the table is denied.
+A view, a task or a socket checks an action, never a role. A superuser may do everything; every other user has the union
+of the actions of their groups, which are named after the roles. An action that is not in the table is denied.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ MAY: dict[Role, frozenset[Action]] = {
 
 
 def actions_of(names: Iterable[str]) -> frozenset[Action]:
-    """Return what these roles may do together; a name that is no role adds nothing."""
+    """Return the union of the actions of these roles; an unknown name adds nothing."""
     return frozenset().union(*(MAY[Role(name)] for name in names if name in set(Role)))

@@ -1,4 +1,4 @@
-"""How the bearer token appears in the OpenAPI document."""
+"""OpenAPI security scheme of the bearer token."""
 
 from __future__ import annotations
 

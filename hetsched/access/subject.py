@@ -1,6 +1,6 @@
-"""Who is asking: a person with a session, or a program with a token, under one small face.
+"""Subject of a request: a user with a session, or a program with a token, behind one interface.
 
-Rule: `may` is the table of `roles.py`; namespaces limit what a token sees and touches, people are not limited.
+`may` uses the table of `roles.py`; namespaces limit a token, users are not limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .roles import Action, actions_of
 
 
 class Subject:
-    """One asker for the length of one request or socket check."""
+    """Subject of one request or socket check."""
 
     def __init__(self, user: Any, token: Token | None = None) -> None:
         self.user: AbstractBaseUser | AnonymousUser = user
@@ -33,7 +33,7 @@ class Subject:
 
     @property
     def role(self) -> str:
-        """Return the role, or roles, under which it acts, for the audit trail."""
+        """Return the role, or roles, for the audit trail."""
         if self.token:
             return self.token.role
         if getattr(self.user, "is_superuser", False):
@@ -42,19 +42,19 @@ class Subject:
 
     @property
     def owner(self) -> str:
-        """Return a stable identity, under which idempotency keys are kept apart."""
+        """Return a stable identity, which scopes idempotency keys."""
         return f"token:{self.token.pk}" if self.token else f"user:{self.user.pk}"
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Return the only namespaces it may see, or None for all."""
+        """Return the only visible namespaces, or None for all."""
         return frozenset(self.token.namespaces) if self.token and self.token.namespaces else None
 
     def may(self, action: str) -> bool:
         return action in self.actions
 
     def may_in(self, namespace: str) -> bool:
-        """Say whether its rights reach into this namespace."""
+        """Return whether its rights include this namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
 
@@ -73,7 +73,7 @@ def _actions(user: Any, token: Token | None) -> frozenset[Action]:
 
 
 def subject_of(request: Any) -> Subject:
-    """Return the asker of a Django or REST request, worked out once per request."""
+    """Return the subject of a Django or REST request, computed once per request."""
     plain = getattr(request, "_request", request)
     found = getattr(plain, "access_subject", None)
     token = getattr(request, "auth", None)

@@ -1,7 +1,7 @@
-"""The place of a value in a JSON document: `$.racks[0]["power state"].watts`, and nothing that runs.
+"""Paths to a value in a JSON document, such as `$.racks[0]["power state"].watts`, without evaluation.
 
-Rule: names after a dot, or in brackets and quotes; whole numbers in brackets, from the end where they are negative. The
-`$` in front may be left out. No wildcards, filters or expressions: a path leads to one value or to none.
+A path has names after a dot, or in brackets and quotes, and whole numbers in brackets, negative ones counted from the
+end. The leading `$` is optional. There are no wildcards, filters or expressions: a path leads to one value or to none.
 Source: the member and index selectors of RFC 9535.
 """
 
@@ -36,7 +36,7 @@ def parse(path: str) -> tuple[str | int, ...]:
 
 
 def find(document: Any, path: str) -> Any:
-    """Return the value at a path, MISSING where there is none."""
+    """Return the value at a path, MISSING if there is none."""
     for step in parse(path):
         if isinstance(step, int):
             if not isinstance(document, list) or not -len(document) <= step < len(document):

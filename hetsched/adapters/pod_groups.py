@@ -1,11 +1,10 @@
-"""Pods that ask for the same, by what is read of them.
+"""Key that groups pods with equal demands.
 
-Problem: reading what a pod asks for takes longer than everything else that is done with an event, and the pods of one
-controller ask for the same.
-Rule: two pods are alike when `metadata.labels`, `metadata.annotations` and `spec` are equal but for what nobody reads:
-which node it is, what runs inside the containers, and the volume with its own token that the API server gives each pod.
-Names are not part of it: whoever keeps what was read by this must not keep what was made of a name.
-Invariant: what is left out here is read nowhere in `PodReader.template`; a test reads pods with and without.
+Reading a pod's demands takes longer than the rest of event handling, and the pods of one controller have equal demands.
+Two pods are alike if `metadata.labels`, `metadata.annotations` and `spec` are equal except for fields that are never
+read: the node's name, the commands and environment of containers, and the projected token volume that the API server
+adds to each pod. Names are not part of the key: a cache by this key must not store anything derived from a name.
+Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
-    """Return what is equal for pods of a namespace that ask for the same; None for one that is not made like a pod."""
+    """Return a key, equal for pods of a namespace with equal demands; None for an object unlike a pod."""
     meta, spec = pod.get("metadata"), pod.get("spec")
     if type(meta) is not dict or type(spec) is not dict:
         return None

@@ -1,4 +1,4 @@
-"""`python -m hetsched.agent`: the agent with nothing around it."""
+"""`python -m hetsched.agent`: the agent without the other commands."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""The machine's container runtime, asked and told by its own interface: containerd and CRI-O speak the same.
+"""Client of the machine's container runtime through CRI, which containerd and CRI-O both serve.
 
-Rule: a container's CPUs are changed by `UpdateContainerResources` alone, which runtimes apply to cgroup v1 and v2 and
-keep for their own record; nothing but the CPUs is named, so nothing else changes.
+A container's CPUs are changed with `UpdateContainerResources` only, which runtimes apply to cgroup v1 and v2 and keep
+in their own record; a request names only the CPUs, so nothing else changes.
 Source: kubernetes/cri-api, runtime/v1.
 """
 
@@ -17,15 +17,15 @@ from .rpc import cri_pb2
 from .unix_channel import CallFailure, UnixChannel
 
 SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")
-MAX_BYTES = 16 * 1024 * 1024  # what the kubelet takes
+MAX_BYTES = 16 * 1024 * 1024  # the kubelet's limit
 _SERVICE = "runtime.v1.RuntimeService"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class RuntimeFailure(CallFailure):
-    """The runtime did not do what it was asked.
+    """Failed call of the runtime.
 
-    `gone`: it knows no such container; `late`: it did not answer in time.
+    `gone`: it knows no such container; `late`: it did not respond in time.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -35,7 +35,7 @@ class RuntimeFailure(CallFailure):
 
 
 class Sandbox(msgspec.Struct, frozen=True):
-    """A pod as the runtime knows it, with the annotations of its object. `created_at` is in nanoseconds."""
+    """Pod sandbox of the runtime, with the annotations of the pod. `created_at` is in nanoseconds."""
 
     id: str
     uid: str
@@ -47,7 +47,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """A container that runs or is about to; `name` is the one it has in its pod."""
+    """Container that runs or is about to; `name` is its name in the pod."""
 
     id: str
     sandbox_id: str
@@ -57,14 +57,14 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the runtime says of one container: its CPUs, empty for all, None where it does not tell, and its process."""
+    """Runtime's status of one container: its CPUs, empty for all, None if not reported, and its process."""
 
     cpus: str | None
     pid: int | None
 
 
 class Runtime:
-    """One connection to the runtime behind a unix socket; its calls raise RuntimeFailure."""
+    """Connection to the runtime behind a unix socket; its calls raise RuntimeFailure."""
 
     def __init__(self, socket: Path, *, timeout_seconds: float = 5.0) -> None:
         self.socket = socket
@@ -93,7 +93,7 @@ class Runtime:
         )
 
     def containers(self) -> tuple[Container, ...]:
-        """Return what runs or is about to; what ended holds no CPUs."""
+        """Return the running and created containers; exited ones hold no CPUs."""
         said = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
@@ -105,7 +105,7 @@ class Runtime:
         )
 
     def told(self, container_id: str) -> Told:
-        """Return what the runtime says of a container."""
+        """Return the runtime's status of a container."""
         request = cri_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
         said = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
         cpus, pid = _verbose(said.info.get("info", ""))
@@ -114,7 +114,7 @@ class Runtime:
         return Told(cpus, pid)
 
     def set_cpus(self, container_id: str, cpus: str) -> None:
-        """Have a container run on these CPUs and no others."""
+        """Restrict a container to these CPUs."""
         resources = cri_pb2.LinuxContainerResources(cpuset_cpus=cpus)
         request = cri_pb2.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
         self._channel.call("UpdateContainerResources", request, cri_pb2.UpdateContainerResourcesResponse)
@@ -124,7 +124,7 @@ class Runtime:
 
 
 def _verbose(text: str) -> tuple[str | None, int | None]:
-    """Return the CPUs and the process that a runtime names among the details that it keeps for people."""
+    """Return the CPUs and the process in the verbose details of a runtime."""
     try:
         details = json.loads(text) if text else {}
         pid = details.get("pid")

@@ -1,8 +1,8 @@
-"""The instruction set that a device tree states for each CPU.
+"""Instruction set of each CPU in the device tree.
 
-Rule: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only what
-every CPU that is not disabled states counts.
-Source: device-tree binding riscv/extensions.yaml; the tree is /proc/device-tree, or where that leads.
+`riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only extensions
+that every enabled CPU has are used.
+Source: device-tree binding riscv/extensions.yaml; the tree is /proc/device-tree, or its target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cpu_folders(tree: Tree) -> list[str]:
 
 
 def stated_list(tree: Tree, folders: list[str]) -> str | None:
-    """Return base and extensions that all CPUs state as one ISA string, None where one states none."""
+    """Return base and extensions that all CPUs state as one ISA string, None if one states none."""
     bases: set[str] = set()
     common: set[str] | None = None
     for folder in folders:
@@ -44,12 +44,12 @@ def stated_list(tree: Tree, folders: list[str]) -> str | None:
         common = set(extensions) if common is None else common & set(extensions)
     if len(bases) != 1:
         return None
-    # The base names its letter itself, and an extension of one letter needs no mark before it.
+    # The base contains its own letter, and a single-letter extension needs no separator.
     return "_".join((bases.pop(), *sorted((common or set()) - {"i", "e"})))
 
 
 def stated_strings(tree: Tree, folders: list[str]) -> list[str]:
-    """Return the `riscv,isa` of every CPU, an empty list where one states none."""
+    """Return the `riscv,isa` of every CPU, an empty list if one states none."""
     found = [strings(tree, f"{folder}/riscv,isa") for folder in folders]
     return [text[0] for text in found] if all(found) else []
 

@@ -1,7 +1,7 @@
-"""Ask a RISC-V kernel what programs may use: the system call riscv_hwprobe.
+"""Query a RISC-V kernel for usable extensions: the system call riscv_hwprobe.
 
-Rule: asked for all CPUs at once, the kernel answers with what they have in common. It tells only what it has a bit for,
-so the answer is a lower bound: an older kernel has fewer bits.
+Queried for all CPUs at once, the kernel returns their common extensions. It has bits for known extensions only, so the
+result is a lower bound: an older kernel has fewer bits.
 Source: Linux Documentation/arch/riscv/hwprobe.rst, arch/riscv/include/uapi/asm/hwprobe.h.
 """
 
@@ -21,7 +21,7 @@ Ask = Callable[[tuple[int, ...]], dict[int, int] | None]
 
 
 def probed_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
-    """Return what the kernel tells as an ISA string, None where it is not asked or does not answer."""
+    """Return the kernel's answer as an ISA string, None without one."""
     answers = (ask or _ask_kernel)((_BASE_BEHAVIOR, _IMA_EXT_0))
     if answers is None or not answers.get(_BASE_BEHAVIOR, 0) & 1:
         return None
@@ -42,5 +42,5 @@ def _ask_kernel(keys: tuple[int, ...]) -> dict[int, int] | None:
     pairs = (Pair * len(keys))(*(Pair(key, 0) for key in keys))
     library = ctypes.CDLL(None, use_errno=True)
     failed = library.syscall(ctypes.c_long(_SYSCALL), pairs, ctypes.c_size_t(len(keys)), ctypes.c_size_t(0), None, 0)
-    # A key that the kernel does not know comes back as -1.
+    # The kernel returns an unknown key as -1.
     return None if failed else {pair.key: pair.value for pair in pairs if pair.key >= 0}

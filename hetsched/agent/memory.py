@@ -1,7 +1,7 @@
-"""Give memory back to the machine.
+"""Return unused memory to the operating system.
 
-Problem: loading gRPC and NVML leaves a fifth of the agent's memory free and yet its own, for as long as it runs.
-Rule: after each reading of the machine the C library returns what it can. Where it has no such call, nothing happens.
+Loading gRPC and NVML leaves a fifth of the agent's memory free but allocated to the process for as long as it runs.
+After each reading of the machine the C library returns free memory. A C library without that call is left alone.
 Source: malloc_trim(3).
 """
 

@@ -1,9 +1,9 @@
-"""Find the cards of a machine on its PCI bus, and what their kernel drivers say in sysfs and procfs.
+"""Find the GPUs of a machine on its PCI bus, and the facts of their kernel drivers in sysfs and procfs.
 
-Rule: a card is a PCI device of class display or processing accelerator of a vendor who makes accelerators; the display
-chips of server boards are others' and are no cards. AMD's driver tells memory, identity and name beside the PCI device
-and shaders, clock and links in the topology of kfd, where a card is found by its bus address. NVIDIA's tells name and
-identity in procfs. Without a driver a card is there, and nothing else is known of it.
+A GPU is a PCI device of class display or processing accelerator of a vendor of accelerators; the display chips of
+server boards have other vendors and are ignored. AMD's driver gives memory, identity and name at the PCI device, and
+shaders, clock and links in the topology of kfd, where a GPU is found by its bus address. NVIDIA's gives name and
+identity in procfs. Without a driver only the presence of a GPU is known.
 Source: Linux Documentation/ABI/testing/sysfs-bus-pci and Documentation/gpu/amdgpu; names and units of the properties in
 drivers/gpu/drm/amd/amdkfd/kfd_topology.c; PCI Code and ID Assignment Specification.
 """
@@ -31,7 +31,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 class _Kfd(msgspec.Struct):
-    """One node of kfd's topology that is a card."""
+    """GPU node of kfd's topology."""
 
     place: int
     facts: dict[str, int]
@@ -40,7 +40,7 @@ class _Kfd(msgspec.Struct):
 
 
 def read_pci(tree: Tree) -> list[CardReading]:
-    """Return the cards on the bus, by address, with what their drivers tell without being asked."""
+    """Return the GPUs on the bus, by address, with the facts in their drivers' files."""
     found: list[CardReading] = []
     for name in tree.names(DEVICES):
         if not _ADDRESS.fullmatch(name):
@@ -67,7 +67,7 @@ def has_driver(tree: Tree, address: str) -> str | None:
 
 
 def _nvidia(tree: Tree, card: CardReading) -> None:
-    """Note what NVIDIA's driver tells of a card in procfs."""
+    """Add the facts of NVIDIA's driver in procfs."""
     text = tree.text(f"proc/driver/nvidia/gpus/{card.pci_address}/information")
     for line in (text or "").splitlines():
         name, _, value = line.partition(":")
@@ -81,7 +81,7 @@ def _nvidia(tree: Tree, card: CardReading) -> None:
 
 
 def _amd(tree: Tree, card: CardReading, node: _Kfd | None, by_place: dict[int, str]) -> None:
-    """Note what AMD's driver tells of a card."""
+    """Add the facts of AMD's driver."""
     here = f"{DEVICES}/{card.pci_address}"
     memory = tree.number(f"{here}/mem_info_vram_total")
     identity = tree.text(f"{here}/unique_id")
@@ -90,7 +90,7 @@ def _amd(tree: Tree, card: CardReading, node: _Kfd | None, by_place: dict[int, s
     card.memory_mib = None if memory is None or memory < 0 else memory // _MIB
     card.healthy = True if card.memory_mib is not None else None
     if card.memory_mib is not None:
-        card.mig_devices = ()  # AMD's cards have no such instances
+        card.mig_devices = ()  # AMD's GPUs have no such instances
     if node is None:
         return
     facts = node.facts
@@ -105,7 +105,7 @@ def _amd(tree: Tree, card: CardReading, node: _Kfd | None, by_place: dict[int, s
 
 
 def _kfd_nodes(tree: Tree) -> dict[str, _Kfd]:
-    """Return the nodes of kfd's topology that are cards, by PCI address."""
+    """Return the GPU nodes of kfd's topology, by PCI address."""
     found: dict[str, _Kfd] = {}
     nodes = f"{_KFD}/topology/nodes"
     places = [name for name in tree.names(nodes) if name.isascii() and name.isdigit() and len(name) < 6]
@@ -125,7 +125,7 @@ def _kfd_nodes(tree: Tree) -> dict[str, _Kfd]:
 
 
 def _properties(tree: Tree, path: str) -> dict[str, int]:
-    """Read lines of a name and a whole number."""
+    """Parse lines of a name and a whole number."""
     found = {}
     for line in (tree.text(path) or "").splitlines():
         name, _, value = line.partition(" ")

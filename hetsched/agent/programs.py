@@ -1,8 +1,8 @@
-"""Run a program of this machine without ever waiting for it.
+"""Run a program of this machine with a time limit.
 
-Rule: only programs at fixed or registered paths that nobody but root could have put there, with an empty environment
-and no input; whatever has not ended in time, or says too much, is ended with all it started.
-Invariant: no call takes longer than `seconds` and a little; nothing is inherited by the program.
+Only programs at fixed or registered paths run that root alone could have installed, with an empty environment and no
+input; a program that exceeds its time or output limit is killed with its process group.
+Invariant: no call takes much longer than `seconds`; the program inherits nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
 class Outcome(NamedTuple):
-    """`status` is negative where a signal ended the program; `output` holds both its streams."""
+    """Result of a program; `status` is negative if a signal ended it; `output` holds both its streams."""
 
     status: int
     output: str
@@ -34,9 +34,9 @@ class Outcome(NamedTuple):
 
 
 def is_ours(path: str) -> bool:
-    """Tell whether a file, every folder above it and every link on the way are root's, and nobody else may write there.
+    """Return whether a file, every folder above it and every link on the way are root's and writable by root only.
 
-    Who could change a link could make it another program between this answer and its start.
+    A writable link could be redirected to another program between this check and the start.
     """
     ahead, place = deque(Path(path).parts), Path("/")
     try:
@@ -61,14 +61,14 @@ def is_ours(path: str) -> bool:
 def run(
     arguments: Sequence[str], *, seconds: float = 1.0, files: Sequence[int] = (), encoding: str = "utf-8"
 ) -> Outcome | None:
-    """Run a program and return how it ended, None where it did not start, end in time or stay brief.
+    """Run a program and return its result, None if it did not start, end in time or stay within the output limit.
 
     `files` are open files that it may use.
     """
     begun = time.monotonic()
     core, hard = resource.getrlimit(resource.RLIMIT_CORE)
     try:
-        # An emulator leaves a core file of what it ran; the limit is inherited.
+        # An emulator dumps a core file of its guest; the limit is inherited.
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
         process = subprocess.Popen(
             list(arguments),

@@ -1,9 +1,8 @@
-"""Which CPUs a kubelet keeps for itself where it is told only how many.
+"""CPUs that a kubelet reserves if only their number is configured.
 
-Problem: `kubeReserved: {cpu: 500m}` reserves certain CPUs under the static policy, and no file says which.
-Rule: they are taken as the kubelet takes CPUs for a container: whole zones, then whole sockets (sockets first where
-they have several zones), then whole cores, then threads; each level from the fewest free CPUs up, from the coarsest
-level down, then by id.
+`kubeReserved: {cpu: 500m}` reserves certain CPUs under the static policy, and no file names them. They are chosen as
+the kubelet chooses CPUs for a container: whole zones, then whole sockets (sockets first if they have several zones),
+then whole cores, then threads; each level from the fewest free CPUs up, from the coarsest level down, then by ID.
 Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (packed order, 1.36).
 """
 
@@ -18,7 +17,7 @@ from hetsched.contracts.agent_report import MachineCpu
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
     """Return the CPUs that a static kubelet reserves for an amount: whole zones and sockets, cores, then threads.
 
-    None where a CPU's place is unknown, or there are not as many.
+    None if a CPU's topology is unknown, or there are too few CPUs.
     """
     online = [cpu for cpu in cpus if cpu.online]
     if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
@@ -41,7 +40,7 @@ def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int]
 
 
 def _ranked(free: Iterable[MachineCpu], levels: tuple[str, ...], level: str) -> list[int]:
-    """Return the parts of a level in the kubelet's order: by fewest free CPUs from the coarsest level down, then id."""
+    """Return the units of a level in the kubelet's order: by fewest free CPUs from the coarsest level down, then ID."""
     listed = list(free)
     counts = {name: Counter(getattr(cpu, name) for cpu in listed) for name in levels}
     down_to = levels[: levels.index(level) + 1]

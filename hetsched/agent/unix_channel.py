@@ -1,9 +1,7 @@
-"""Calls to one service of this machine behind a unix socket: the container runtime, the kubelet.
+"""gRPC calls to a local service behind a unix socket: the container runtime, the kubelet.
 
-Problem: whoever is asked restarts, hangs or answers with more than fits, and the agent must neither wait for ever nor
-die.
-Rule: every call ends within its time and every answer within its size. After a lost connection the next call makes a
-new one.
+The service may restart, hang or send an oversized response; the agent must neither block nor exit. Every call has a
+time limit and every response a size limit. After a lost connection the next call opens a new one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import grpc
 
 
 class CallFailure(Exception):
-    """A call came to nothing; `code` is gRPC's, `away`: who was asked cannot be reached."""
+    """Failed call; `code` is gRPC's, `away`: the service is unreachable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}" if message else code)
@@ -24,7 +22,7 @@ class CallFailure(Exception):
 
 
 class UnixChannel:
-    """One connection, made when it is needed; what fails is raised as `failure`."""
+    """Connection opened at first use; failures are raised as `failure`."""
 
     def __init__(
         self, socket: Path, service: str, failure: type[CallFailure], *, most_bytes: int, timeout_seconds: float
@@ -43,7 +41,7 @@ class UnixChannel:
         self._channel: Any = None
 
     def call(self, method: str, request: Any, answer: Any) -> Any:
-        """Return the service's answer. Raises: CallFailure, of the kind that was given."""
+        """Return the service's response. Raises: CallFailure, of the given class."""
         if self._channel is None:
             self._channel = grpc.insecure_channel(self._address, options=self._options)
         call = self._channel.unary_unary(

@@ -1,11 +1,11 @@
-"""The agent's one way out: messages to the control plane, and its answers.
+"""HTTP client of the agent: messages to the control plane, and its answers.
 
-Problem: the control plane may be away, slow, or not itself, and thousands of agents must not come back all at once.
-Rule: one connection that is kept open; a call that fails on a kept one is made once more on a new one, as the server
-knows messages by number. No redirect is followed, an answer is read up to a limit, and every call ends in bounded time.
-Between failures the agent waits twice as long each time, up to a minute, by chance a little less.
+The control plane may be down, slow, or impersonated, and thousands of agents must not reconnect at once. One connection
+is kept open; a call that fails on it is repeated once on a new one, since the server deduplicates messages by number.
+Redirects are not followed, an answer is read up to a limit, and every call ends in bounded time. Between failures the
+agent waits twice as long each time, up to a minute, less a random jitter.
 Source: RFC 9110; exponential back-off with jitter.
-Invariant: the token goes to the named server alone, over TLS that is verified where the address says https.
+Invariant: the token goes to the named server only, over verified TLS if the address is https.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 class UplinkFailure(Exception):
-    """A message was not taken: `status` 0 where no answer came. `retry_after_seconds` is what the server asked for."""
+    """Failed message: `status` 0 without a response. `retry_after_seconds` is the server's Retry-After."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{code}: {message}")
@@ -48,7 +48,7 @@ _problem = msgspec.json.Decoder(_Problem).decode
 
 
 class Uplink:
-    """Calls to one control plane; one thread uses it."""
+    """Client of one control plane, for one thread."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Uplink:
 
 
 class Pause:
-    """How long to wait before the next try."""
+    """Back-off between retries."""
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance

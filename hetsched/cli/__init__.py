@@ -1,5 +1,5 @@
-"""Lives here: the command line, one file per group of commands, and what they share: options, printing, the client.
+"""Command line: one file per group of commands, and their shared options, output and client.
 
-May import: every floor below; Django only inside the commands that run on a server's machine.
-Never: web, workers, a decision of its own.
+May import: every layer below; Django only inside the commands that run on a server's machine.
+Never: web, workers, decisions of its own.
 """

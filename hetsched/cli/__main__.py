@@ -1,6 +1,6 @@
-"""`hetsched`, and `python -m hetsched.cli` where its script is not installed.
+"""`hetsched`, and `python -m hetsched.cli` if its script is not installed.
 
-Rule: the agent runs on every node and must stay small, so it is reached before the other commands are loaded.
+The agent runs on every node and must stay small, so it starts before the other commands are loaded.
 """
 
 import sys

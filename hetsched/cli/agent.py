@@ -1,4 +1,4 @@
-"""`hetsched agent`: hand the command line to the agent, which reads it itself."""
+"""`hetsched agent`: pass the command line to the agent, which parses it itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a shell is offered when TAB is pressed: the names that a server has.
+"""Shell completion of names on a server.
 
-Rule: a completion is a help, never an error: without a server, without a right, or after a moment, nothing is offered.
-The server and the token are those of the command line typed so far, else of the environment. Shells evaluate what they
-are offered, so a name that would have to be quoted is left out, and of words about it only plain characters are shown.
+A completion never fails visibly: without a server, without a right, or after a timeout, it offers nothing. The server
+and the token are those of the command line typed so far, else of the environment. Shells evaluate completions, so names
+that would need quoting are left out, and descriptions contain plain characters only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS = 2.0
 def offered(
     context: typer.Context, address: str, key: str, about: tuple[str, ...], begun: str
 ) -> list[tuple[str, str]]:
-    """Return the names of a list that begin as was typed, each with a few words about it."""
+    """Return the names of a list with the typed prefix, each with a short description."""
     try:
         return [found for found in _rows(context, address, key, about) if found[0].startswith(begun)]
     except (ServerUnavailable, InputError, LookupError, TypeError, ValueError):
@@ -72,12 +72,12 @@ _OFFERS = {
 
 
 def a_kind(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer the kinds that `get` knows."""
+    """Offer the kinds that `get` supports."""
     return [kind.name for kind in KINDS if kind.name.startswith(incomplete)]
 
 
 def a_name(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Offer the names of the kind that was typed."""
+    """Offer the names of the typed kind."""
     try:
         offer = _OFFERS.get(kind_of(context.params.get("kind") or "").name)
     except InputError:

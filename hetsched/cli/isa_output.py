@@ -1,4 +1,4 @@
-"""How the `isa` commands print their results and refusals."""
+"""Output of the `isa` commands: results and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 
 def fail(error: InputError, output: Output, given: str) -> NoReturn:
-    """Tell a refused input and exit with 2."""
+    """Print an invalid input and exit with 2."""
     if output is OutputFormat.JSON:
         print_json(error_document(given, error))
     print_error(error)
@@ -27,7 +27,7 @@ def error_document(given: str, error: InputError) -> Document:
 
 
 def printable(text: str) -> str:
-    """Replace what a shell passed although it is no UTF-8: JSON cannot hold it."""
+    """Replace bytes of an argument that are no UTF-8: JSON cannot hold them."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
-"""Lives here: the Python client: one server, one token, typed answers. The command line is built on it.
+"""Python client: one server, one token, typed responses. The command line is built on it.
 
 May import: hetsched.contracts, msgspec, httpx, the standard library.
-Never: another hetsched package, Django, printing, a decision of its own.
+Never: another hetsched package, Django, printing, decisions of its own.
 """
 
 from .client import Client

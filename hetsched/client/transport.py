@@ -1,10 +1,10 @@
-"""Requests to a server over REST, and what their answers mean.
+"""HTTP requests to a server's REST API, and the errors of their responses.
 
-Rule: one request, one answer or one reason. An unreachable server, a refused token and a server's own failure are
-`ServerUnavailable`; a refused request is `Refused`, as the server's problem document describes it. Requests that change
-nothing are tried again when the connection fails; a submission too, because it carries an idempotency key. A server
-that says when to come back is asked again then, for `patience_seconds` in all: what it has put off it has not done.
-Redirects are not followed: a token goes to the server that was named and to no other.
+A request returns one response or raises one error. An unreachable server, a refused token and a server's own failure
+raise `ServerUnavailable`; a refused request raises `Refused`, with the server's problem document. Requests that change
+nothing are retried after a connection failure; a submission too, because it carries an idempotency key. A response with
+Retry-After is retried then, for `patience_seconds` in total: the server has not carried out a request that it deferred.
+Redirects are not followed: the token goes to the named server only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 60.0
-_SPREAD = 0.2  # of a pause, at random, so that many clients do not come back at once
+_SPREAD = 0.2  # share of a pause, at random, so that many clients do not retry at once
 
 Query = Mapping[str, str | int]
 
 
 class Transport:
-    """One server and one token, over connections that are kept; `on_pause` is told how long the server puts it off."""
+    """One server and one token, over persistent connections; `on_pause` receives each pause before a retry."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Transport:
             page = self._asked("GET", page["next"], {}, None, {}, repeat=True).json()
 
     def changed(self, path: str, seen: str = "", **query: str | int) -> tuple[str, Any | None]:
-        """Return the tag and the document at `path`; no document where it is still the one with the tag `seen`."""
+        """Return the tag and the document at `path`; no document if its tag is still `seen`."""
         headers = {"If-None-Match": seen} if seen else {}
         response = self.send("GET", path, query=query, headers=headers)
         tag = response.headers.get("ETag", "")
@@ -107,7 +107,7 @@ class Transport:
     def probe(self, path: str) -> tuple[int, Any]:
         """Return status and document of an address outside the API, whatever the status.
 
-        Raises: ServerUnavailable, also where something answers that is not this product.
+        Raises: ServerUnavailable, also if the response is not from this product.
         """
         response = self._send("GET", path, {}, None, {}, repeat=True)
         try:
@@ -127,9 +127,9 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeat: bool = False,
     ) -> httpx.Response:
-        """Send one request; `repeat` says that doing it twice is the same as doing it once.
+        """Send one request; `repeat` means that it is idempotent.
 
-        Raises: Refused as the server's problem document says; ServerUnavailable; InputError for a key that is none.
+        Raises: Refused with the server's problem document; ServerUnavailable; InputError for an invalid key.
         """
         given = dict(headers or {})
         if not _KEY.fullmatch(given.get(KEY, "-")):
@@ -209,7 +209,7 @@ def checked_address(server: str) -> str:
 
 
 def _put_off(response: httpx.Response, repeat: bool) -> float | None:
-    """Return for how many seconds the server puts this request off, None if it does not."""
+    """Return the seconds for which the server defers this request, None if it does not."""
     if not (response.status_code == 429 or (response.status_code == 503 and repeat)):
         return None
     after = response.headers.get("Retry-After", "")
@@ -221,7 +221,7 @@ def _spread(seconds: float) -> float:
 
 
 def _problem(response: httpx.Response) -> dict[str, Any]:
-    """Return the fields of a problem document, none where the answer is something else."""
+    """Return the fields of a problem document, none for other content."""
     try:
         found = response.json()
     except ValueError:

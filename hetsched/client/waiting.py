@@ -1,9 +1,9 @@
-"""Waiting for a workload.
+"""Wait for a workload.
 
-Rule: a decision ends the waiting, also *not now*, unless the asker is patient: then only what cannot change by itself
-does. The server holds each answer until it is so far; a server that is away for a moment is waited for, too, once it
-was there. Exit codes are those of the contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out,
-14 the run itself failed or was cancelled.
+A decision ends the wait, also *not now*, unless the caller is patient: then only a final state does. The server delays
+each response until the workload reaches the goal; a server that is briefly unavailable after the first response is
+retried. Exit codes are those of the contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14
+the run itself failed or was cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Asked = TypeVar("Asked")
 
 
 class Goal(enum.StrEnum):
-    """What to wait for."""
+    """State of a workload to wait for."""
 
     PLACED = "placed"
     RUNNING = "running"
@@ -37,7 +37,7 @@ class Goal(enum.StrEnum):
 
 
 class End(enum.StrEnum):
-    """How the waiting ended."""
+    """Result of a wait."""
 
     REACHED = "reached"
     NOT_NOW = "not-now"
@@ -65,14 +65,14 @@ _REACHED: dict[Goal, frozenset[str]] = {
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """A workload as it was when the waiting ended, and how it ended."""
+    """Workload at the end of the wait, and the result."""
 
     workload: Workload
     end: End
 
 
 def end_of(state: str, goal: Goal, *, patient: bool = False) -> End | None:
-    """Return how a workload in this state came out, None while it may still reach the goal."""
+    """Return the result of a workload in this state, None while it may still reach the goal."""
     if state in _REACHED[goal]:
         return End.REACHED
     if patient and state == End.NOT_NOW.value:
@@ -81,9 +81,9 @@ def end_of(state: str, goal: Goal, *, patient: bool = False) -> End | None:
 
 
 def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
-    """Return the workload once it reached `goal`, cannot any more, or time is over."""
+    """Return the workload once it reaches `goal`, can no longer reach it, or times out."""
     end = time.monotonic() + timeout_seconds
-    # A decision is the first thing to know.
+    # The first goal is a decision.
     awaited = goal if patient else Goal.PLACED
     found: Workload | None = None
     while True:
@@ -106,7 +106,7 @@ def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *
 
 
 def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_seconds: float) -> Iterator[Workload]:
-    """Yield the workload as it is, then again each time that something of it changed, until time is over."""
+    """Yield the workload, then again after each change, until the timeout."""
     path, seen, known = client.workload_path(workload_id), "", False
     end = time.monotonic() + timeout_seconds
 
@@ -126,7 +126,7 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
 
 
 def patiently(ask: Callable[[], Asked], end: float = math.inf) -> Asked:
-    """Ask; while the server is away, again, for a minute at most and no longer than to `end` of the monotonic clock."""
+    """Call `ask`; retry while the server is unavailable, for at most a minute, until `end` (monotonic clock)."""
     latest = min(time.monotonic() + AWAY_SECONDS, end)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Lives here: the frozen types that cross a border, and the parsers of single values (quantities, CPU sets).
+"""Contracts: frozen types that cross a package border, and parsers of single values (quantities, CPU sets).
 
 May import: the standard library and msgspec.
 Never: another hetsched package, I/O beyond its own data table, clocks.

@@ -1,7 +1,7 @@
-"""What a collector found out about nodes: facts that a node itself cannot know, and its measured use.
+"""Findings of a collector about nodes: facts that a node itself cannot know, and its measured use.
 
-Rule: what a source does not tell of a node is left out, never 0. Amounts are integers in base units. Each finding says
-when its source saw it, RFC 3339; how old that may be is decided by whoever uses it.
+A value that a source does not state is left out, never 0. Amounts are integers in base units. Each finding has the time
+of its observation, RFC 3339; the consumer decides how old it may be.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from .node_report import PowerReport
 
 
 class NodeAlias(msgspec.Struct, frozen=True):
-    """The names by which sources may know a node: its own, and its addresses."""
+    """Names of a node in external sources: its own name, and its addresses."""
 
     name: str
     addresses: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
-    """One source about one node. `zones` is what offline work may use of a zone, in millicores, by the zone's name."""
+    """One source about one node. `zones` is the capacity for offline work, in millicores, by zone name."""
 
     node: str
     observed_at: str
@@ -29,16 +29,16 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Collected(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything that one collector found at one moment, by node; `problems` say what of it could not be used."""
+    """All findings of one collector at one moment, by node; `problems` describe the unusable parts."""
 
     findings: tuple[Finding, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 class CollectedFact(msgspec.Struct, frozen=True, rename="camel"):
-    """What one collector told of a node last; `load`: it measures use.
+    """Latest finding of one collector about a node; `load`: it measures use.
 
-    `finding` None: it never told anything of this node. `stale`: that is too old to count.
+    `finding` None: it never reported this node. `stale`: the finding is too old to be used.
     """
 
     collector: str

@@ -1,8 +1,8 @@
-"""Devices that drivers publish, the classes they are asked for by, and the claims of pods on them.
+"""Devices of DRA drivers, device classes, and the claims of pods on them.
 
-Rule: facts as the objects state them. Selectors are expressions of a language that the engine does not know: whoever
-reads the objects says, for each expression, which devices it is true of and of which it cannot be told (`Verdict`).
-What we do not do stands in words beside it: `unsupported` of a claim, `blocked` of a device.
+The structs hold facts as the objects state them. Selectors are CEL expressions, which the engine does not evaluate: the
+reader of the objects evaluates, for each expression, the devices for which it is true or undecidable (`Verdict`).
+Unsupported features are described in words: `unsupported` of a claim, `blocked` of a device.
 Source: Kubernetes resource.k8s.io/v1 ResourceSlice, DeviceClass, ResourceClaim.
 """
 
@@ -26,10 +26,10 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A device: the node it is at (empty: it can be reached from all), and what is known of it.
+    """Device: its node (empty: reachable from all nodes) and its facts.
 
     `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes that are versions.
-    `blocked` says why it is not given to anybody.
+    `blocked` is the reason why it is not allocated.
     """
 
     id: DeviceId
@@ -41,7 +41,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
-    """Devices of one kind: `count` of them, or all that there are. `name` is that of one alternative among several."""
+    """Devices of one kind: `count` of them, or all. `name` is that of one alternative among several."""
 
     name: str
     device_class: str
@@ -51,23 +51,23 @@ class DeviceWish(msgspec.Struct, frozen=True):
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """One request of a claim: the first of its wishes that can be had."""
+    """One request of a claim: the first of its alternatives that is available."""
 
     name: str
     wishes: tuple[DeviceWish, ...]
 
 
 class SameAttribute(msgspec.Struct, frozen=True):
-    """All devices of these requests (none named: of all) must have one value of an attribute."""
+    """All devices of these requests (if none is named: of all) must have the same value of an attribute."""
 
     attribute: str
     requests: tuple[str, ...] = ()
 
 
 class ResourceClaim(msgspec.Struct, frozen=True):
-    """A claim. `allocated`: what it was given, by whomever, None while it has nothing; `node`: where that is.
+    """Resource claim. `allocated`: its devices, None without an allocation; `node`: the node of the allocation.
 
-    `users` are the uids of the pods that it is reserved for.
+    `users` are the UIDs of the pods that it is reserved for.
     """
 
     namespace: str
@@ -88,7 +88,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Of which devices (places in `Devices.devices`) an expression is true, of which it cannot be told, and why."""
+    """Devices (indexes in `Devices.devices`) for which an expression is true or unknown, and the reason."""
 
     true: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
@@ -96,9 +96,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """All devices, the selectors of each class, all claims by `namespace/name`, and what the selectors say.
+    """All devices, the selectors of each class, all claims by `namespace/name`, and the verdicts of the selectors.
 
-    `incomplete` are pools, as `driver/pool`, of which not every slice is there.
+    `incomplete` are pools, as `driver/pool`, of which slices are missing.
     """
 
     devices: tuple[Device, ...] = ()

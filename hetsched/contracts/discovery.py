@@ -1,6 +1,6 @@
-"""What discovery found of a live cluster the last time it looked.
+"""Result of the last discovery run on a live cluster.
 
-Rule: `writes` false means that it only looked, and `reason` says why. Lists are cut at `MOST_TOLD`; counts are whole.
+`writes` false means that the run was read-only, and `reason` is why. Lists are cut at `MOST_TOLD`; counts are complete.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ MOST_TOLD = 100
 
 
 class Kept(msgspec.Struct, frozen=True, rename="camel"):
-    """Something about a node that somebody else says otherwise, and that was therefore left to them.
+    """Field of a node that another writer set to a different value, and that discovery therefore did not change.
 
-    `theirs` is what stands there and `by` who wrote it, where the API server tells; `ours` is what we would say.
+    `theirs` is the present value and `by` its field manager, if the API server names it; `ours` is the value of
+    discovery.
     """
 
     node: str
@@ -24,14 +25,14 @@ class Kept(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Silent(msgspec.Struct, frozen=True, rename="camel"):
-    """A node whose agent was heard of last at `since`."""
+    """Node whose agent sent its last message at `since`."""
 
     node: str
     since: str
 
 
 class Discovery(msgspec.Struct, frozen=True, rename="camel"):
-    """One look at a cluster; `differing` counts what was not as it should be, `written` what was put right."""
+    """One discovery run on a cluster; `differing` counts differences that were found, `written` those corrected."""
 
     at: str = ""
     writes: bool = False

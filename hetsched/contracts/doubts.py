@@ -1,9 +1,8 @@
-"""Facts of a node that its kubelet contradicted.
+"""Facts of a node in conflict with the behaviour of its kubelet.
 
-Problem: a node that says one thing and does another takes pods that it cannot run, over and over.
-Rule: a kubelet that does not run a pod puts the facts in doubt that let the pod come. A doubt changes no capacity; it
-stands until these facts are reported differently, a pod of the same owner runs there after all, or an operator clears
-it.
+A node whose report is wrong would receive pods that it cannot run again and again. When a kubelet does not run a pod,
+the facts that admitted the pod are marked as in conflict. A conflict changes no capacity; it lasts until these facts
+are reported differently, a pod of the same owner runs there, or an operator clears it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 
 from .node_report import NodeReport
 
-# What a report says of each fact that can be in doubt.
+# Reported value of each fact that can be in conflict.
 STATED: dict[str, Callable[[NodeReport], Any]] = {
     "numa": lambda report: report.numa,
     "gpu": lambda report: (report.gpus, _devices(report)),
@@ -31,7 +30,7 @@ def _devices(report: NodeReport) -> dict[str, int]:
 
 
 class Doubt(msgspec.Struct, frozen=True, rename="camel"):
-    """One doubtful fact: since when, and which pod was refused why. `owner` is that pod's, see `PodSpec.owner`."""
+    """One fact in conflict, with the refused pod and the reason. `owner` is that pod's, see `PodSpec.owner`."""
 
     fact: str
     since: str
@@ -42,7 +41,7 @@ class Doubt(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def still_in_doubt(doubts: Iterable[Doubt], before: NodeReport, after: NodeReport) -> tuple[Doubt, ...]:
-    """Return the doubts that a new report leaves standing; none stands on another machine of the same name."""
+    """Return the conflicts that remain after a new report; none remains on another machine of the same name."""
     if before.uid != after.uid:
         return ()
     return tuple(doubt for doubt in doubts if STATED[doubt.fact](before) == STATED[doubt.fact](after))

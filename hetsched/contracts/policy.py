@@ -1,4 +1,4 @@
-"""A policy: which plugins decide, in which order, with which weights and parameters."""
+"""Scheduling policy: an ordered list of plugins with weights and parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 
 
 class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One plugin switched on; `params` are checked against the plugin's own declaration."""
+    """One enabled plugin; `params` are checked against the plugin's own declaration."""
 
     name: str
     weight: Weight = 1.0
@@ -18,7 +18,7 @@ class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ties(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How equal totals are broken: the lowest node name, or a draw that the seed makes repeatable."""
+    """Tie break of equal totals: the lowest node name, or a random draw that the seed makes repeatable."""
 
     by: Literal["name", "random"] = "name"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0

@@ -1,8 +1,8 @@
-"""Persistent storage: the volumes there are, the claims on them, and the classes that volumes are made by.
+"""Persistent storage: volumes, claims on them, and storage classes.
 
-Rule: facts as the objects state them, sizes in bytes. Where a volume can be used stands in `terms` (its node affinity)
-and `zones` (its zone and region labels, under their present keys). A claim of a pod that nobody made yet is what the
-pod's own template asks for.
+The structs hold facts as the objects state them, sizes in bytes. The node constraints of a volume are in `terms` (its
+node affinity) and `zones` (its zone and region labels, under their present keys). A claim that does not exist yet has
+the request of the pod's own template.
 Source: Kubernetes core/v1 PersistentVolume and PersistentVolumeClaim, storage.k8s.io/v1 StorageClass.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from .workload import ClaimRequest, Expression, NodeTerm
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-# Volume sources that Kubernetes hands to a CSI driver behind the object's back.
+# Volume sources that Kubernetes migrates to a CSI driver internally.
 MIGRATED_SOURCES = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume", "vsphereVolume",
 )  # fmt: skip
@@ -25,8 +25,9 @@ BETA_ZONES = {
 
 
 class PersistentVolume(msgspec.Struct, frozen=True):
-    """A volume. `claim` is the key of the claim it is for, `source` the field that says what it is, `gone` means that
-    it is released, failed or on its way out. `driver` and `handle` name it to what attaches it, empty where nothing is.
+    """Volume. `claim` is the key of its claim, `source` the field with its volume source, `gone` means released, failed
+
+    or in deletion. `driver` and `handle` identify it to the attacher, empty if it needs no attaching.
     """
 
     name: str
@@ -46,8 +47,9 @@ class PersistentVolume(msgspec.Struct, frozen=True):
 
 
 class VolumeClaim(msgspec.Struct, frozen=True):
-    """A claim. `volume` is the one it is bound to, `wanted` one that it names and does not have yet; `selected_node` is
-    where a volume is being made for it; `lost`: its volume is gone; `deleting`: the claim itself goes.
+    """Claim. `volume` is its bound volume, `wanted` a volume that it names and is not bound to yet; `selected_node` is
+
+    the node of a volume in provisioning; `lost`: its volume is deleted; `deleting`: the claim is being deleted.
     """
 
     namespace: str
@@ -67,7 +69,7 @@ class VolumeClaim(msgspec.Struct, frozen=True):
 
 
 class StorageClass(msgspec.Struct, frozen=True):
-    """How volumes of a class come to be. `waits`: not before a pod has a node; `default`: for claims that name none."""
+    """Storage class. `waits`: WaitForFirstConsumer binding; `default`: for claims that name none."""
 
     provisioner: str
     waits: bool = False
@@ -76,7 +78,7 @@ class StorageClass(msgspec.Struct, frozen=True):
 
     @property
     def makes(self) -> bool:
-        """Tell whether volumes of this class are made when they are asked for."""
+        """Return whether volumes of this class are provisioned on demand."""
         return self.provisioner != NO_PROVISIONER
 
 
@@ -91,7 +93,7 @@ class Storage(msgspec.Struct, frozen=True):
         return bool(self.volumes or self.claims or self.classes)
 
     def beside(self, other: Storage) -> Storage:
-        """Return this and what `other` has besides it."""
+        """Return these objects and the additional ones of `other`."""
         return Storage(
             {**other.volumes, **self.volumes}, {**other.claims, **self.claims}, {**other.classes, **self.classes}
         )

@@ -1,4 +1,4 @@
-"""What a submission brings to a live cluster, object by object."""
+"""Objects that a submission creates in a live cluster."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-WORKLOAD_LABEL = "hetsched.io/workload"  # on objects that we create, and on the pods that these make
+WORKLOAD_LABEL = "hetsched.io/workload"  # on objects that we create, and on the pods of their controllers
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """One object to create: its kind, as people and as the API server name it, and what is sent."""
+    """One object to create: its kind and resource name, and the document to send."""
 
     resource: str
     kind: str

@@ -1,6 +1,6 @@
-"""A source outside a cluster that is asked about its nodes, and how it fares.
+"""An external source of node facts, and its status.
 
-Rule: what it asks, and how often, is a person's to say (`collecting.configure`); the rest is written by whoever asks.
+Operators configure its requests and interval (`collection.configure`); the collecting task writes the status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Collector(models.Model):
     enabled = models.BooleanField(_("enabled"), default=True)
     load = models.BooleanField(_("measures use"), default=False, editable=False)
     interval_seconds = models.PositiveIntegerField(_("interval in seconds"), default=30)
-    # From so many failures in a row on, and for observations older than so much, what was told counts no more.
+    # Number of consecutive failures, and age of an observation, after which its facts are stale.
     most_failures = models.PositiveIntegerField(_("failures until stale"), default=1)
     most_age_seconds = models.PositiveIntegerField(_("oldest observation in seconds"), default=120)
     version = models.PositiveIntegerField(default=1, editable=False)
@@ -36,7 +36,7 @@ class Collector(models.Model):
     failures = models.PositiveIntegerField(_("failures in a row"), default=0, editable=False)
     failure_code = models.CharField(max_length=63, blank=True, editable=False)
     failure = models.CharField(_("last failure"), max_length=500, blank=True, editable=False)
-    # Since when nothing of what it told counts, though it is asked.
+    # Since when all of its facts are stale although it is enabled.
     stale_since = models.DateTimeField(_("stale since"), null=True, editable=False)
     problems: Any = models.JSONField(default=list, blank=True, editable=False)
     nodes_told = models.PositiveIntegerField(_("nodes"), default=0, editable=False)

@@ -1,9 +1,8 @@
-"""What the registries of a cluster's images said, kept.
+"""Cached registry lookups of a cluster's images.
 
-Rule: one row per image that pods of a cluster named. What stands under a digest never changes and is read once; a tag
-is read again after a time, for as long as waiting pods name it. What could not be read is tried again after growing
-pauses, and the platforms that were read before count meanwhile. Rows are kept per cluster: its pull secrets are nobody
-else's.
+One row per image that pods of a cluster named. The content of a digest never changes and is read once. A tag is read
+again after a time, while pending pods name it. A failed lookup is retried with growing pauses, and the previously read
+platforms stay in use until then. Rows are kept per cluster, because pull secrets belong to one cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ImageIndex(models.Model):
-    """One image; `wanted` rows are due from `not_before` on. `secrets` are pull secrets for it, as `namespace/name`."""
+    """One image; `wanted` rows are due from `not_before` on. `secrets` are its pull secrets, as `namespace/name`."""
 
     cluster = models.ForeignKey(
         "inventory.Cluster", on_delete=models.CASCADE, related_name="images", verbose_name=_("cluster")

@@ -1,10 +1,9 @@
-"""Who decides for a cluster, and who follows it.
+"""Leases on cluster rows: which process decides for a cluster, and which one watches it.
 
-Rule: a lease on a row, taken by compare-and-set when nobody holds it or it is over by the database's clock; taking it
-raises the epoch. What is written under a lease names its epoch, so a holder that slept through its lease can no longer
-write anything, whatever it believes. `leading` is about deciding, `following` about a live cluster's watch,
-`discovering` about writing there what its nodes are.
-Invariant: an epoch belongs to one holder for ever.
+A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it raises the
+epoch. Writes under a lease carry its epoch, so a holder that was suspended beyond its lease can no longer write.
+`leading` covers deciding, `following` the watch of a live cluster, `discovering` publishing node facts there.
+Invariant: an epoch belongs to one holder forever.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hetsched.storage.prepared_queries import Given, Prepared, PreparedUpdate
 from .models import Cluster, Connection
 
 EPOCHS_LEFT_OUT = 1_000_000
-_LONGEST_SECONDS = 300  # as HETSCHED_LEASE_SECONDS at most is
+_LONGEST_SECONDS = 300  # the maximum of HETSCHED_LEASE_SECONDS
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -39,7 +38,7 @@ class _Changes(NamedTuple):
 
 
 class Leases:
-    """One kind of lease, kept in three columns of a row per cluster: `<name>_epoch`, `<name>_id`, `<name>_until`."""
+    """One kind of lease, stored in three columns of a row per cluster: `<name>_epoch`, `<name>_id`, `<name>_until`."""
 
     def __init__(self, model: type[Model], name: str) -> None:
         self._rows = model._default_manager.all
@@ -49,7 +48,7 @@ class Leases:
         self._changes: dict[int, _Changes] = {}
 
     def take(self, cluster_id: int, holder: str) -> Lease | None:
-        """Take the lease, or return None while somebody else holds it."""
+        """Acquire the lease, or return None while another process holds it."""
         epoch = self._free.first(cluster=cluster_id)
         if epoch is None:
             return None
@@ -58,20 +57,24 @@ class Leases:
         return Lease(cluster_id, epoch + 1) if taken else None
 
     def renew(self, lease: Lease) -> bool:
-        """Prolong the lease; False when another holder took over."""
+        """Renew the lease; False when another holder took over."""
         how = self._lasting(settings.HETSCHED_LEASE_SECONDS)
         return how.renewing(cluster=lease.cluster_id, epoch=lease.epoch) == 1
 
     def give_up(self, lease: Lease) -> None:
-        """End the lease early; somebody else's is left alone."""
+        """Release the lease early; the lease of another holder is not changed."""
         self._giving_up(cluster=lease.cluster_id, epoch=lease.epoch)
 
     def is_held(self, cluster_id: int) -> bool:
-        """Tell whether somebody's lease runs."""
+        """Return whether any process holds the lease."""
         return self._rows().filter(~self._is_free(), pk=cluster_id).exists()
 
     def _is_free(self) -> Q:
-        """A lease that ends later than any may was taken before the database's clock was set back: nobody has it."""
+        """Return the condition for a free lease.
+
+        A lease that ends later than the maximum was acquired before the database's clock was set back; it counts as
+        free.
+        """
         late = Now() + timedelta(seconds=_LONGEST_SECONDS)
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
 
@@ -82,7 +85,7 @@ class Leases:
         return self._rows().filter(pk=Given("cluster"), **{self._epoch: Given("epoch")})
 
     def _lasting(self, seconds: int) -> _Changes:
-        """Return how a lease of so many seconds is taken and prolonged."""
+        """Return the queries that acquire and renew a lease of this duration."""
         if seconds not in self._changes:
             until = {self._until: Now() + timedelta(seconds=seconds)}
             taken = {self._epoch: F(self._epoch) + 1, self._id: Given("holder"), **until}
@@ -94,10 +97,10 @@ class Leases:
 
 
 def end_all() -> None:
-    """End every lease and leave a gap in the epochs, in a database that a backup was read into.
+    """End every lease and leave a gap in the epochs, in a database restored from a backup.
 
-    Whoever held one since the backup was taken wrote epochs that these rows know nothing of. To the clusters this is
-    another installation, which waits while the one of before is still about.
+    A holder since the backup may have written epochs that are missing from these rows. To the clusters this database is
+    another installation, which waits while the previous one is still active.
     """
     for model, name in ((Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer")):
         epoch = f"{name}_epoch"

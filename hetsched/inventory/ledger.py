@@ -1,10 +1,10 @@
-"""Change what nodes hold, under the cluster's lock.
+"""Change the load of nodes, under the cluster's lock.
 
-Rule: `advance` is the first statement of every transaction that changes a cluster's inventory or bookings. It raises
-the revision by 1, and so locks the row: whoever comes next waits, then sees the new revision. Whoever decided on a
-revision names it: where something was booked since, or facts changed, the decision is void; what merely went on its
-way or ended is no reason to decide anew. Loads are then added to the node columns and to the cluster's totals.
-Invariant: a lost comparison writes nothing.
+`advance` is the first statement of every transaction that changes a cluster's inventory or allocations. It raises the
+revision by 1 and thereby locks the row: the next writer waits, then sees the new revision. A writer passes the revision
+of its decision. The decision is void if an allocation was added or a fact changed since then; pods that only
+progressed or ended do not invalidate it. Loads are then added to the node columns and to the cluster's totals.
+Invariant: a lost compare-and-set writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUp
 from .models import Cluster, Node
 
 TOTALS = ("requested", "gpu_milli_used")
-_ANY = 2**62  # more than any revision
+_ANY = 2**62  # greater than any revision
 _CLUSTER = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")))
 _NODES = Prepared(lambda: Node.objects.filter(pk__in=Among("ids")).defer("report"))
 
@@ -39,13 +39,13 @@ _ADVANCE_BY_LEADER = PreparedUpdate(
 
 
 class Conflict(Exception):
-    """Another writer was faster, or a newer leader decides: nothing was written, look again."""
+    """Another writer came first, or a newer leader is in charge: nothing was written, retry on the new state."""
 
 
 class Contradiction(Conflict):
-    """The rows themselves refuse some of these bookings, and would again: deciding anew will not help.
+    """Database constraints reject some of these reservations and would do so again, so a retry does not help.
 
-    `pods` is how many were to be written together.
+    `pods` is the number of pods that were to be written together.
     """
 
     def __init__(self, message: str, pods: int) -> None:
@@ -54,7 +54,7 @@ class Contradiction(Conflict):
 
 
 class Load(msgspec.Struct):
-    """What comes onto a node, or leaves it when negative."""
+    """The resources added to a node; negative when removed."""
 
     requests: dict[str, int] = msgspec.field(default_factory=dict)
     pods: int = 0
@@ -68,9 +68,9 @@ class Load(msgspec.Struct):
 
 
 def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
-    """Raise the cluster's revision by 1, lock its row, and return it as it is now.
+    """Raise the cluster's revision by 1, lock its row, and return the current row.
 
-    Raises: Conflict when what was decided on `revision` is void, or `epoch` is no longer the leader's.
+    Raises: Conflict when a decision on `revision` is void, or `epoch` is no longer the leader's.
     """
     on = {"cluster": cluster_id, "revision": revision or 0, "decisive": _ANY if revision is None else revision}
     if not (_ADVANCE(**on) if epoch is None else _ADVANCE_BY_LEADER(**on, epoch=epoch)):
@@ -86,7 +86,7 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
 def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
     """Add loads to nodes and to the cluster's totals; return the changed nodes.
 
-    The nodes are written; `TOTALS` of the cluster are the caller's to write, with what else it changes there.
+    The nodes are saved. The caller saves `TOTALS` of the cluster together with its other changes.
     """
     nodes = {node.pk: node for node in _NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
@@ -106,10 +106,10 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
 
 
 def write_loads(nodes: Iterable[Node]) -> None:
-    """Write the load columns of these nodes, and nothing else of them."""
+    """Write only the load columns of these nodes."""
     write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
 
 
 def write_columns(rows: Iterable[Model], names: Collection[str]) -> None:
-    """Write some columns of many rows of one kind; `bulk_update` would build one huge CASE for it."""
+    """Write some columns of many rows of one model; `bulk_update` would build one huge CASE expression."""
     update(list(rows), names)

@@ -1,9 +1,9 @@
-"""What is said of one node beside its own row: by its agent, by others, by operators; and what does not count yet.
+"""The facts of one node by source: its agent, collectors, operators; and the facts in quarantine.
 
-Rule: only nodes have a row here that an agent reports for or a collector asks about, or of which something is in
-quarantine or overridden. `base` is what the cluster or a file says, `told` what the agent says, `collected` what other
-systems say; the node's own report is what they come to. Use
-is kept here as it comes in and taken into the node's report in batches (`facts.take_samples`).
+A row exists only for nodes with an agent report, a collector, a quarantined fact or an override. `base` is the report
+of the cluster or a file, `told` that of the agent, `collected` that of other systems; the node's own report merges
+them. Usage samples are stored here as they arrive and copied to the node's report in batches
+(`agent_messages.take_samples`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from hetsched.storage.json_fields import StructField
 
 
 class NodeFacts(models.Model):
-    """The words on one node, and what an operator ruled about them."""
+    """The facts of a node by source, and the operators' review decisions."""
 
     node = models.OneToOneField("inventory.Node", on_delete=models.CASCADE, related_name="facts", primary_key=True)
     base = StructField(NodeReport)
-    known = StructField(NodeReport)  # what counted last, with what is missing by now
+    known = StructField(NodeReport)  # the report in use last, including parts that are missing by now
     told = StructField(AgentReport, null=True)
     digest = models.CharField(max_length=64, blank=True)
     usage = StructField(MachineUsage, null=True)
-    usage_taken = models.BooleanField(default=True)  # into the node's report
+    usage_taken = models.BooleanField(default=True)  # whether it was copied to the node's report
     pinned = StructField(tuple[PinnedContainer, ...], null=True)
     quarantined = StructField(tuple[FactInQuarantine, ...], default=tuple)
     overrides = StructField(tuple[Override, ...], default=tuple)
     claims = StructField(Claims, default=dict)
-    # What collectors told last, one entry each.
+    # The latest facts of collectors, one entry each.
     collected = StructField(tuple[CollectedFact, ...], default=tuple)
 
-    # Which start of which agent was heard last, and when.
+    # Instance and sequence of the latest agent message, and its time.
     agent = models.CharField(_("agent"), max_length=100, blank=True)
     instance = models.CharField(max_length=64, blank=True)
     started_at = models.DateTimeField(null=True)

@@ -1,6 +1,6 @@
-"""How the apps above learn that an inventory changed, inside the transaction that changes it."""
+"""Signals by which the apps above learn of inventory changes, inside the transaction of the change."""
 
 from django.dispatch import Signal
 
-# Sent with `cluster`: its nodes changed, so waiting pods may fit now; `events` say in which way, where that is known.
+# Sent with `cluster`: its nodes changed, so pending pods may fit now; `events` name the kinds of change, where known.
 inventory_changed = Signal()

@@ -1,4 +1,4 @@
-"""Lives here: the instruction-set lattice: what programs need, what machines offer, whether the one covers the other.
+"""Instruction-set lattice: requirements of programs, offers of machines, and whether an offer covers a requirement.
 
 May import: the standard library, msgspec and hetsched.contracts.
 Never: I/O beyond its own data tables, the clock, another hetsched package.

@@ -1,8 +1,8 @@
 """64-bit Arm: architecture levels armv8.0-a to armv9.4-a and the HWCAP words that Linux prints.
 
-Rule: a level holds when every HWCAP of it and of those it extends is present; words that kernels or hypervisors hide
-(`ssbs`, `bti`, `dit`) are no part of a level. armv9.0 is above armv8.5, not comparable with armv8.6; a machine with
-both kinds is named by its armv9 level. No word implies another: a machine states every word it has.
+A level holds if every HWCAP of it and of the levels it extends is present; words that kernels or hypervisors hide
+(`ssbs`, `bti`, `dit`) are not part of a level. armv9.0 is above armv8.5, not comparable with armv8.6; a machine with
+both kinds gets its armv9 level. No word implies another: a machine states every word it has.
 Source: Linux elf_hwcaps.rst, Arm ARM; arm_features.json.
 """
 
@@ -27,7 +27,7 @@ def _family() -> Family:
 
 
 def _features(table: dict[str, dict[str, str]], names: dict[str, Any]) -> dict[str, str]:
-    """Return every word, with `feat_sve2` for `sve2` where the architecture's name stands for one word only."""
+    """Return every word, with `feat_sve2` for `sve2` if the architecture's name denotes a single word."""
     architects = {word: row["feature"].lower() for word, row in table.items()}
     uses = Counter(architects.values())
     spelled = {

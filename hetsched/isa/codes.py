@@ -1,4 +1,4 @@
-"""Every error code of this package with the sentence that explains it; codes are stable and never reused."""
+"""Error codes of this package with their descriptions; codes are stable and never reused."""
 
 from __future__ import annotations
 

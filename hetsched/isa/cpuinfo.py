@@ -1,10 +1,10 @@
-"""What a /proc/cpuinfo text says about a machine's instruction set.
+"""Detect a machine's instruction set from the text of /proc/cpuinfo.
 
-Problem: cores of one machine differ, and a program may be moved between them at any time.
-Rule: only what every CPU has counts. RISC-V: the `isa` lines (`hart isa` where there are none), intersected; a machine
-whose `cpu-vector` is 0.7, or whose cores have mvendorid 0x5b7 with marchid 0, has no `v`, whatever its string says.
-x86: `flags`; Arm: `Features`; the level by the ladder of the family. A machine without a place in the lattice (32-bit
-x86 and Arm, POWER, s390x, LoongArch) is reported with its features, and its ISA is unknown, not "none".
+Cores of one machine differ, and a program may be moved between them at any time, so only the features of every CPU
+count. RISC-V: the intersection of the `isa` lines (`hart isa` if there are none); a machine whose `cpu-vector` is 0.7,
+or whose cores have mvendorid 0x5b7 with marchid 0, has no `v`, even if its string states it. x86: `flags`; Arm:
+`Features`; the level follows from the family's table. A machine outside the lattice (32-bit x86 and Arm, POWER, s390x,
+LoongArch) is reported with its features, and its ISA is unknown, not "none".
 Source: Linux Documentation/arch/riscv/uabi.rst, arch/riscv/kernel/cpufeature.c.
 """
 
@@ -24,16 +24,16 @@ from .value import Isa
 from .x86 import X86
 
 _THEAD_VENDOR_ID = 0x5B7
-# Far more kinds of cores than any machine has, and more features than any architecture.
+# Above the kinds of cores of any machine, and the features of any architecture.
 _MAX_KINDS, _MAX_FEATURES = 256, 4096
 Block = dict[str, str]
 
 
 class CpuReport(msgspec.Struct, frozen=True):
-    """A machine as its kernel shows it.
+    """A machine as described by its kernel.
 
-    `isa` None: the machine has no place in the lattice. `level` is null on RISC-V. `features` are the names common to
-    all CPUs, as the kernel prints them; `notes` say what was disbelieved or differs between CPUs.
+    `isa` None: the machine is outside the lattice. `level` is null on RISC-V. `features` are the names common to all
+    CPUs, as the kernel prints them; `notes` list statements that were rejected or differ between CPUs.
     """
 
     family: str
@@ -54,7 +54,7 @@ def detect(cpuinfo_text: str) -> Isa:
 
 
 def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
-    """Report family, level and features. Raises: InputError where the text shows no CPU."""
+    """Return family, level and features. Raises: InputError if the text contains no CPU."""
     blocks = _blocks(cpuinfo_text)
     cpus = sum("processor" in block or "cpu number" in block for block in blocks) or 1
     if harts := _values(blocks, "isa", prefix="rv") or _values(blocks, "hart isa", prefix="rv"):
@@ -150,7 +150,7 @@ def _intersect(harts: list[Isa]) -> Isa:
     common = frozenset.intersection(*(hart.extensions for hart in harts))
     first = harts[0]
     named = frozenset.union(*(hart.explicit for hart in harts)) & common
-    # What two harts imply by different names is named itself, or it would be lost.
+    # Add the names implied on both harts by different names, which a plain intersection would lose.
     amended = named | BEFORE_2019_PART_OF_I if first.base == "i" else named
     explicit = named | (common - closure(amended, first.xlen)) | {first.base}
     versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))

@@ -1,8 +1,8 @@
-"""Instruction sets as documents: one value, and the names that people choose from.
+"""Instruction sets as documents: one value, and the names to choose from.
 
-Rule: `isa_document` is what `hetsched isa parse` prints. `lattice` lists every profile, level and feature with what it
-brings along, so that whoever draws a picker need not know the rules; what several choices together imply is told by
-parsing them.
+`isa_document` is the output of `hetsched isa parse`. `lattice` lists every profile, level and feature with its implied
+names, so that a client can draw a picker without knowing the rules; the implications of several choices together
+follow from parsing them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 
 def isa_document(isa: Isa) -> Document:
-    """Return what a string means."""
+    """Return the document of a parsed string."""
     document: Document = {
         "input": isa.input,
         "arch": isa.arch,
@@ -40,7 +40,7 @@ def isa_document(isa: Isa) -> Document:
 
 @cache
 def lattice() -> Document:
-    """Return the names of each family: `bases` with all they bring, `features` with what they imply by themselves."""
+    """Return the names of each family: `bases` with all their implied names, `features` with their own implications."""
     return {"riscv": _riscv(), "x86": _levelled(X86, {}), "arm": _levelled(ARM, load("arm_features")["features"])}
 
 

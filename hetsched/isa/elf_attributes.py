@@ -1,8 +1,8 @@
-"""Build attributes: the section in which a compiler notes what it built an object for.
+"""Build attributes: the ELF section in which a compiler records the target of an object.
 
-Rule: a format version, then vendor sub-sections, each with blocks for the file, whose entries are a tag and a number or
-a string. RISC-V: odd tags are strings, Tag_RISCV_arch is the ISA string. 32-bit Arm: Tag_CPU_arch, its profile,
-Tag_FP_arch and Tag_Advanced_SIMD_arch are numbers, shown as one word (`armv7-a+vfpv4+neon`).
+A format version, then vendor sub-sections, each with blocks for the file, whose entries are a tag and a number or a
+string. RISC-V: odd tags are strings, Tag_RISCV_arch is the ISA string. 32-bit Arm: Tag_CPU_arch, its profile,
+Tag_FP_arch and Tag_Advanced_SIMD_arch are numbers, formatted as one word (`armv7-a+vfpv4+neon`).
 Source: riscv-elf-psabi "Attributes"; Arm ABI "Addenda to, and Errata in, the ABI" (aaelf32, addenda32).
 """
 
@@ -21,7 +21,7 @@ _FP_NAMES = ("", "vfpv1", "vfpv2", "vfpv3", "vfpv3", "vfpv4", "vfpv4", "fp-armv8
 
 
 def riscv_arch(blob: memoryview, order: str) -> str | None:
-    """Return Tag_RISCV_arch, None where there is none. Raises: IndexError, struct.error."""
+    """Return Tag_RISCV_arch, None if absent. Raises: IndexError, struct.error."""
     for tag, value in _attributes(blob, order, "riscv", lambda tag: tag % 2 == 1):
         if tag == _TAG_RISCV_ARCH and isinstance(value, str) and value:
             return value
@@ -29,7 +29,7 @@ def riscv_arch(blob: memoryview, order: str) -> str | None:
 
 
 def arm_arch(blob: memoryview, order: str) -> str | None:
-    """Return what a 32-bit Arm object was built for. Raises: IndexError, struct.error."""
+    """Return the build target of a 32-bit Arm object, None if absent. Raises: IndexError, struct.error."""
     found = dict(_attributes(blob, order, "aeabi", lambda tag: tag in (4, 5) or (tag > _COMPATIBLE and tag % 2 == 1)))
     number = found.get(_CPU_ARCH)
     if not isinstance(number, int) or number >= len(_ARM_NAMES):

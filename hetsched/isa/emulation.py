@@ -1,8 +1,8 @@
-"""Instruction sets a node offers by emulation: QEMU user mode through binfmt_misc.
+"""Instruction sets that a node offers by emulation: QEMU user mode through binfmt_misc.
 
-Rule: an entry offers a machine when binfmt_misc and the entry are enabled, its magic names the machine (ELF bytes 18
-and 19) at 64 bit (byte 4), and flag F is set: the interpreter is opened at registration, so it works inside containers.
-What is offered is the CPU model's set.
+An entry offers a machine if binfmt_misc and the entry are enabled, its magic contains the machine (ELF bytes 18 and
+19) at 64 bit (byte 4), and flag F is set: the interpreter is opened at registration, so it works inside containers.
+The offer is the instruction set of the CPU model.
 Source: Linux Documentation/admin-guide/binfmt-misc.rst; the model of QEMU 7.2 was measured by running programs.
 """
 
@@ -14,14 +14,14 @@ from .codes import refuse
 from .requirement import parse
 from .value import Isa
 
-# What programs could use under QEMU 7.2's default riscv64 model; the hints run everywhere as no-ops.
+# Usable extensions under QEMU 7.2's default riscv64 model; the hint instructions run everywhere as no-ops.
 QEMU_72_RISCV64 = "rv64imafdc_zicntr_zicsr_zifencei_zihintntl_zihintpause_zicbop_zba_zbb_zbc_zbs"
 _DEFAULT_MODELS = {"riscv64": QEMU_72_RISCV64, "aarch64": "armv8.0-a", "x86_64": "x86-64-v1"}
 _MACHINES = {b"\xf3\x00": "riscv64", b"\xb7\x00": "aarch64", b"\x3e\x00": "x86_64"}
 
 
 class EmulatedOffer(msgspec.Struct, frozen=True):
-    """One instruction set a node can emulate, and by which program."""
+    """One instruction set that a node can emulate, and the emulating program."""
 
     isa: Isa
     by: str
@@ -33,8 +33,8 @@ def offer_from_binfmt(
 ) -> EmulatedOffer | None:
     """Read one file below /proc/sys/fs/binfmt_misc; `enabled` is the global status.
 
-    `model` is the instruction set of the emulated CPU where it is known (`QEMU_CPU`, a newer default); else the least
-    that any supported QEMU offers is taken. Returns None where containers cannot use the entry, or it is not 64 bit.
+    `model` is the instruction set of the emulated CPU if known (`QEMU_CPU`, a newer default); otherwise the minimum of
+    all supported QEMU versions is assumed. Returns None if containers cannot use the entry, or it is not 64 bit.
     Raises: InputError.
     """
     lines = entry.split("\n")

@@ -1,11 +1,10 @@
-"""Architectures whose sets are a level plus features: x86-64 and Arm.
+"""Architectures whose instruction sets are a level plus features: x86-64 and Arm.
 
-Problem: `X86`, `amd64`, `x86_64_v3`, `x86-64-v3+avx512f` and, in label values, `x86-64-v3_avx512f` are one notation.
-Rule: the longest spelling of a level that the first words form, then features. Where `+` is used it alone separates
-features; a part before the first `+`, or a whole text without one, is cut at `_` into the longest known names
-(`avx512_vnni` is one feature). The canonical text is the highest level whose features are all there, then the rest,
-sorted.
-Invariant: no two known names joined by `_` can be cut in another way (a test tries every pair).
+`X86`, `amd64`, `x86_64_v3`, `x86-64-v3+avx512f` and, in label values, `x86-64-v3_avx512f` are one notation: the
+longest spelling of a level that the first words form, then features. If `+` occurs, only `+` separates features; a
+part before the first `+`, or a whole text without one, is split at `_` into the longest known names (`avx512_vnni` is
+one feature). The canonical text is the highest level whose features are all present, then the rest, sorted.
+Invariant: two known names joined by `_` can be split in only one way (a test tries every pair).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def parse_levelled(family: Family, original: str, text: str, source: Source) -> 
 def levelled_isa(
     family: Family, original: str, source: Source, extensions: frozenset[str], *, explicit: frozenset[str]
 ) -> Isa:
-    """Build the value from its features. Raises: InputError where not even the lowest level holds."""
+    """Build the value from its features. Raises: InputError if not even the lowest level is complete."""
     level = family.highest_level(extensions)
     if level is None:
         refuse("IsaUnknownLevel", f"the features of {original!r} do not make a 64-bit {family.arch} level")

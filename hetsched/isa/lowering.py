@@ -1,9 +1,9 @@
-"""The largest part of a requirement that a machine covers.
+"""Lower a requirement to the largest part that a machine covers.
 
-Problem: "your program needs v, these nodes lack it" is only half an answer; what would run there is the other half.
-Rule: of the names that are asked, those whose closure the offer has are kept; of the others, what they imply and the
-offer has. Of a profile, the largest profile below it that the offer covers stays. Written as short as the grammar
-allows: `rv64gc`, `x86-64-v3+sha_ni`.
+It completes a refusal such as "your program needs v, these nodes lack it" by the requirement that would run there.
+Required names whose closure the offer has are kept; the others are replaced by those of their implied names that the
+offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as short as the
+grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
 Invariant: the offer covers the result, and the requirement covers it too.
 """
 
@@ -21,7 +21,7 @@ from .x86 import X86
 
 
 def covered_part(required: Isa, offered: Isa) -> str | None:
-    """Return the requirement lowered to what the offer has, None where nothing of it is left to run there."""
+    """Return the requirement lowered to the offer, None if nothing runnable remains."""
     if (required.arch, required.xlen) != (offered.arch, offered.xlen):
         return None
     if required.arch == "riscv":

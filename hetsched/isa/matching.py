@@ -1,10 +1,11 @@
-"""Does an offer cover a requirement, what is missing, and how much of the machine is used.
+"""Match a requirement against an offer: coverage, missing names and affinity.
 
-Rule: same architecture and width; base e runs on i, not the reverse; needed names within the offer's closure; stated
-versions compatible (same major; minor at least the asked one where both state it; a silent side has the table's major).
-RV32 does not run on RV64 nodes here. Affinity: for RISC-V explicit items asked / offered (g and profiles expanded, the
-base counts, zicsr and zifencei do not), at most 1; elsewhere the sizes of the closures.
-Invariant: match is reflexive, and transitive where no profile asks softly.
+Architecture and width must be equal; base e runs on i, not the reverse; the needed names must be within the offer's
+closure; stated versions must be compatible (same major; minor at least the required one if both state it; an unstated
+side has the table's major). RV32 does not run on RV64 nodes here. Affinity: for RISC-V explicit items required /
+offered (g and profiles expanded, the base counts, zicsr and zifencei do not), at most 1; otherwise the sizes of the
+closures.
+Invariant: match is reflexive, and transitive if no profile has optional (soft) names.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _match(required: Isa, offered: Isa) -> Match:
 
 
 def _incompatible(required: Isa, offered: Isa) -> set[str]:
-    """Return the names whose versions do not go together."""
+    """Return the names with incompatible versions."""
     if not required.versions and not offered.versions:
         return set()
     asked = {name: (major, minor) for name, major, minor in required.versions}
@@ -62,8 +63,8 @@ def _incompatible(required: Isa, offered: Isa) -> set[str]:
 def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
     """Reduce `missing` to a smallest set that, added to the offer, implies the rest.
 
-    Candidates are names that were asked, and bundles of them: a node without c and d lacks `c d`, not `zcd`. At equal
-    size a name that was asked is said rather than its bundle.
+    Candidates are required names, and bundles of them: a node without c and d lacks `c d`, not `zcd`. At equal size a
+    required name is preferred to its bundle.
     """
     xlen = required.xlen
     kept = {name for name in missing if name in required.explicit or name in BUNDLES}

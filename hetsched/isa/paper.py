@@ -1,9 +1,9 @@
 """ISAMatch as published: labels of letters, subset by letters, affinity by counting.
 
-Problem: the experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is free).
-Rule (its Algorithm 1): a pod label with "RV" fits a node whose label starts with RV and whose letters include the
-pod's; any other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = pod modules / node
-modules, I included. Two hardenings that change none of its numbers: widths must be equal, and modules are compared as
+The experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is independent). Its
+Algorithm 1: a pod label with "RV" fits a node whose label starts with RV and whose letters include the pod's; any
+other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = pod modules / node modules, I
+included. Two restrictions that change none of its results are added: widths must be equal, and modules are compared as
 sets (upper case, versions dropped, G expanded, D gives F, Q gives D, longer names after `_`).
 Source: Jiang et al., Computer Systems & Applications 2022 31(9).
 """
@@ -24,14 +24,14 @@ _LETTER_ORDER = "IEMAFDQLCBKJTPVH"
 
 
 def modules(label: str) -> frozenset[str]:
-    """Return the modules of a RISC-V label, closed; empty where it names none."""
+    """Return the modules of a RISC-V label, closed; empty if it names none."""
     found = _LABEL.fullmatch(label.strip().upper())
     if found is None:
         refuse("IsaUnknownArchitecture", f"{label!r} is no RISC-V label of the form RV64IMFDV")
     names: set[str] = set()
     for word in found[2].split("_"):
         letters = _LETTERS.match(word)
-        assert letters is not None  # it matches the empty string too
+        assert letters is not None  # the pattern matches the empty string too
         names |= {*_NUMBER.sub("", letters[0]), _VERSION.sub("", word[letters.end() :])}
     names.discard("")
     if "G" in names:
@@ -43,17 +43,17 @@ def modules(label: str) -> frozenset[str]:
 
 
 def is_letters(label: str) -> bool:
-    """Say whether a label is of the form that the publication reads, and names a module."""
+    """Return whether a label has the form of the publication, and names a module."""
     return _LABEL.fullmatch(label.strip().upper()) is not None and bool(modules(label))
 
 
 def letters_subset(pod_label: str, node_label: str) -> bool:
-    """Say whether the node's modules include the pod's; a node without modules is no candidate."""
+    """Return whether the node's modules include the pod's; a node without modules is no candidate."""
     return bool(modules(node_label)) and modules(pod_label) <= modules(node_label)
 
 
 def paper_match(pod_label: str, node_label: str) -> bool:
-    """Apply Algorithm 1 to two labels. Raises: InputError where a RISC-V pod label names no module."""
+    """Apply Algorithm 1 to two labels. Raises: InputError if a RISC-V pod label names no module."""
     pod, node = pod_label.strip().upper(), node_label.strip().upper()
     if "RV" not in pod:
         return bool(pod) and pod in node
@@ -65,7 +65,7 @@ def paper_match(pod_label: str, node_label: str) -> bool:
 
 
 def paper_affinity(pod_label: str, node_label: str) -> float | None:
-    """Return the affinity, 0-1, 1 for labels without modules that match, None where they do not match."""
+    """Return the affinity, 0-1, 1 for matching labels without modules, None if they do not match."""
     if not paper_match(pod_label, node_label):
         return None
     if "RV" not in pod_label.upper():

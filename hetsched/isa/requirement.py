@@ -1,7 +1,7 @@
-"""Any ISA requirement or offer, whatever the architecture.
+"""Parse an ISA requirement or offer of any architecture.
 
-Rule: the first letters tell the architecture: `rv`, `x86`/`amd64`, `arm`/`aarch64`. Case never matters, spaces around
-are trimmed. How strictly a string is read and whether a node's string is amended depends on where it comes from.
+The first letters select the architecture: `rv`, `x86`/`amd64`, `arm`/`aarch64`. Parsing ignores case and surrounding
+spaces. The source decides how strictly a string is parsed and whether a node's string is amended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_LABEL_LENGTH = 63
 def parse(text: str, *, source: Source = "pod-label") -> Isa:
     """Parse a requirement or an offer.
 
-    `pod-label` and `node-label` are read strictly, `cpuinfo`, `dt-isa`, `dt-isa-extensions` and `gcc` leniently.
+    `pod-label` and `node-label` are parsed strictly, `cpuinfo`, `dt-isa`, `dt-isa-extensions` and `gcc` leniently.
     Raises: InputError with one of `codes.CODES`.
     """
     return _parse(text, source)
@@ -52,7 +52,7 @@ def _parse(text: str, source: Source) -> Isa:
 
 
 def label_value(isa: Isa) -> str | None:
-    """Return the canonical text as a Kubernetes label value, or None where it is longer than one may be."""
+    """Return the canonical text as a Kubernetes label value, or None if it exceeds the length limit."""
     value = isa.canonical.replace("+", "_")
     return value if len(value) <= MAX_LABEL_LENGTH else None
 

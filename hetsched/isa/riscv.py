@@ -1,13 +1,13 @@
-"""RISC-V ISA strings: `RV64IMFDV`, `rv64gc_zba_zbb`, `rva22u64_v`, and what kernels and device trees print.
+"""RISC-V ISA strings: `RV64IMFDV`, `rv64gc_zba_zbb`, `rva22u64_v`, and the output of kernels and device trees.
 
-Problem: the same machine is written in many ways, by people (who make typing errors) and by kernels (which print what
-they print). Rule: labels are parsed strictly, each error has a code; strings of kernels, device trees and compilers are
-parsed leniently: what cannot be believed is set aside as `untrusted`, never guessed. `+` separates items like `_`.
+The same machine is written in many ways, by people (with typing errors) and by kernels. Labels are parsed strictly,
+each error has a code; strings of kernels, device trees and compilers are parsed leniently: unreliable names are listed
+as `untrusted`, never guessed. `+` separates items like `_`.
 Source: riscv-isa-manual "ISA Extension Naming Conventions"; Linux arch/riscv/kernel/cpufeature.c for the old marks.
 
-The old marks: kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). Such a string is
-of the draft era, where `b` and `v` meant other instructions: they count only if a long name confirms them (for v any
-ratified vector name; for b its parts zba, zbb and zbs, which name the bundle again by themselves).
+Kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). Such a string is of the draft
+era, in which `b` and `v` meant other instructions: they count only if a long name confirms them (for v any ratified
+vector name; for b its parts zba, zbb and zbs, which imply the bundle).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def riscv_isa(
         additions = explicit - mandatory - {base}
         canonical = canonical_text(profile, additions)
         soft = (closure(mandatory, xlen) & SOFT) - closure(additions, xlen)
-        # What is left when the soft names are absent: a bundle that only they complete is then not asked either.
+        # The set without the soft names: a bundle that only they complete is then not required either.
         asked = implied(offered - {base}, xlen)
         named_by_parts = {name for name in extensions - asked if soft & implied((name,), xlen)}
         needed = extensions - soft - named_by_parts

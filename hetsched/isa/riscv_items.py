@@ -1,7 +1,7 @@
 """The items of a RISC-V string after its base letter: names with optional versions.
 
-Rule: a single letter is an item; `s`, `x` and `z` open a name that ends at the next `_`. A version is `2p1` or `2`;
-names end in neither a digit nor digit + p, except sv32, sv39, sv48 and sv57, so a trailing number is a version.
+A single letter is an item; `s`, `x` and `z` start a name that ends at the next `_`. A version is `2p1` or `2`; names
+end in neither a digit nor digit + p, except sv32, sv39, sv48 and sv57, so a trailing number is a version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """`legacy`: an old privilege mark was met and dropped. `unreadable`: words that were skipped."""
+    """Parsed items. `legacy`: an old privilege mark was found and dropped. `unreadable`: skipped words."""
 
     items: list[Item]
     legacy: bool

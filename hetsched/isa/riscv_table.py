@@ -1,11 +1,11 @@
-"""What RISC-V extension names imply, exclude and need, and the order in which they are written.
+"""Implications, conflicts and dependencies of RISC-V extension names, and their canonical order.
 
-Problem: `rv64gcv` and a node that lists twenty names must be compared as sets, so both are closed under implication.
-Rule: (1) `implies` and `conditional` (all names of `if` present, width fits) until nothing changes; (2) then each
-bundle whose applying parts are all present is named too; repeat. `v` is no bundle. Source: riscv-isa-manual, LLVM's
-RISCVISAInfo; table riscv_extensions.json.
-Invariant: closure is idempotent. It only grows with its argument, save that `c` and `zce` are named beside `zca` and
-the rest only while `d` (or, on rv32, `f`) does not ask for `zcd` (`zcf`) as a further part.
+`rv64gcv` and a node that lists twenty names must be compared as sets, so both are closed under implication: (1) apply
+`implies` and `conditional` (all names of `if` present, width matches) until nothing changes; (2) then add each bundle
+whose applicable parts are all present; repeat. `v` is no bundle.
+Source: riscv-isa-manual, LLVM's RISCVISAInfo; table riscv_extensions.json.
+Invariant: closure is idempotent. It only grows with its argument, except that `c` and `zce` are added for `zca` and
+the rest only while `d` (or, on rv32, `f`) does not require `zcd` (`zcf`) as a further part.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERSIONS = {name: _version(row["version"]) for name, row in EXTENSIONS.items() i
 
 
 class Condition(NamedTuple):
-    """`name` implies `part` where all of `given` is present too and the width is `xlen` (None: any)."""
+    """`name` implies `part` if all of `given` is present too and the width is `xlen` (None: any)."""
 
     name: str
     given: frozenset[str]
@@ -70,7 +70,7 @@ _IMPLIED = {name: _all_implied(name) for name, row in EXTENSIONS.items() if not 
 
 
 def implied(names: Iterable[str], xlen: int) -> set[str]:
-    """Return `names` with everything they imply, bundles not yet named."""
+    """Return `names` with all implied names, without bundles."""
     closed: set[str] = set()
     for name in names:
         closed |= _IMPLIED.get(name) or {name}
@@ -105,7 +105,7 @@ def _applying_parts(bundle: str, closed: set[str], xlen: int) -> set[str]:
 
 
 def canonical_text(prefix: str, names: Iterable[str]) -> str:
-    """Write `names` behind `prefix` (`rv64i` or a profile) in canonical order, without versions."""
+    """Format `names` after `prefix` (`rv64i` or a profile) in canonical order, without versions."""
     letters = sorted((name for name in names if len(name) == 1), key=_letter_key)
     longer = sorted((name for name in names if len(name) > 1), key=_longer_key)
     if prefix in PROFILES:
@@ -124,7 +124,7 @@ def _longer_key(name: str) -> tuple[int, int, str]:
 
 
 def check_coherent(extensions: frozenset[str], xlen: int) -> None:
-    """Refuse a closed set that no machine can have: conflicts, the other width's names, a vector length alone."""
+    """Refuse a closed set that no machine can have: conflicts, names of the other width, a vector length alone."""
     for name in sorted(extensions):
         row = EXTENSIONS.get(name)
         if row is None:

@@ -1,7 +1,7 @@
-"""What several programs need together.
+"""Joint requirement of several programs.
 
-Rule: programs of one architecture and width need the union of their needs: RISC-V names, x86 and Arm levels with
-features. A draft that one of them needs stays a draft.
+Programs of one architecture and width need the union of their requirements: RISC-V names, x86 and Arm levels with
+features. A draft that one of them needs remains a draft.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .x86 import X86
 
 
 def joint_requirement(requirements: Iterable[str | None]) -> str | None:
-    """Return one requirement that covers all of one architecture; None where one of them is unknown.
+    """Return one requirement that covers all of one architecture; None if one of them is unknown.
 
-    Raises: InputError where no machine can have all of it.
+    Raises: InputError if no machine can have all of it.
     """
     texts = tuple(requirements)
     if not texts or None in texts:

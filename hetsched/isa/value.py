@@ -1,8 +1,8 @@
 """One point of the lattice, and the result of comparing two.
 
-Rule: `extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it holds
-Linux flag names. `needed` is what must be on the other side for a match: all of `extensions`, less what a RISC-V
-profile asks softly. `soft` is that remainder: its absence is reported, never a refusal.
+`extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it holds Linux
+flag names. `needed` must be present on the other side for a match: all of `extensions`, except the soft names of a
+RISC-V profile. `soft` holds those: a missing soft name is reported, never a refusal.
 Invariant: `parse(isa.canonical, source=isa.source)` has the same extensions.
 """
 
@@ -19,15 +19,15 @@ Version = tuple[str, int, int]
 SOURCES: tuple[Source, ...] = ("pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc")
 STRICT_SOURCES: frozenset[Source] = frozenset({"pod-label", "node-label"})
 # Sources of nodes whose RISC-V strings may predate 2019, when these four were still part of I. The newer device-tree
-# list is exact, and a pod never gets more than it wrote.
+# list is exact, and a pod's requirement is never extended.
 AMENDED_SOURCES: frozenset[Source] = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
 
 
 class Isa(msgspec.Struct, frozen=True, cache_hash=True):
-    """A requirement or an offer; which of the two is the caller's business.
+    """A requirement or an offer, depending on the caller.
 
     `explicit` holds the names as stated, g and profiles expanded, the RISC-V base letter included. `versions` holds
-    the stated ones. `untrusted` holds names that were stated but belong to a draft or are unreadable: not in the set.
+    the stated ones. `untrusted` holds stated names that belong to a draft or are unreadable: not in the set.
     """
 
     input: str
@@ -48,9 +48,9 @@ class Isa(msgspec.Struct, frozen=True, cache_hash=True):
 class Match(msgspec.Struct, frozen=True):
     """Whether an offer covers a requirement.
 
-    `missing` is the smallest set of names that would make it so, sorted: of another architecture the architecture
-    (`x86`), of another width `rv32` or `rv64`, of a 16-register base `i`. `affinity` is 0-1, None unless satisfied.
-    `unreported` are soft names of a profile that the node does not report.
+    `missing` is the smallest sorted set of names whose addition satisfies the requirement: for another architecture
+    the architecture (`x86`), for another width `rv32` or `rv64`, for a 16-register base `i`. `affinity` is 0-1, None
+    unless satisfied. `unreported` are soft names of a profile that the node does not report.
     """
 
     satisfied: bool

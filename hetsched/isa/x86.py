@@ -1,8 +1,9 @@
 """x86-64: micro-architecture levels v1 to v4 and the feature flags that Linux prints.
 
-Rule: levels are cumulative; one missing flag stops the ladder, and without `lm` there is none. Flags carry their Linux
+Levels are cumulative; one missing flag ends the sequence, and without `lm` there is no level. Flags have their Linux
 names (`pni` is SSE3, `abm` is LZCNT); the spellings of NFD and of the psABI, and flags without their underscores, are
-understood. No flag implies another: a machine states every flag it has. Source: x86-64 psABI; x86_levels.json.
+accepted. No flag implies another: a machine states every flag it has.
+Source: x86-64 psABI; x86_levels.json.
 """
 
 from __future__ import annotations

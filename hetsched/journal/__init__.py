@@ -1,5 +1,5 @@
-"""Lives here: what happened, told and kept: the audit trail, the numbered topics and the outbox of live messages.
+"""Journal of changes: the audit trail, the numbered topics, the outbox of live messages and the shared counters.
 
 May import: hetsched.contracts.
-Never: what the messages mean; the apps above say that.
+Never: the meaning of the messages; the apps above define it.
 """

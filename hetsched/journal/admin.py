@@ -1,6 +1,7 @@
-"""The audit trail and the outbox, to read; and what the pages of all other rows in the admin stand on.
+"""Admin pages of the audit trail and the outbox, and the base classes of the other admin pages.
 
-Rule: a page shows rows only (`ReadOnlyAdmin`), has an action of the product write them, or is an `AuditedAdmin`.
+An admin page is read-only (`ReadOnlyAdmin`), calls an operation of the product that writes the rows, or is an
+`AuditedAdmin`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ admin.site.site_header = admin.site.site_title = "hetsched"
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """An admin page that shows rows and changes none."""
+    """Read-only admin page."""
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -36,13 +37,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 
 class AuditedAdmin(admin.ModelAdmin):
-    """An admin page that writes rows itself: what it changed stands in the audit trail, in the same transaction."""
+    """Admin page that writes rows and records each change in the audit trail, in the same transaction."""
 
-    audited_as: ClassVar[str]  # the kind of its objects there
-    untold: ClassVar[tuple[str, ...]] = ()  # fields of which nobody reads the values
+    audited_as: ClassVar[str]  # the object kind in the audit trail
+    untold: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        # Of the row as it was; those that it is linked with are saved after it.
+        # The values before the change; many-to-many rows are saved after this.
         request.audited_before = self._told(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
 
@@ -52,7 +53,7 @@ class AuditedAdmin(admin.ModelAdmin):
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         before, after = getattr(request, "audited_before", None), self._told(obj)
-        if before is None:  # what changed is nothing to be told, as a password
+        if before is None:  # only unaudited values change, such as a password
             self._record(request, "secret", obj, {})
             return super().log_change(request, obj, message)
         moved = [name for name in after if before[name] != after[name]]
@@ -76,7 +77,7 @@ class AuditedAdmin(admin.ModelAdmin):
         record(actor=actor.name, role=actor.role, action=action, obj=(self.audited_as, str(row)), details=details)
 
     def _told(self, row: Any) -> dict[str, Any]:
-        """Return what may be told of a row: its plain fields, and the names of what it is linked with."""
+        """Return the auditable values of a row: its plain fields, and the names of its many-to-many rows."""
         values = {field.name: field.value_from_object(row) for field in self.opts.fields}
         told = {name: value for name, value in values.items() if name not in self.untold}
         links = {field.name: sorted(map(str, getattr(row, field.name).all())) for field in self.opts.many_to_many}
@@ -108,19 +109,19 @@ def _plain(value: Any) -> Any:
 
 
 def acting(request: HttpRequest) -> Program:
-    """Return the person behind an admin page, for the audit trail."""
+    """Return the user of an admin page as the actor of an audit entry."""
     user: Any = request.user
     names = user.groups.order_by("name").values_list("name", flat=True)
     return Program(user.get_username(), "superuser" if user.is_superuser else ",".join(names))
 
 
 def quantities(amounts: Mapping[str, int]) -> str:
-    """Show amounts in base units as quantities."""
+    """Format amounts in base units as quantities."""
     return pretty({name: format_amount(name, amount) for name, amount in amounts.items()})
 
 
 def pretty(value: Any) -> str:
-    """Show a contract value as indented JSON; nothing as a dash."""
+    """Format a contract value as indented JSON, an empty value as a dash."""
     if value is None or value == {} or value == ():
         return "–"
     return format_html("<pre>{}</pre>", msgspec.json.format(msgspec.json.encode(value)).decode())

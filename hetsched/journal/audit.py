@@ -1,7 +1,7 @@
 """Write the audit trail.
 
-Rule: whoever changes something calls `record` inside the same transaction, so that no change is without its entry
-and no entry without its change. An entry names the request that it came by, as the log does.
+Code that changes an object calls `record` in the same transaction, so that each change has an entry and each entry a
+change. An entry carries the request ID, as the log does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .models import AuditEntry
 
 
 class Actor(Protocol):
-    """Who acts: a name and the role under which it acts. A request's subject and `Program` are actors."""
+    """Actor of a change: a name and the role under which it acts. A request's subject and `Program` are actors."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Actor(Protocol):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A part of the product that acts by itself, or someone outside a request."""
+    """Actor that is a component of the product, or a user outside a request."""
 
     name: str
     role: str = "system"
@@ -55,7 +55,7 @@ def record(
 def record_many(
     actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], dict[str, Any]]]
 ) -> None:
-    """Add one entry for each object and its details, all of one action."""
+    """Add one entry for each object with its details, all with the same action."""
     entries = [_entry(actor.name, actor.role, action, obj, "", details) for obj, details in about]
     insert(entries)
 

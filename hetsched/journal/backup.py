@@ -1,11 +1,11 @@
-"""The whole database as one file, and back.
+"""Backup of the whole database to one file, and restore.
 
-Problem: a copy must be of one moment, must be readable by another kind of database, and must not be taken for whole
-when it is half.
-Rule: gzip of JSON lines: a header (migrations, where numbering stands), for each table its columns and its rows in the
-order of their keys, and last how many rows there were. It is read into a database of the very same migrations in one
-transaction: all of it or nothing. Sessions are left out.
-Invariants: no number that was given once is given again; the file is readable by its owner only.
+A backup is a snapshot of one moment, can be restored into the other kind of database, and is recognized when it is
+truncated.
+Format: gzip of JSON lines: a header (migrations, last value of each ID sequence), for each table its columns and its
+rows in primary key order, and last the number of rows of each table. A restore needs a database with exactly the same
+migrations and runs in one transaction: all rows or none. Sessions are left out.
+Invariants: a restored database never reuses an ID; only its owner can read the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a file is of; `sealed` opens with the SECRET_KEY of its server, and is empty where that had none."""
+    """Header of a backup; `sealed` opens with the SECRET_KEY of the server, and is empty if the server has none."""
 
     format: str
     migrations: list[str]
@@ -45,22 +45,22 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What the rows up to the next table are."""
+    """Table and columns of the rows that follow."""
 
     table: str
     columns: list[str]
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """The last line: how many rows there are of each table."""
+    """Last line of a backup: the number of rows of each table."""
 
     rows: dict[str, int]
 
 
 def write(path: Path) -> dict[str, int]:
-    """Write everything to a file; return how many rows of each table that is.
+    """Write the whole database to a file; return the number of rows of each table.
 
-    Raises: OSError; then there is no file.
+    Raises: OSError; then no file is left.
     """
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -74,13 +74,13 @@ def write(path: Path) -> dict[str, int]:
 
 
 def read(path: Path) -> tuple[dict[str, int], bool]:
-    """Fill an empty database from a file; return how many rows of each table, and whether its sealed texts open.
+    """Fill an empty database from a file; return the row counts by table, and whether its secrets can be opened.
 
-    Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; then nothing is changed.
+    Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; then the database is unchanged.
     """
     try:
         with gzip.open(path, "rb") as file:
-            while file.read(_CHUNK_BYTES):  # its checksum is judged at the very end
+            while file.read(_CHUNK_BYTES):  # gzip checks the checksum at the end of the file only
                 pass
             file.seek(0)
             header = _header(file)
@@ -142,7 +142,7 @@ def _header(file: gzip.GzipFile) -> Header:
 
 
 def _read(file: gzip.GzipFile) -> dict[str, int]:
-    """Replace all rows; references are judged at the end of the transaction."""
+    """Replace all rows; foreign keys are checked at the end of the transaction."""
     known = {model._meta.db_table: model for model in _models()}
     with connection.cursor() as cursor:
         for table in known:
@@ -164,7 +164,7 @@ def _read(file: gzip.GzipFile) -> dict[str, int]:
 
 
 class _Rows:
-    """The rows up to the next line that is none."""
+    """Iterator over rows that stops at the first line that is not a row, and keeps that line."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
@@ -199,7 +199,7 @@ def _stored(fields: list[Any], row: list[Any]) -> list[Any]:
 
 
 def _numbered() -> dict[str, int]:
-    """Return the last number that each table gave to a row."""
+    """Return the last ID that each table assigned."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute("SELECT name, seq FROM sqlite_sequence")
@@ -213,7 +213,7 @@ def _numbered() -> dict[str, int]:
 
 
 def _number(numbered: dict[str, int]) -> None:
-    """Go on numbering where the file's database stood."""
+    """Continue each ID sequence after the last ID of the backup."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             known = {model._meta.db_table for model in _models()}

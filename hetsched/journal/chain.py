@@ -1,14 +1,16 @@
-"""Seals over the audit trail, by which entries that were changed, taken away or slipped in later are noticed.
+"""Tamper evidence for the audit trail: a chain of digests that shows changed, deleted and inserted entries.
 
-Problem: a database trigger refuses to change an entry, but whoever owns the database can take the trigger away; and to
-chain each entry to the one before would have all writers wait for each other.
-Rule: entries are sealed afterwards, some hundred at a time in the order of their numbers:
+A database trigger refuses changes of an entry, but the owner of the database can drop the trigger. Chaining each entry
+to the one before it would serialize all writers. Entries are therefore sealed later, in batches of some hundred, in
+order of their IDs:
+
     digest(n) = HMAC-SHA-256(key, digest(n - 1) | number of entries | each entry as JSON)
-under a key made of SECRET_KEY, plain SHA-256 where none is set. Only entries older than `SETTLED` are sealed: nobody
-who took a lower number is still at work then. Verifying reads the entries and makes the digests anew; each run looks at
-the seals that were not looked at for longest, so every entry is read again in time, at a bounded cost.
-Limits: what is younger than the last seal is not covered. Whoever has SECRET_KEY can seal a forged trail; note the
-head's digest elsewhere (`hetsched audit verify` prints it, and each sealing logs it) to notice that too.
+
+The key is derived from SECRET_KEY; without SECRET_KEY the digest is plain SHA-256. Only entries older than `SETTLED`
+are sealed: by then every transaction with a lower ID has ended. Verification reads the entries and computes the digests
+again. Each run verifies the seals with the oldest verification, so every entry is verified in turn at a bounded cost.
+Limits: entries younger than the last seal are not covered. An owner of SECRET_KEY can seal a forged trail; store the
+head's digest elsewhere (`hetsched audit verify` prints it, and each sealing logs it) to detect that too.
 Source: Schneier and Kelsey, "Secure Audit Logs to Support Computer Forensics", 1999.
 """
 
@@ -38,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class Broken(msgspec.Struct, frozen=True, rename="camel"):
-    """Entries whose seal does not fit them."""
+    """Entries whose seal does not match them."""
 
     first: int
     last: int
@@ -46,9 +48,9 @@ class Broken(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChainState(msgspec.Struct, frozen=True, rename="camel"):
-    """How far the trail is sealed and looked at; `verifiedSince`: no seal was looked at longer ago than that.
+    """State of the seals of the audit trail; `verifiedSince` is the oldest verification of any seal.
 
-    `head` is the digest of the latest seal, `keyed` whether it is made under a key.
+    `head` is the digest of the latest seal, `keyed` is true if the digest uses a key.
     """
 
     sealed: int
@@ -62,7 +64,7 @@ class ChainState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> int:
-    """Seal the entries that are old enough; return how many there were."""
+    """Seal the entries that are old enough; return their number."""
     now, count = now or timezone.now(), 0
     while True:
         last = AuditSeal.objects.order_by("-id").first()
@@ -78,7 +80,7 @@ def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> in
                     digest=_digest(last.digest if last else "", rows), verified_at=now,
                 )  # fmt: skip
         except IntegrityError:
-            return count  # another process sealed them
+            return count  # another process sealed them first
         log.info("audit sealed", to=made.last_entry, entries=made.entries, digest=made.digest)
         count += len(rows)
         if len(rows) < MOST_SEALED:
@@ -86,7 +88,7 @@ def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> in
 
 
 def verify(seals: Iterable[AuditSeal] | None = None) -> Iterator[AuditSeal]:
-    """Look at seals again, at all of them in their order unless some are given; note and yield each."""
+    """Verify the given seals, or all seals in order; store and yield each result."""
     before: AuditSeal | None = None
     for seal in AuditSeal.objects.order_by("id").iterator() if seals is None else seals:
         if before is None or before.pk >= seal.pk or seals is not None:
@@ -101,12 +103,12 @@ def verify(seals: Iterable[AuditSeal] | None = None) -> Iterator[AuditSeal]:
 
 
 def look_again(seals: int = 4) -> int:
-    """Look at the seals that were not looked at for longest; return how many do not fit."""
+    """Verify the seals with the oldest verification; return the number of mismatches."""
     return sum(bool(seal.problem) for seal in verify(list(AuditSeal.objects.order_by("verified_at", "id")[:seals])))
 
 
 def chain_state() -> ChainState:
-    """Return how far the trail is sealed, and what was found when it was looked at."""
+    """Return how far the trail is sealed, and the results of the last verifications."""
     last = AuditSeal.objects.order_by("-id").first()
     found = AuditSeal.objects.aggregate(entries=Sum("entries"), oldest=Min("verified_at"))
     broken = AuditSeal.objects.exclude(problem="").order_by("id")[:20]
@@ -123,7 +125,7 @@ def chain_state() -> ChainState:
 
 
 def _problem(seal: AuditSeal, before: AuditSeal | None) -> str:
-    """Return what is wrong with the entries under a seal, empty where it fits."""
+    """Return the problem of a seal, an empty string if it matches its entries."""
     if seal.key != _key_name():
         return "sealed under another SECRET_KEY: it cannot be verified with this one"
     after = before.last_entry if before else 0
@@ -149,6 +151,6 @@ def _digest(before: str, rows: list[AuditEntry]) -> str:
 
 
 def _key_name() -> str:
-    """Return a name by which the key is known again without being told; empty without one."""
+    """Return an ID of the key that does not reveal it; empty without a key."""
     key = derived(_PURPOSE)
     return "" if key is None else sha256(b"name of " + key).hexdigest()[:16]

@@ -1,11 +1,11 @@
-"""Counts of what processes do, kept where every process can read them.
+"""Counters of all processes, stored in the database so that every web process can serve them.
 
-Problem: workers and the watch are many short-lived processes; a port for each to be scraped, or a shared folder, would
-have to be reached through every deployment and forgets what a dead process counted.
-Rule: a process counts in memory and adds what it counted to rows, when a task ends or a watch has turned; `/metrics` of
-any web process shows the rows. Rows are added to in the order of their names, so writers never wait in a circle. Where
-the database does not answer, what was counted stays for the next time.
-Invariant: a count never goes down, except where a value is `put`.
+Workers and informers are many short-lived processes. A scrape port for each of them, or a shared folder, would need
+support in every deployment and would lose the counts of a process that ended. A process counts in memory and adds its
+counts to rows at the end of a task or of an informer iteration; `/metrics` of any web process shows the rows. Rows are
+written in order of their names, so writers cannot deadlock. If the database is unavailable, the counts stay in memory
+until the next flush.
+Invariant: a count never decreases, except where a value is `put`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One figure: its name and help for Prometheus, its labels in order; with `buckets` it is a histogram."""
+    """Metric: its name and help for Prometheus, its labels in order; with `buckets` it is a histogram."""
 
     name: str
     help: str
@@ -38,42 +38,42 @@ class Kept(msgspec.Struct, frozen=True):
     buckets: tuple[float, ...] = ()
 
     def bucket(self, value: float) -> str:
-        """Return the upper bound of the bucket that a value falls into, as Prometheus writes it."""
+        """Return the upper bound of the bucket of a value, as Prometheus writes it."""
         place = bisect_left(self.buckets, value)
         return str(self.buckets[place]) if place < len(self.buckets) else "+Inf"
 
 
-# Name, labels as JSON, part: a bucket's upper bound, `sum`, or nothing.
+# Name, labels as JSON, part: the upper bound of a bucket, `sum`, or an empty string.
 Key = tuple[str, str, str]
 _counted: dict[Key, float] = {}
 _lock = threading.Lock()
 
 
 def add(figure: Kept, *labels: str, amount: float = 1) -> None:
-    """Count; nothing is written yet."""
+    """Add to a counter in memory; `flush` writes it."""
     _count([(_key(figure, labels), amount)])
 
 
 def observe(figure: Kept, seconds: float, *labels: str) -> None:
-    """Count one duration of a histogram."""
+    """Add one duration to a histogram."""
     _count([(_key(figure, labels, figure.bucket(seconds)), 1), (_key(figure, labels, _SUM), seconds)])
 
 
 @contextmanager
 def timed(figure: Kept, *labels: str) -> Iterator[None]:
-    """Observe how long something takes, unless it fails."""
+    """Observe the duration of the block, unless it raises."""
     began = perf_counter()
     yield
     observe(figure, perf_counter() - began, *labels)
 
 
 def flush() -> int:
-    """Add what this process counted to the rows; return how many there were."""
+    """Add the counts of this process to the rows; return the number of rows."""
     with _lock:
         taken = dict(_counted)
         _counted.clear()
     try:
-        with transaction.atomic():  # all of it or nothing: what is counted again below must not be there already
+        with transaction.atomic():  # atomic: a failed write is counted again below, so no part of it may remain
             _write(taken, add=True)
     except Error as error:
         log.warning("counts stay for later", rows=len(taken), error=repr(error))
@@ -82,7 +82,7 @@ def flush() -> int:
 
 
 def put(figure: Kept, values: Mapping[Sequence[str], float]) -> None:
-    """Write values as they are now, by their labels; other labels of the figure go."""
+    """Set the current values of a metric by labels; delete the rows of all other labels."""
     rows = {_key(figure, labels): value for labels, value in values.items()}
     old = Figure.objects.filter(name=figure.name).exclude(labels__in=[labels for _, labels, _ in rows])
     old.delete()
@@ -90,7 +90,7 @@ def put(figure: Kept, values: Mapping[Sequence[str], float]) -> None:
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the rows say of one figure and labels: a value, or how many fell into which bucket and their sum."""
+    """Stored value of one metric and label set: a value, or the counts of its buckets and their sum."""
 
     labels: tuple[str, ...]
     value: float
@@ -99,7 +99,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(figure: Kept) -> list[Told]:
-    """Return what was counted so far, by labels."""
+    """Return the stored counts of a metric, by labels."""
     found: dict[str, Told] = {}
     for row in Figure.objects.filter(name=figure.name).order_by("labels", "part"):
         one = found.get(row.labels)

@@ -1,7 +1,7 @@
-"""A sign of life of a process, for probes that look from outside.
+"""Heartbeat file of a process, for liveness probes.
 
-Problem: a process that hangs still has its id; asking it over the network makes its life depend on the network.
-Rule: a process touches a file of its own whenever its loop turned; a probe in the same container looks how old it is.
+A process that hangs keeps its process ID, and a network probe would make its liveness depend on the network. Each
+process touches its own file in each iteration of its loop; a probe in the same container checks the age of the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.conf import settings
 
 
 def beat(name: str) -> None:
-    """Say that this process lives; where nothing can be written nobody looks either."""
+    """Touch the heartbeat file of this process; do nothing where the file cannot be written."""
     file = _file(name)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

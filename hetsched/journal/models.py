@@ -1,8 +1,8 @@
-"""Topics, the outbox, the audit trail, and figures that processes counted.
+"""Models of topics, the outbox, the audit trail and stored metrics.
 
-Rule: a topic's revision rises by exactly 1 with each event; an event is written in the transaction of the change that
-it tells and sent after the commit, so it is told at least once and never for a change that did not happen. Audit
-entries are only ever added.
+The revision of a topic rises by exactly 1 with each event. An event is written in the transaction of its change and
+sent after the commit, so it is delivered at least once and never for a change that was rolled back. Audit entries are
+append-only.
 Invariants: (topic, revision) is unique and without gaps; `Topic.revision` is the highest revision of its events.
 """
 
@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Topic(models.Model):
-    """What live clients subscribe to, with the number of its latest event."""
+    """Subject of a live subscription, with the revision of its latest event."""
 
     name = models.CharField(_("name"), max_length=400, primary_key=True)
     revision = models.BigIntegerField(_("revision"), default=0)
@@ -51,7 +51,7 @@ class OutboxEvent(models.Model):
 
 
 class Figure(models.Model):
-    """One number for `/metrics`: of a figure, some labels, and of a histogram one part; see `tally.py`."""
+    """One stored value of a metric: by labels and, for a histogram, by part; see `counters.py`."""
 
     name = models.CharField(max_length=100)
     labels = models.CharField(max_length=400)
@@ -67,7 +67,7 @@ class Figure(models.Model):
 
 
 class AppendOnly(models.Model):
-    """A row that is written once; a database trigger refuses later updates whoever sends them (`guards.py`)."""
+    """Row that is written once; a database trigger refuses every later update (`hetsched/storage/triggers.py`)."""
 
     class Meta:
         abstract = True
@@ -82,7 +82,7 @@ class AppendOnly(models.Model):
 
 
 class AuditEntry(AppendOnly):
-    """Who did what to which object, and why."""
+    """Audit entry: actor, action, object and reason."""
 
     at = models.DateTimeField(_("time"), auto_now_add=True, db_index=True)
     actor = models.CharField(_("actor"), max_length=255)
@@ -105,7 +105,7 @@ class AuditEntry(AppendOnly):
 
 
 class AuditSeal(models.Model):
-    """A digest over the audit entries up to `last_entry`, from the seal before on; see `chain.py`."""
+    """Digest over the audit entries after the previous seal up to `last_entry`; see `chain.py`."""
 
     first_entry = models.BigIntegerField(_("first entry"), unique=True)
     last_entry = models.BigIntegerField(_("last entry"))

@@ -1,8 +1,9 @@
-"""Do periodic work once a slot, however often it is asked for.
+"""Locks that run a periodic task once a period, however often it is triggered.
 
-Problem: two beats ask twice, a broker may deliver twice, and a worker that was away finds the ticks of all the time.
-Rule: whoever wants to do it takes the slot, one row for each kind of work, by the clock of the database: at most once
-in half a period. A row of the future was written before that clock was set back, and holds nobody up.
+Two beat processes trigger a task twice, a broker can deliver it twice, and a worker that was down receives all missed
+triggers at once. A task therefore takes its lock first, one row for each task, by the clock of the database: at most
+once in half a period. A row with a time in the future was written before that clock was set back, and does not block
+the task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .models import Figure
 
 
 def take(work: str, period_seconds: float) -> bool:
-    """Take the present slot of this work; False where somebody had it."""
+    """Take the lock of a task for the current period; return False if another process took it."""
     labels = msgspec.json.encode([work]).decode()
     row = {"name": figures.TICKS.name, "labels": labels, "part": ""}
     over = Q(at__lte=Now() - timedelta(seconds=period_seconds / 2)) | Q(

@@ -1,11 +1,12 @@
-"""Tell live clients what changed.
+"""Publish changes to live clients.
 
-Problem: a message sent before the commit may tell of a change that never happens; one sent after it may be lost.
-Rule: `publish` numbers the event and writes it to the outbox inside the caller's transaction; after the commit all
-events of the transaction go to the channel layer in one message, and what was not sent is sent by `relay`, which a
-sweep calls. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before
-patches are computed, in name order, so patches of one topic are computed one after the other and never deadlock.
-Invariants: every event is sent at least once; a receiver drops what it has seen by (topic, revision).
+A message sent before the commit may announce a change that is rolled back; a message sent after it may be lost.
+`publish` numbers the event and writes it to the outbox in the caller's transaction. After the commit, all events of the
+transaction go to the channel layer in one message; a periodic task calls `relay`, which sends the events that were not
+sent. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before patches
+are computed, in name order, so the patches of one topic are computed one after the other and transactions never
+deadlock.
+Invariants: every event is sent at least once; a receiver drops duplicates by (topic, revision).
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ GIVEN_UP_AFTER = timedelta(minutes=1)
 
 Patch = dict[str, Any]
 _Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]
-_background: list[_Waiting] = []  # at most one: where a thread of this process takes what it sends
+_background: list[_Waiting] = []  # at most one: the queue of the sender thread of this process
 log = structlog.get_logger(__name__)
 
 
 def publish(topic: str, patch: Patch | Callable[[], Patch]) -> int:
-    """Tell one topic of a change, inside a transaction; return the event's revision."""
+    """Publish a change of one topic, inside a transaction; return the event's revision."""
     return publish_many({topic: patch})[topic]
 
 
 def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str, int]:
-    """Tell several topics at once; call it once, last, in a transaction.
+    """Publish changes of several topics; call it once, as the last step of a transaction.
 
     A callable patch is computed when its topic is locked: use it where other transactions change the same document.
     """
@@ -101,13 +102,13 @@ def _numbered(names: list[str]) -> dict[str, int]:
 
 
 def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
-    """Write one message of the live contract as JSON text."""
+    """Return one message of the live contract as JSON text."""
     return msgspec.json.encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
 
 
 @contextmanager
 def in_background() -> Iterator[None]:
-    """Send what is published in this process from a thread of its own, inside the block: nobody waits for it."""
+    """Send the events of this process from a thread during the block, so that publishers do not wait for the send."""
     waiting: _Waiting = queue.SimpleQueue()
     _background.append(waiting)
     thread = threading.Thread(target=_send_all, args=(waiting,), name="live events")
@@ -121,14 +122,14 @@ def in_background() -> Iterator[None]:
 
 
 def keep_in_background() -> None:
-    """Send what is published in this process from a thread of its own, until the process ends."""
+    """Send the events of this process from a thread until the process ends."""
     waiting: _Waiting = queue.SimpleQueue()
     thread = threading.Thread(target=_send_all, args=(waiting,), name="live events", daemon=True)
 
     def end() -> None:
         _background.clear()
         waiting.put(None)
-        thread.join(_LAST_SECONDS)  # what is not sent by then is relayed
+        thread.join(_LAST_SECONDS)  # `relay` sends the rest
 
     _background.append(waiting)
     thread.start()
@@ -136,7 +137,7 @@ def keep_in_background() -> None:
 
 
 def _send_all(waiting: _Waiting) -> None:
-    """Send what comes, together what came together, on one connection; until None comes."""
+    """Send the events of the queue, those of a short interval together, on one connection; stop at None."""
     loop = asyncio.new_event_loop()
     some: list[OutboxEvent] | None = []
     while some is not None:
@@ -155,12 +156,12 @@ def _send_all(waiting: _Waiting) -> None:
 
 
 def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None = None) -> bool:
-    """Send committed events and note it; on failure they stay for `relay`. `run` runs what is to be awaited."""
+    """Send committed events and mark them as sent; on failure `relay` sends them. `run` runs an awaitable."""
     try:
         _send(events, run)
         with turn():
             _MARK(events=[event.pk for event in events], now=timezone.now())
-    except Exception as error:  # whatever the channel layer or the database raises: the sweep tries again
+    except Exception as error:  # any error of the channel layer or the database: the periodic task retries
         log.warning("live events not sent", events=len(events), error=repr(error))
         return False
     return True
@@ -175,14 +176,15 @@ def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
         return
     group_send = layer.group_send
     send = async_to_sync(group_send) if run is None else lambda *what: run(group_send(*what))
-    for start in range(0, max(len(events), 1), _MESSAGE_EVENTS):  # none at all: a question whether any are taken
+    # an empty message tests whether the channel layer accepts messages
+    for start in range(0, max(len(events), 1), _MESSAGE_EVENTS):
         part = events[start : start + _MESSAGE_EVENTS]
         texts = [[event.topic, message(event.topic, event.revision, event.data)] for event in part]
         send(GROUP, {"type": MESSAGE_TYPE, "events": texts})
 
 
 def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
-    """Send events whose own process did not get to it; return how many went out."""
+    """Send events that their own process did not send; return the number sent."""
     before = timezone.now() - timedelta(seconds=older_than_seconds)
     unsent = OutboxEvent.objects.filter(published_at=None, created_at__lt=before).order_by("id")
     events = list(unsent[:limit])
@@ -192,13 +194,13 @@ def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
 
 
 def _relay_apart(events: list[OutboxEvent]) -> int:
-    """Send, one by one, what was refused together: one odd event keeps no other back.
+    """Send the events of a refused batch one by one, so that one bad event does not block the others.
 
-    What alone is refused for `GIVEN_UP_AFTER`, while others are taken, is given up: who listens sees the gap.
+    An event that is refused for `GIVEN_UP_AFTER` while others are accepted is dropped: clients see the gap.
     """
     try:
         _send([], None)
-    except Exception:  # nothing is taken at the moment
+    except Exception:  # the channel layer accepts nothing at the moment
         return 0
     refused = [event for event in events if not _send_and_mark([event])]
     given_up = [event for event in refused if event.created_at < timezone.now() - GIVEN_UP_AFTER]
@@ -210,26 +212,26 @@ def _relay_apart(events: list[OutboxEvent]) -> int:
 
 
 def prune(keep_seconds: float = 3600.0) -> int:
-    """Delete events sent long ago; a client that missed them takes a fresh snapshot."""
+    """Delete events that were sent long ago; a client that missed them fetches a fresh snapshot."""
     before = timezone.now() - timedelta(seconds=keep_seconds)
     deleted, _ = OutboxEvent.objects.filter(published_at__isnull=False, created_at__lt=before).delete()
     return deleted
 
 
 def forget(topics: Sequence[str]) -> None:
-    """Delete a few hundred topics, at most, that nothing will ever be told of again, with their events."""
+    """Delete topics, at most a few hundred, that get no more events, with their events."""
     OutboxEvent.objects.filter(topic__in=topics).delete()
     Topic.objects.filter(name__in=topics).delete()
 
 
 def revision_of(topic: str) -> int:
-    """Return the number of the topic's latest event, 0 when nothing was ever told."""
+    """Return the revision of the topic's latest event, 0 if it has none."""
     found: int | None = Topic.objects.filter(name=topic).values_list("revision", flat=True).first()
     return found or 0
 
 
 def merge(document: Any, patch: Any) -> Any:
-    """Apply an RFC 7396 merge patch and return the new document; the old one is left alone."""
+    """Apply an RFC 7396 merge patch and return the new document; the old one is unchanged."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
@@ -242,7 +244,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Patch:
-    """Return the merge patch that turns `old` into `new`; neither holds nulls."""
+    """Return the merge patch that turns `old` into `new`; neither may hold nulls."""
     patch: Patch = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)

@@ -1,8 +1,8 @@
-"""The arrival stream of the openb protocol.
+"""Arrival stream of the openb protocol.
 
-Problem: a list of pods that fits the cluster says little about packing; the published comparison overloads it.
-Rule: shuffle the list, then append pods drawn from it with replacement, until the GPU demand that has arrived reaches
-`ratio` times the cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
+A list of pods that fits the cluster says little about packing; the published comparison overloads it. The stream is the
+shuffled list, followed by pods drawn from it with replacement, until the arrived GPU demand reaches `ratio` times the
+cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), section 6; `openb_pod_list_*.csv`.
 Invariants: same list, ratio and seed give the same stream; names stay unique (`-2`, `-3`, ... for repeated pods).
 """
@@ -24,7 +24,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 def gpu_capacity_milli(nodes: Sequence[NodeReport]) -> int:
-    """Return the milli of all healthy cards."""
+    """Return the milli of all healthy GPUs."""
     return _WHOLE_CARD_MILLI * sum(card.healthy for node in nodes for card in cards_of(node))
 
 
@@ -33,7 +33,7 @@ def gpu_demand_milli(shape: Shape) -> int:
 
 
 def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float, seed: int) -> list[PodSpec]:
-    """Return the pods that arrive, in order.
+    """Return the arriving pods, in order.
 
     Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
     """
@@ -63,7 +63,7 @@ def _endless(pods: Sequence[PodSpec], generator: random.Random) -> Iterator[PodS
 
 
 def _renamed(stream: list[PodSpec]) -> list[PodSpec]:
-    """Give every repeated pod a name of its own, also where the list holds such a name already."""
+    """Give every repeated pod a unique name, also if the list already contains the suffixed name."""
     taken = {pod.key for pod in stream}
     seen: set[str] = set()
     copies: dict[str, int] = {}

@@ -1,16 +1,18 @@
-"""Machines whose zones are lent to online workloads, their kubelets, and what all that costs a pod.
+"""Model of machines whose zones are shared with online workloads, their kubelets, and the cost for a pod.
 
-Problem: a scheduler that counts CPUs by node binds pods that the kubelet then rejects, and sends others to zones that
-online workloads use up. Neither is seen without a kubelet and a load, so both are modelled here.
-Rule: a kubelet has its own account of what its pods hold by zone and judges every bound pod by it, whoever sent it; it
-takes CPUs and cards itself. Online workloads leave `offline_capacity` of each zone: half of the zones are busy, with a
-daily wave. A pod with granted zones runs there; any other runs where CPU time is left, as a kernel's balancing would
-have it at best. Then, for a pod with the part s_z of its CPUs in zone z:
+A scheduler that counts CPUs by node binds pods that the kubelet then rejects, and sends others to zones that online
+workloads use up. Neither is visible without a kubelet and a load, so both are modelled here. A kubelet has its own
+account of its pods' resources by zone and checks every bound pod against it, whichever scheduler bound it; it chooses
+CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone: half of the zones are busy, with a daily
+wave. A pod with granted zones runs there; any other runs where CPU time is left, as with ideal balancing by the kernel.
+Then, for a pod with the part s_z of its CPUs in zone z:
+
     steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
     steal     sum of s_z * steal_z
-    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the part of (CPU, card) pairs in unlike zones
-    speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote cards)
-A pod whose steal reaches `evict_steal_ratio` is evicted, the worst first, until none does.
+    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the part of (CPU, GPU) pairs in unlike zones
+    speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
+
+A pod whose steal reaches `evict_steal_ratio` is evicted, the worst first, until no pod reaches it.
 Source: machines are shaped like published sysfs and hwloc dumps; the publication gives neither its load nor a model.
 """
 
@@ -34,7 +36,7 @@ Shares = tuple[float, ...]
 
 
 class CostModel(msgspec.Struct, frozen=True):
-    """What remote memory, remote cards and stolen CPU time cost; `day_steps` steps are a day of the online load."""
+    """Penalties of remote memory, remote GPUs and stolen CPU time; `day_steps` steps are a day of the online load."""
 
     memory_penalty: float = 0.6
     card_penalty: float = 0.4
@@ -46,7 +48,7 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 class _Kind(NamedTuple):
-    """How many zones, and CPUs and cards of each; CPUs of a core are `threads`."""
+    """Number of zones, and CPUs and GPUs of each; CPUs of a core are `threads`."""
 
     zones: int
     cpus: int
@@ -54,7 +56,7 @@ class _Kind(NamedTuple):
     threads: int = 2
 
 
-_SERVERS = _Kind(2, 24, cards=4)  # two sockets with eight cards
+_SERVERS = _Kind(2, 24, cards=4)  # two sockets with eight GPUs
 _XEON, _KUNPENG, _EPYC = _Kind(4, 10), _Kind(4, 32), _Kind(8, 12)
 _KINDS = (_SERVERS, _XEON, _KUNPENG, _EPYC)
 _EVERY_KIND = (
@@ -85,7 +87,7 @@ def machines(count: int) -> list[NodeReport]:
 
 
 def machines_of_every_kind(count: int, seed: int) -> list[NodeReport]:
-    """Return machines drawn from all kinds, each with a kubelet that pins and takes one zone or none."""
+    """Return machines drawn from all kinds, each with a kubelet that pins and allows a single zone only."""
     draw = random.Random(seed)
     return [_machine(number, draw.choice(_EVERY_KIND), _SINGLE) for number in range(count)]
 
@@ -116,12 +118,12 @@ def _machine(number: int, kind: _Kind, kubelet: tuple[str, str, str]) -> NodeRep
 
 
 def colocated(report: NodeReport) -> bool:
-    """Tell whether online workloads run beside our pods on a machine."""
+    """Return whether online workloads share a machine with our pods."""
     return report.numa is not None and report.numa.cpu_manager_policy != "static"
 
 
 def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeReport:
-    """Return the report with what online workloads leave of each zone."""
+    """Return the report with the capacity that online workloads leave in each zone."""
     assert report.numa is not None
     zones = tuple(
         msgspec.structs.replace(zone, offline_capacity_millis=millis)
@@ -131,7 +133,7 @@ def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeRep
 
 
 def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) -> list[int]:
-    """Return what online workloads leave of each zone at one step; the same arguments give the same load."""
+    """Return the capacity that online workloads leave in each zone at one step; same arguments, same load."""
     left = []
     for zone in zones_of(report):
         fixed = random.Random(f"{seed}/{report.name}/{zone.name}")
@@ -145,14 +147,14 @@ def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) 
 
 
 class Held(NamedTuple):
-    """What a kubelet gave a pod: exclusive CPUs by zone, and cards by index."""
+    """Resources that a kubelet assigned to a pod: exclusive CPUs by zone, and GPUs by index."""
 
     cpus: Counts
     cards: tuple[int, ...]
 
 
 class Kubelet:
-    """One node's own account; it admits or rejects whatever is bound to it."""
+    """Kubelet of one node with its own account; it admits or rejects every bound pod."""
 
     def __init__(self, report: NodeReport) -> None:
         self.setup = setup_of(report)
@@ -164,7 +166,7 @@ class Kubelet:
         self.held: dict[str, Held] = {}
 
     def admit(self, pod: PodSpec) -> Held | str:
-        """Take the pod in, or return the reason of the rejection."""
+        """Admit the pod, or return the reason of the rejection."""
         containers = kubelet_containers(pod.shape)
         if not self.setup.pins:
             containers = tuple(container._replace(cpus=0) for container in containers)
@@ -187,7 +189,7 @@ class Kubelet:
 
 
 class Running(NamedTuple):
-    """One pod on one machine: its CPUs, the zones it is bound to by position, and where its cards are."""
+    """One pod on one machine: its CPUs, the zones it is bound to by position, and the zones of its GPUs."""
 
     cpus: int
     bound: Mapping[int, int]
@@ -221,7 +223,7 @@ def _shares(pod: Running, capacity: Sequence[int]) -> Shares:
 
 
 def evicted(pods: dict[str, Running], capacity: Sequence[int], model: CostModel) -> list[str]:
-    """Take out the pods that lose too much, one after the other, and return them."""
+    """Remove the pods with too much steal, one after the other, and return them."""
     gone: list[str] = []
     while True:
         losing = [(-steal, key) for key, (_, steal) in speeds(pods, capacity, model).items()]

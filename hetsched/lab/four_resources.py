@@ -1,8 +1,8 @@
-"""The machines and applications of the balance comparison: CPU, memory, network and disk, requested and measured.
+"""Machines and applications of the balance comparison: CPU, memory, network and disk, requested and measured.
 
-Rule: half of the nodes are small, half are twice as large; applications are of four kinds, each heavy on one resource.
-What they use is known exactly, and differs from what they request. An order is a Fisher-Yates shuffle from the last
-index by the generator of `lab.lcg`.
+Half of the nodes are small, half are twice as large; applications are of four kinds, each heavy on one resource. Their
+use is known exactly, and differs from their requests. An order is a Fisher-Yates shuffle from the last index by the
+generator of `lab.lcg`.
 Source: MBCGT publishes the counts (4 nodes, 12 pods of 4 kinds, 3 groups of 5 orders); sizes, demands and seeds are a
 reconstruction, searched so that the gains have the published magnitude.
 """

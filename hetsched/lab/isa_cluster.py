@@ -1,8 +1,8 @@
-"""Five nodes of five instruction sets and a hundred tasks for them: the cluster of the ISAMatch experiment.
+"""Cluster of the ISAMatch experiment: five nodes of five instruction sets, and a hundred tasks.
 
-Rule: one x86 node that emulates RISC-V, one Arm node, and three RISC-V nodes of which only two run RV64IMFD; every
-tenth task computes (400-800m, 256-768Mi), the others serve (50-200m, 64-256Mi), sizes from `hetsched.lab.lcg`.
-Source: what Jiang et al., Computer Systems & Applications 2022 31(9), say of their cluster; the rest is ours.
+One x86 node emulates RISC-V; there are one Arm node, and three RISC-V nodes of which only two run RV64IMFD; every tenth
+task computes (400-800m, 256-768Mi), the others serve (50-200m, 64-256Mi), sizes from `hetsched.lab.lcg`.
+Source: the description of the cluster by Jiang et al., Computer Systems & Applications 2022 31(9); the rest is ours.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def node(name: str, isa: str, arch: str, *, emulated: tuple[str, ...] = ()) -> N
 
 
 def pod(name: str, isa: str, cpu: int, memory_mib: int, *, limited: bool = False, on: str = "") -> PodSpec:
-    """Return a pod; empty `isa` needs none, `limited` asks for a RISC-V node, `on` says where it runs already."""
+    """Return a pod; empty `isa` needs none, `limited` requires a RISC-V node, `on` is the node of a running pod."""
     shape = Shape(
         requests=(("cpu", cpu), ("memory", memory_mib * MIB), ("pods", 1)),
         nonzero_cpu_millis=cpu,

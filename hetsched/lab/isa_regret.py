@@ -1,11 +1,11 @@
-"""Plain jobs on rare cores, and what that costs the jobs that need them.
+"""Cost of narrow jobs on rare cores for the jobs that need these cores.
 
-Problem: with every job on a correct node a policy can still be wasteful: narrow jobs that could run anywhere fill the
-few nodes that alone can run the wide ones.
-Rule: 300 nodes of 8 CPUs, half rv64gc, 30 % with Zba and Zbb, 15 % with V, 5 % wide (all of these and more). First
-2,000 rv64gc jobs, then 400 that need the second, third or fourth set (5 : 3 : 2), all from one seed; they ask for about
-94 % of all CPUs. The regret is the number of wide jobs that are refused while a narrow job sits on a node that the wide
-one could use. Nodes lie in name order at random, so that names tell nothing.
+With every job on a correct node a policy can still be wasteful: narrow jobs that could run anywhere fill the few nodes
+that alone can run the wide ones. The cluster has 300 nodes of 8 CPUs, half rv64gc, 30 % with Zba and Zbb, 15 % with V,
+5 % wide (all of these and more). First come 2,000 rv64gc jobs, then 400 that need the second, third or fourth set (5 :
+3 : 2), all from one seed; they request about 94 % of all CPUs. The regret is the number of wide jobs that are refused
+while a narrow job runs on a node that the wide one could use. Node kinds are random in name order, so names carry no
+information.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDE_SIZE = (1000, 4 * _GIB)
 
 
 def regret(policy: Policy, seed: int) -> int:
-    """Place the jobs of one seed under a policy; return how many wide jobs were refused for narrow ones."""
+    """Place the jobs of one seed under a policy; return the number of wide jobs refused because of narrow ones."""
     draw = random.Random(seed)
     state = ClusterState(_nodes(draw))
     scheduler = Scheduler(state, policy)

@@ -1,16 +1,18 @@
-"""Place a batch of pods together: the Nash product over all of them, not pod by pod.
+"""Joint placement of a batch of pods: the Nash product over all of them, not pod by pod.
 
-Problem: the published algorithm takes the pods in the order they came and gives each the best node of the moment; a pod
-that comes later may have needed that node more.
-Rule: maximise first the number of placed pods, then the product of the nodes' utilities (see `engine.nash`), so that no
-node is given more than it has left by requests, nor loaded beyond its capacity by expected use (constraints (8)-(12)).
+The published algorithm takes the pods in order of arrival and gives each the node that is best at that moment; a later
+pod may have needed that node more. Joint placement maximises first the number of placed pods, then the product of the
+nodes' utilities (see `engine.nash`), so that no node is allocated beyond its free requests, nor loaded beyond its
+capacity by expected use (constraints (8)-(12)).
+
     greedy     as published: in queue order, each where the product grows most
-    exact      the product falls into one factor per node, and a factor depends only on how many pods of each kind the
+    exact      the product factors into one term per node, and a term depends only on how many pods of each kind the
                node takes; so the best split of the kinds over the first i nodes follows from that over i - 1:
-               best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).  Every split is looked at: the optimum
+               best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).  Every split is evaluated: the optimum
     improved   from the greedy plan and one that always takes the best pair of pod and node, pods move to other nodes
-               and change places as long as the product grows
-Pods with cards, zones, or rules between pods are not for this module: what these take is more than amounts.
+               and swap places as long as the product grows
+
+Pods with GPUs, zones, or rules between pods are not supported: they take more than amounts.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); exact and improved are our own.
 Invariants: exact >= improved >= greedy; same problem, same plan.
 """
@@ -35,7 +37,7 @@ _LEAST_GROWTH = 1e-12
 
 
 class Problem(NamedTuple):
-    """What is to be placed and what there is. Shapes: N Ready nodes, k of the four resources, R resources, C kinds.
+    """Pods and nodes of a joint placement. Shapes: N Ready nodes, k of the four resources, R resources, C kinds.
 
     `rows` (N,) node rows; `used`, `room` (k, N); `free` (R, N) still unrequested; `added` (C, k, N) what a pod adds to
     `used`; `needs` (C, R); `allowed` (C, N) nodes that the policy's filters leave; `kinds` the kind of each pod, in
@@ -54,12 +56,12 @@ class Problem(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many pods there are of each kind."""
+        """The number of pods of each kind."""
         return tuple(self.kinds.count(kind) for kind in range(len(self.added)))
 
 
 class Plan(NamedTuple):
-    """Where each pod goes (a node's row, -1 for nowhere), and what that makes of the cluster.
+    """Node of each pod (a node's row, -1 for none), and the resulting balance.
 
     `log_product` is ln of the Nash product, `before` and `after` the cluster's balance degree.
     """
@@ -71,12 +73,12 @@ class Plan(NamedTuple):
 
     @property
     def worth(self) -> tuple[int, float]:
-        """What plans are compared by: pods placed, then the product."""
+        """The comparison key of plans: placed pods, then the product."""
         return len(self.rows) - self.rows.count(-1), self.log_product
 
 
 def is_plain(pod: PodSpec) -> bool:
-    """Tell whether a pod takes amounts alone, so that it can be part of a problem."""
+    """Return whether a pod takes amounts only, so that it can be part of a problem."""
     shape = pod.shape
     apart = (
         shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims or shape.devices
@@ -86,7 +88,7 @@ def is_plain(pod: PodSpec) -> bool:
 
 
 def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> Problem:
-    """Return the problem of placing `pods`, in queue order, as the scheduler's policy lets them.
+    """Return the problem of placing `pods`, in queue order, under the scheduler's policy.
 
     Raises: ValueError for a pod that is not plain.
     """
@@ -132,7 +134,7 @@ def greedy(problem: Problem) -> Plan:
 
 
 def exact(problem: Problem) -> Plan:
-    """Return the best plan there is."""
+    """Return the optimal plan."""
     counts = problem.counts
     if not counts:
         return greedy(problem)
@@ -186,7 +188,7 @@ def _factors(problem: Problem, node: int, takes: Ints) -> Floats:
 
 
 def improved(problem: Problem) -> Plan:
-    """Return the best of two starts, each moved about until nothing grows any more."""
+    """Return the best of two starts, each improved until the product no longer grows."""
     starts = [_Ground(problem), _Ground(problem)]
     for kind in problem.kinds:
         starts[0].put(kind, starts[0].best_node(kind)[0])
@@ -199,7 +201,7 @@ def improved(problem: Problem) -> Plan:
 
 
 class _Ground:
-    """The cluster while a plan is made: what is used, what is free, and which kinds lie where."""
+    """State of the cluster during planning: used and free resources, and the kinds on each node."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -213,7 +215,7 @@ class _Ground:
         return np.log(utilities)
 
     def put(self, kind: int, node: int, sign: int = 1) -> None:
-        """Put a pod on a node, or with sign -1 take it off; node -1 is nowhere."""
+        """Put a pod on a node, or with sign -1 remove it; node -1 is none."""
         if node < 0:
             return
         self.used[:, node] += sign * self.problem.added[kind, :, node]
@@ -223,7 +225,7 @@ class _Ground:
         self.logs[node] = self._logs(self.used[:, [node]], np.array([node]))[0]
 
     def _after(self, kind: int, nodes: Rows, less: int = -1) -> Floats:
-        """Return ln S of the nodes with one more pod of `kind`, one less of `less`; -inf where they are full."""
+        """Return ln S of the nodes with one more pod of `kind`, one less of `less`; -inf if they are full."""
         problem = self.problem
         used, free = self.used[:, nodes], self.free[:, nodes]
         if less >= 0:
@@ -236,7 +238,7 @@ class _Ground:
         return np.where(full | ~problem.allowed[kind, nodes], -np.inf, logs)
 
     def best_node(self, kind: int) -> tuple[int, float]:
-        """Return the node that a pod of `kind` raises most and by how much, -1 where it fits nowhere."""
+        """Return the node where a pod of `kind` raises the product most, and the growth; -1 if it fits nowhere."""
         every = np.arange(len(self.problem.rows))
         growth = self._after(kind, every) - self.logs
         if not growth.size or growth.max() == -np.inf:
@@ -246,7 +248,7 @@ class _Ground:
         return node, float(growth[node])
 
     def fill(self) -> None:
-        """Place what waits, always the pair of kind and node that grows most."""
+        """Place the pending pods, always the pair of kind and node that grows most."""
         while True:
             offers = [(self.best_node(kind), kind) for kind, count in enumerate(self.waiting) if count]
             offers = [offer for offer in offers if offer[0][0] >= 0]
@@ -256,7 +258,7 @@ class _Ground:
             self.put(kind, node)
 
     def moved(self) -> bool:
-        """Move each pod to where the product grows most; tell whether any moved."""
+        """Move each pod to where the product grows most; return whether any moved."""
         grew = False
         for kind, node in np.argwhere(self.held > 0).tolist():
             before = self.logs[node]
@@ -269,7 +271,7 @@ class _Ground:
         return grew
 
     def exchanged(self) -> bool:
-        """Let each pod change places with the one where the product grows most; tell whether any did."""
+        """Swap each pod with the one where the product grows most; return whether any was swapped."""
         grew = False
         for kind, node in np.argwhere(self.held > 0).tolist():
             best, partner = _LEAST_GROWTH, None
@@ -293,7 +295,7 @@ class _Ground:
         return grew
 
     def plan(self) -> Plan:
-        """Give the pods of a kind, in queue order, the nodes that hold it, in node order."""
+        """Assign the pods of a kind, in queue order, to the nodes that hold it, in node order."""
         nodes = [iter(np.repeat(self.problem.rows, held).tolist()) for held in self.held]
         placed = tuple(next(nodes[kind], -1) for kind in self.problem.kinds)
         before = self._logs(self.problem.used, slice(None))

@@ -1,6 +1,6 @@
-"""A linear congruential generator: the same draws in any language, from a seed of one number.
+"""Linear congruential generator: the same draws in any language, from a seed of one number.
 
-Rule: x <- (1103515245 * x + 12345) mod 2^31; a draw below k is (x >> 16) mod k, after the step.
+x <- (1103515245 * x + 12345) mod 2^31; a draw below k is (x >> 16) mod k, after the step.
 Source: the example generator of the C standard.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Lcg:
-    """A sequence of draws."""
+    """Sequence of draws."""
 
     def __init__(self, seed: int) -> None:
         self._x = seed
@@ -21,7 +21,7 @@ class Lcg:
         return (self._x >> 16) % limit
 
     def shuffle(self, items: list[Any]) -> None:
-        """Put the items into a drawn order (Fisher-Yates, from the last position)."""
+        """Shuffle the items (Fisher-Yates, from the last position)."""
         for position in range(len(items) - 1, 0, -1):
             other = self.below(position + 1)
             items[position], items[other] = items[other], items[position]

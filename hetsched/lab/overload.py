@@ -1,10 +1,10 @@
-"""Fill a cluster of GPUs beyond what it holds, and measure on the way.
+"""Fill a cluster of GPUs beyond its capacity, with measurements on the way.
 
-Problem: packing shows where more is asked for than there is, and how it got there.
-Rule: the pods of a stream come one by one, each tried once, none leaves; at every asked-for load (GPU demand arrived /
-GPU capacity) the GPUs granted and F, the milli out of the mix's reach, are read off as shares of all GPUs. The last
-pod that was still below a load counts to it. Ties between equal nodes are broken by the lowest name as given, by the
-lowest name after the names are shuffled anew for every seed, or at random.
+Packing quality shows when demand exceeds capacity, and in the course of the filling. The pods of a stream arrive one by
+one, each tried once, none leaves; at every requested load (arrived GPU demand / GPU capacity) the granted GPUs and F,
+the milli out of the mix's reach, are recorded as shares of all GPUs. The last pod that was still below a load counts to
+it. Ties between equal nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for
+every seed, or at random.
 Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in
 front of its name (`syncClusterResourceList`), so its ties by name are ties by a fixed, random order of each run.
 """
@@ -32,7 +32,7 @@ TieRule = Literal["name", "shuffled", "random"]
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The cluster when `arrived` times its GPU capacity had come; the others are percent of all GPUs."""
+    """Cluster after arrivals of `arrived` times its GPU capacity; the other fields are percent of all GPUs."""
 
     arrived: float
     allocated: float
@@ -40,7 +40,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
-    """Return the nodes under names whose order is another one for each seed."""
+    """Return the nodes with a name order that depends on the seed."""
     places = list(range(len(nodes)))
     random.Random(f"names/{seed}").shuffle(places)
     return [
@@ -50,7 +50,7 @@ def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
 
 
 def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
-    """Return the policy under a tie rule; one that draws by itself keeps drawing, by this seed."""
+    """Return the policy under a tie rule; a policy with random ties keeps them, with this seed."""
     by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
     return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
 
@@ -58,7 +58,7 @@ def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
 def fill(
     state: ClusterState, stream: Sequence[PodSpec], policy: Policy, mix: Mix, points: Sequence[float]
 ) -> list[Load]:
-    """Run a stream through a copy of `state` and return what was found at each of the rising `points`."""
+    """Run a stream through a copy of `state` and return the measurements at each of the rising `points`."""
     scheduler = Scheduler(state.fork(), policy)
     scheduler.state.use_mix(mix)
     capacity = int(state.all_rows.static("card_milli").sum())

@@ -1,7 +1,7 @@
 """Line and bar charts as inline SVG.
 
-Rule: no script and no outside resource; colours are CSS classes `s0`..`s7`, so a page decides them for light and dark.
-A series is told apart by its dash pattern and its label at the line's end, never by colour alone.
+The SVG has no script and no outside resource; colours are CSS classes `s0`..`s7`, so a page sets them for light and
+dark. A series is identified by its dash pattern and its label at the line's end, never by colour alone.
 Invariants: the same numbers give the same text; every text is escaped.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 
 WIDTH, HEIGHT = 760, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 14, 42
-_LETTER_WIDTH = 7.0  # of 12 px letters, at most on average
+_LETTER_WIDTH = 7.0  # of 12 px letters, upper bound of the average
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2")
 _LABEL_GAP = 14.0
 
@@ -28,7 +28,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 def line_chart(title: str, series: Sequence[Series], *, x_label: str, y_label: str) -> str:
-    """Draw lines over a common scale; an empty chart says so."""
+    """Draw lines over a common scale; an empty chart contains "no values"."""
     points = [(x, y) for line in series for x, y in line.points if y is not None]
     if not points:
         return _frame(title, [_text(WIDTH / 2, HEIGHT / 2, "no values", anchor="middle")])
@@ -50,7 +50,7 @@ def line_chart(title: str, series: Sequence[Series], *, x_label: str, y_label: s
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float | None]], *, y_label: str) -> str:
-    """Draw one bar a name, its value written on top."""
+    """Draw one bar for each name, with its value on top."""
     values = [value for _, value in bars if value is not None]
     up = _Scale([0.0, *values], HEIGHT - _BOTTOM, _TOP)
     drawn = _axes(None, up, "", y_label)
@@ -73,7 +73,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float | None]], *, y_label: 
 
 
 def title_of(chart: str) -> str:
-    """Return the title of a drawn chart, escaped as it stands there."""
+    """Return the title of a drawn chart, in escaped form."""
     return chart.partition("<title>")[2].partition("</title>")[0]
 
 
@@ -87,7 +87,7 @@ def _lines(name: str, room: float) -> list[str]:
 
 
 def number_text(value: float | None) -> str:
-    """Write a number with as many digits as a person reads."""
+    """Format a number with a readable count of digits."""
     if value is None:
         return "-"
     if value == int(value) and abs(value) < 1e15:
@@ -96,7 +96,7 @@ def number_text(value: float | None) -> str:
 
 
 class _Scale:
-    """Maps values to pixels; the ends are round numbers."""
+    """Map from values to pixels; the ends are round numbers."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = min(values), max(values)
@@ -121,7 +121,7 @@ def _round_step(rough: float) -> float:
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Cut a line at its gaps."""
+    """Split a line at its gaps."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
@@ -151,7 +151,7 @@ def _axes(across: _Scale | None, up: _Scale, x_label: str, y_label: str) -> list
 
 
 def _end_labels(ends: list[tuple[float, float, int, str]]) -> list[str]:
-    """Write each name beside the end of its line, pushed down where it would cover another."""
+    """Draw each name at the end of its line, moved down if it would cover another."""
     drawn = []
     lowest = -math.inf
     for y, x, number, name in sorted(ends):

@@ -1,9 +1,9 @@
-"""Replay a workload against a cluster: every pod once, in queue order; nothing leaves unless it is evicted.
+"""Replay a workload against a cluster: every pod once, in queue order; pods leave only by eviction.
 
-Rule: pods are tried one by one in the policy's queue order (submission order among equals), each seeing all earlier
-ones; a pod that fits nowhere is counted as pending and not tried again, and so is one that a permit still holds when
-the queue is over, and one that was placed and had to leave for another. Pods that ran before and had to leave are
-counted as evicted and not placed anew.
+Pods are tried one by one in the policy's queue order (submission order among equals), each after all earlier ones; a
+pod that fits nowhere is counted as pending and not tried again, and so is one that a permit still holds at the end of
+the queue, and one that was placed and then displaced. Displaced pods that ran before the replay are counted as evicted
+and not placed again.
 Invariants: same cluster, pods and policy give the same placements; only `decisions_per_second` differs between runs.
 """
 
@@ -30,14 +30,14 @@ _STEP = 256
 
 
 class PodPlacement(msgspec.Struct, frozen=True):
-    """Where one pod went; `node` null: it stays pending."""
+    """Placement of one pod; `node` null: it stays pending."""
 
     pod: str
     node: str | None
 
 
 class Sample(msgspec.Struct, frozen=True, rename="camel"):
-    """The cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand over the cluster's capacity."""
+    """Cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand over the cluster's capacity."""
 
     arrived: int
     pending: int
@@ -46,7 +46,7 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Replay(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What one policy made of the workload; `evicted` are pods that ran before and had to leave."""
+    """Result of one policy; `evicted` are displaced pods that ran before the replay."""
 
     policy: str
     placed: int
@@ -72,8 +72,8 @@ def replay(
 ) -> tuple[Replay, list[Sample]]:
     """Run `pods` through a copy of `state`.
 
-    `workload` is the list whose mix is placed for, and measured against; by default the pods themselves. `samples` is
-    how many moments in between to measure; measuring is left out of the speed.
+    `workload` is the list whose mix is used for placement and measurement; by default the pods themselves. `samples` is
+    the number of intermediate measurements; their time is excluded from the speed.
     """
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     mix = pods if workload is None else workload
@@ -111,7 +111,7 @@ def replay(
 
 
 def _steps(count: int, step: int, every: int) -> Iterator[int]:
-    """Yield how many pods to decide at once: `step`, less where the end or a sample comes first."""
+    """Yield the number of pods to decide at once: `step`, less if the end or a sample comes first."""
     done = 0
     while done < count:
         most = min(step, count - done, every - done % every)
@@ -124,7 +124,7 @@ def _pending(outcomes: Iterable[Outcome]) -> int:
 
 
 class _Watch:
-    """Measures a running replay; the mix is counted once."""
+    """Measurements of a running replay; the mix is counted once."""
 
     def __init__(self, state: ClusterState, workload: Sequence[PodSpec]) -> None:
         self.state = state

@@ -1,8 +1,8 @@
-"""A comparison of policies as files: one HTML page with plots, and CSV for whoever wants to compute on.
+"""Report files of a policy comparison: one HTML page with plots, and CSV for further computation.
 
-Rule: every chart has the table it was drawn from beside it. The page is one file without script or outside resource.
-Files: `index.html`, `summary.csv` (a row a policy), `samples.csv` (the run as it went), `placements.csv` (a row a pod,
-a column a policy).
+Every chart is shown with its table. The page is one file without script or outside resource.
+Files: `index.html`, `summary.csv` (a row a policy), `samples.csv` (the course of the run), `placements.csv` (a row a
+pod, a column a policy).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Cell = str | int | float | None
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One policy's result and the samples taken on the way."""
+    """Result of one policy with its samples."""
 
     result: Replay
     samples: tuple[Sample, ...]
@@ -150,7 +150,7 @@ def _figure(heading: str, meaning: str, chart: str, header: list[str], rows: lis
 
 
 def data_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
-    """Return an HTML table; every text is escaped, columns of text stand left, of numbers right."""
+    """Return an HTML table; every text is escaped, columns of text are aligned left, of numbers right."""
     sides = [' class="text"' if column and isinstance(column[0], str) else "" for column in zip(*rows, strict=True)]
     sides += [""] * (len(header) - len(sides))
     cells = "".join(f"<th{side}>{escape(cell)}</th>" for side, cell in zip(sides, header, strict=True))

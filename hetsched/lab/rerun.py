@@ -1,15 +1,16 @@
-"""Two policies over the very same stream of pods, and what differs.
+"""Replay of recorded decisions under two policies, and their differences.
 
-Problem: whether a change of a policy is good shows on the pods that really came, one after the other, among pods of
-others that came and went.
-Rule: a stream is groups of pods that were decided together, and in between what else happened: pods that others put on
-a node come (`Came`), pods go (`Went`) from wherever this run put them. Each run starts from a copy of the same state;
-each group is tried in the queue order of the run's ordering policy, every pod once, by the policy that is its own in
-that run. As in `replay`, a pod that was placed and had to leave for another is not placed anew, the mix is that of the
-pods of the stream, and figures are those at the end.
+The quality of a policy change shows on the pods that really arrived, one after the other, among pods of other
+schedulers that arrived and ended. A stream has groups of pods that were decided together, and the events between them:
+pods placed by other schedulers (`Came`), and ended pods (`Went`), wherever this run placed them. Each run starts from a
+copy of the same state; each group is tried in the queue order of the run's ordering policy, every pod once, by its own
+policy in that run. As in `replay`, a placed pod that is displaced is not placed again, the mix is that of the pods of
+the stream, and metrics are those at the end.
+
     margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
-Invariants: same state, stream and policies give the same result; a stream without coming and going, in one group, gives
-the placements and figures of `replay`.
+
+Invariants: same state, stream and policies give the same result; a stream in one group without such events gives the
+placements and metrics of `replay`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Change = Literal["moved", "infeasible", "feasible"]
 
 
 class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
-    """What one run came to; figures as `simulate` has them. Version 0: those that decided then."""
+    """Result of one run; metrics as in `simulate`. Version 0: the policies of the recorded decisions."""
 
     policy: str
     version: int
@@ -49,10 +50,10 @@ class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_node": "to"}):
-    """One pod that came out otherwise: where the baseline put it, where the draft does, where it really went.
+    """One pod with a different result: its node in the baseline, in the draft, and the recorded one.
 
-    `margin` is by how many points the draft prefers its node, null where it may not use the other; `reason` says why
-    the draft places it nowhere.
+    `margin` is by how many points the draft prefers its node, null if it may not use the other; `reason` is why the
+    draft places it nowhere.
     """
 
     pod: str
@@ -67,14 +68,14 @@ class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_no
 
 
 class ReplayCount(msgspec.Struct, frozen=True):
-    """So many pods for one reason."""
+    """Number of pods with one reason."""
 
     code: str
     pods: int
 
 
 class ReplayFidelity(msgspec.Struct, frozen=True):
-    """How many pods the baseline puts where they really went, and why not the others."""
+    """Number of pods that the baseline places as recorded, and the reasons for the others."""
 
     compared: int
     equal: int
@@ -82,7 +83,7 @@ class ReplayFidelity(msgspec.Struct, frozen=True):
 
 
 class ReplayNote(msgspec.Struct, frozen=True):
-    """What somebody who reads the result has to know."""
+    """Note for the reader of the result."""
 
     code: str
     message: str
@@ -92,7 +93,7 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
     "from_time": "from", "to_time": "to", "first_decision": "firstDecision", "last_decision": "lastDecision",
     "pending_both": "pendingBoth",
 }):  # fmt: skip
-    """Everything but the list of pods; `changes` are the first of it. `pending_both`: neither run places them."""
+    """Result without the list of pods; `changes` are the first of it. `pending_both`: neither run places them."""
 
     asked: int
     decisions: int
@@ -120,7 +121,7 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One pod of the stream: which decision it was, by which policy and version, and where it went then."""
+    """One pod of the stream: its decision, the policy and version, and the recorded node."""
 
     pod: PodSpec
     decision: int
@@ -130,13 +131,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Pods that were decided together, in the order in which they had been submitted."""
+    """Pods that were decided together, in the order of submission."""
 
     entries: tuple[Entry, ...]
 
 
 class Came(msgspec.Struct, frozen=True):
-    """A pod that somebody else put on a node, with what it holds there."""
+    """Pod that another scheduler placed on a node, with its allocation there."""
 
     pod: PodSpec
     node: str
@@ -144,7 +145,7 @@ class Came(msgspec.Struct, frozen=True):
 
 
 class Went(msgspec.Struct, frozen=True):
-    """A pod that ended."""
+    """Pod that ended."""
 
     key: str
 
@@ -153,7 +154,7 @@ Event = Group | Came | Went
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """Which policy decides for whom in one run, and which one orders each group."""
+    """Policies of one run: the policy of each pod, and the ordering policy of each group."""
 
     order: Policy
     policies: Mapping[tuple[str, int], Policy]
@@ -163,7 +164,7 @@ class Cast(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """What became of the pods of a stream, by decision: a node or None; margins and reasons where others were asked."""
+    """Result of each pod by decision: a node or None; margins and reasons for pods that were compared."""
 
     nodes: dict[int, str | None]
     evicted: int
@@ -187,8 +188,8 @@ def rerun(
 ) -> Run:
     """Run a stream through a copy of `state`.
 
-    `against` is where another run put the pods: this one then says by how much it prefers its own choice, and why it
-    finds none. `progress` is called after each group; what it raises ends the run.
+    `against` are the nodes of another run: this run then adds its margin over that choice, and the reason if it finds
+    no node. `progress` is called after each group; an exception from it ends the run.
     """
     running = _Running(state, events, cast, against or {})
     done = 0
@@ -208,7 +209,7 @@ _MOST_DIAGNOSED = 500
 
 
 class _Running:
-    """One run on its way."""
+    """One run in progress."""
 
     def __init__(
         self, state: ClusterState, events: Sequence[Event], cast: Cast, against: Mapping[int, str | None]
@@ -239,7 +240,7 @@ class _Running:
         """Try every pod of a group once, in the order of this run."""
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
-            self.state.forget(key)  # a name is free once whoever had it is over
+            self.state.forget(key)  # a name is free once its previous pod has ended
         self.state.gangs.wake(math.inf)
         order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
         if self.cast.order.follows_placements:
@@ -254,7 +255,7 @@ class _Running:
             batch.scheduler.room.drain()
 
     def _run(self, entries: Sequence[Entry]) -> None:
-        """Decide for neighbours under one policy."""
+        """Decide for consecutive pods under one policy."""
         batch = self._batch(self.cast.policy_of(entries[0]))
         if any(self.against.get(entry.decision) is not None for entry in entries):
             for entry in entries:
@@ -276,7 +277,7 @@ class _Running:
         self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
 
     def _beside(self, scheduler: Scheduler, entry: Entry) -> Outcome:
-        """Decide for one pod, and compare with the node that the other run chose."""
+        """Decide for one pod, and compare with the node of the other run."""
         other = self.against.get(entry.decision)
         if other is None or not entry.pod.ready:
             return scheduler.schedule(entry.pod)
@@ -292,7 +293,7 @@ class _Running:
         return outcome
 
     def _why(self, scheduler: Scheduler, pod: PodSpec) -> str:
-        """Explain a refusal; alike pods share the explanation, and there is an end to it."""
+        """Explain a refusal; pods of one shape share the explanation, and the number of explanations is bounded."""
         key = (id(scheduler), pod.shape)
         if key not in self.diagnosed:
             if len(self.diagnosed) >= _MOST_DIAGNOSED:
@@ -310,7 +311,7 @@ class _Running:
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Cut a queue where the next pod is of another policy."""
+    """Split a queue where the policy changes."""
     run: list[Entry] = []
     for entry in entries:
         if run and (entry.policy, entry.version) != (run[0].policy, run[0].version):
@@ -321,14 +322,14 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
         yield run
 
 
-# -- what differs ------------------------------------------------------------------------------------------------------
+# -- differences -------------------------------------------------------------------------------------------------------
 
 FIRST = 50
 _ORDER = {"infeasible": 0, "moved": 1, "feasible": 2}
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Two runs of one stream side by side; changes come by kind, the clearest first."""
+    """Comparison of two runs of one stream; changes are sorted by kind, the clearest first."""
 
     same: int
     pending_both: int
@@ -339,7 +340,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
-    """Return which pods the draft treats otherwise."""
+    """Return the pods with a different result in the draft."""
     same = pending_both = 0
     changes: list[PodChange] = []
     for entry in entries:
@@ -367,6 +368,6 @@ def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
 
 
 def side(cast_name: str, version: int, run: Run) -> ReplaySide:
-    """Return one run in figures."""
+    """Return the counts and metrics of one run."""
     pending = sum(node is None for node in run.nodes.values())
     return ReplaySide(cast_name, version, len(run.nodes) - pending, pending, run.evicted, run.metrics)

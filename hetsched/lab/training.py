@@ -1,11 +1,11 @@
 """Training jobs on machines with zones, under one policy, step by step.
 
-Rule: synchronous jobs of equal workers, Guaranteed, with whole CPUs and some with cards, arrive on machines of
+Synchronous jobs of equal workers, Guaranteed, with whole CPUs and some with GPUs, arrive on machines of
 `hetsched.lab.colocation`: half are dedicated and their kubelet pins, half are shared with online workloads and leave
-pinning to us. Every step: capacities change; pods that wait are tried in order; a rejected pod is made anew and tried
-at once, with nothing learnt, at most `RECREATED` times before its controller backs off; what a kubelet took is read
-back into the ledger; pods that lose too much are evicted and wait again. A job's speed is that of its slowest worker;
-it stands still while one of them waits.
+pinning to us. In every step capacities change; pending pods are tried in order; a rejected pod is recreated and tried
+at once, without feedback, at most `RECREATED` times before its controller backs off; the kubelets' choices are read
+back into the ledger; pods with too much steal are evicted and become pending again. A job's speed is that of its
+slowest worker; it pauses while one of them is pending.
 Invariant: the same seed gives every policy the same jobs and the same load.
 """
 
@@ -47,7 +47,7 @@ _GIB = 2**30
 
 
 def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec:
-    """Return a Guaranteed pod of one container with whole CPUs, which is busy."""
+    """Return a Guaranteed, busy pod of one container with whole CPUs."""
     memory = 2 * _GIB * cpus
     shape = Shape(
         requests=(("cpu", 1000 * cpus), ("memory", memory), ("pods", 1)),
@@ -63,7 +63,7 @@ def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec
 
 
 class Job(NamedTuple):
-    """Equal workers that train in step; `work` is how many steps they need at full speed."""
+    """Equal workers that train in step; `work` is the number of steps at full speed."""
 
     name: str
     arrives: int
@@ -79,7 +79,7 @@ class Job(NamedTuple):
 
 
 def jobs(seed: int) -> list[Job]:
-    """Return the jobs of a seed in the order in which they come."""
+    """Return the jobs of a seed in order of arrival."""
     draw = random.Random(seed)
     drawn = []
     for number in range(JOBS):
@@ -92,7 +92,7 @@ def jobs(seed: int) -> list[Job]:
 
 
 class Tally(msgspec.Struct):
-    """What one run counts.
+    """Counts of one run.
 
     `speed` are the mean speeds of the jobs while all their workers ran, `took` the steps from arrival to the end (of
     the run, if the job did not finish); `so_far` are rejections and evictions after each step.
@@ -116,7 +116,7 @@ class Tally(msgspec.Struct):
 
 
 class World:
-    """One policy on machines and a stream of jobs; `online` tells whether online workloads run beside them."""
+    """One policy on machines and a stream of jobs; `online` is true with online workloads on the machines."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class World:
         return tally
 
     def admit(self, pods: Sequence[PodSpec]) -> Tally:
-        """Place every pod once, nothing changing in between, and return the counts."""
+        """Place every pod once, without changes in between, and return the counts."""
         for pod in pods:
             self._place(pod, set())
         tally = self.tally
@@ -171,7 +171,7 @@ class World:
         return tally
 
     def _online(self, step: int) -> None:
-        """Let the load change; what was granted must stay granted, whatever is left of its zone."""
+        """Change the load; existing grants stay, whatever remains of their zone."""
         before = {key: booking.allocation for key, booking in self.state.bookings.items()}
         for report in self.reports:
             full = [zone.capacity["cpu"] for zone in report.numa.zones] if report.numa else []
@@ -186,7 +186,7 @@ class World:
         self.tally.at_risk += len({pod for zone in at_risk for pod in zone.pods})
 
     def _place(self, pod: PodSpec, short: set[tuple[str, str]]) -> bool:
-        """Schedule a pod, and make it anew as often as its kubelet rejects it."""
+        """Schedule a pod, and recreate it after each rejection by its kubelet, up to the limit."""
         for _ in range(1 + RECREATED):
             outcome = self.scheduler.schedule(pod)
             if outcome.node is None:
@@ -201,7 +201,7 @@ class World:
         return False
 
     def _start(self, outcome: Outcome, held: Held, short: set[tuple[str, str]]) -> None:
-        """Read back what the kubelet took, and let the pod run."""
+        """Read back the kubelet's choice, and start the pod."""
         pod, node, row = outcome.pod, outcome.node or "", outcome.row
         zones = self.state.zones.nodes[row]
         cards = {card.index: card for card in self.state.cards[row]}

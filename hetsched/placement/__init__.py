@@ -1,4 +1,4 @@
-"""Lives here: workloads, pods, decisions and reservations; the actions that are their only writers.
+"""Workloads, pods, decisions and reservations, and the actions that are their only writers.
 
 May import: hetsched.policies, hetsched.inventory, hetsched.journal, hetsched.engine, hetsched.adapters,
 hetsched.contracts.

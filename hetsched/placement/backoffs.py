@@ -1,12 +1,12 @@
-"""For how long pods of an owner stay away from a node whose kubelet refused one of them.
+"""Back-off of a pod's owner from nodes that rejected its pods.
 
-Rule, per owner and node: after the first refusal 1 minute, after the second 30, after every further one 60. When that
-is over one pod is tried, and the next one only once it runs. So a kubelet that always refuses is tried at most three
-times an hour: of any four tries in a row the last comes 91 minutes after the first, or later. Pods that were on their
-way when the first one was refused count as that try. A day without a refusal starts anew.
-Per owner, over all nodes: once 3 nodes refused it within an hour, and it ran nowhere since, it rests 1 minute after
-the latest refusal, then 2, 4, 8 and at most 10, one step for each further node.
-Source: kubernetes/kubernetes#84869; figures are our own.
+Per owner and node: 1 minute after the first rejection, 30 after the second, 60 after each further one. After a back-off
+one pod is tried, and the next only once it runs. So a kubelet that always rejects is tried at most three times an hour:
+of any four consecutive tries the last comes at least 91 minutes after the first. Pods that were in flight at the first
+rejection count as that try. After a day without a rejection the count starts again.
+Per owner, over all nodes: once 3 nodes rejected it within an hour and it has run on no node since, it backs off for 1
+minute after the latest rejection, then 2, 4, 8 and at most 10, one step for each further node.
+Source: kubernetes/kubernetes#84869; the durations are our own.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ OTHERS_AHEAD = timedelta(seconds=5)
 
 
 def rest_of(step: int) -> timedelta:
-    """Return how long a node rests after the n-th try that it refused."""
+    """Return the back-off on a node after the n-th rejected try."""
     return STEPS[min(step, len(STEPS)) - 1]
 
 
 def owner_rest(nodes: int) -> timedelta | None:
-    """Return how long an owner rests that so many nodes refused lately, None where it does not."""
+    """Return the back-off of an owner that this many nodes rejected recently, or None."""
     if nodes < EVERYWHERE_NODES:
         return None
     return timedelta(minutes=min(2 ** (nodes - EVERYWHERE_NODES), LONGEST_REST_MINUTES))
 
 
 def standing(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
-    """Return the rejections that counted at a moment."""
+    """Return the rejections in effect at a time."""
     return _standing(cluster_id, at)
 
 
@@ -56,15 +56,15 @@ def _standing(cluster_id: Any, at: Any) -> QuerySet[Rejection]:
 
 
 def kept_off(node: Node, at: datetime) -> list[Rejection]:
-    """Return the rejections of one node that count at a moment, the oldest first."""
+    """Return the rejections of one node in effect at a time, the oldest first."""
     return list(standing(node.cluster_id, at).filter(node=node).order_by("id"))
 
 
 class Recent:
-    """What `avoided` told of one cluster last, for as long as it is the same.
+    """Cache of the latest result of `avoided` for one cluster.
 
-    Whatever it is made of is written at a new revision or changes at a moment of its own. Others' clocks may be ahead,
-    so that what they wrote is not there yet for ours: after `OTHERS_AHEAD` it is read again.
+    Its inputs are written at a new revision or change at a known time. Clocks of other processes may be ahead, so their
+    writes may lie in the future of this clock: the result is read again after `OTHERS_AHEAD`.
     """
 
     def __init__(self, cluster_id: int) -> None:
@@ -74,7 +74,7 @@ class Recent:
         self._told: dict[str, Avoided] = {}
 
     def told(self, revision: int, at: datetime) -> dict[str, Avoided]:
-        """Return what is avoided now, where `revision` is the latest that was read before."""
+        """Return the current result of `avoided`; `revision` is the latest revision read before the call."""
         if revision != self._revision or not self._since <= at < self._until:
             rows = _rows(self._cluster_id, at)
             moments = [moment for row in rows for moment in (row.until, row.rest_until) if moment and moment > at]
@@ -83,13 +83,13 @@ class Recent:
         return self._told
 
     def passed(self, revision: int) -> None:
-        """Note that nothing of this was changed by what was written as this revision."""
+        """Record that the commit of this revision changed none of the inputs."""
         if self._revision == revision - 1:
             self._revision = revision
 
 
 def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
-    """Return, by owner, what the engine is told of a cluster at a moment."""
+    """Return, by owner, the back-offs of a cluster at a time, for the engine."""
     return _avoided(cluster_id, _rows(cluster_id, at), at)
 
 
@@ -129,7 +129,7 @@ def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> Refused | None:
 
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:
-    """Return, by node, the pods that ran there at a moment."""
+    """Return, by node, the pods that ran there at a time."""
     found: dict[str, set[str]] = defaultdict(set)
     rows = Pod.objects.filter(cluster_id=cluster_id, started_at__lte=at)
     rows = rows.filter(Q(finished_at=None) | Q(finished_at__gt=at))

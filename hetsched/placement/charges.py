@@ -1,7 +1,7 @@
-"""What a workload is charged with against the quota of who submitted it.
+"""Charges of workloads against the quota of their submitter.
 
-Rule: one row per workload of an owner with a quota, with the amounts that the quota is about; it counts until the
-workload is over.
+One row per workload of an owner with a quota, with the amounts of the resources in the quota; it counts until the
+workload has finished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Charge(models.Model):
     )  # fmt: skip
     owner = models.CharField(_("owner"), max_length=200, db_index=True)
     amounts = models.JSONField(_("amounts"))
-    bounds = models.JSONField(_("quota"), default=dict)  # which they were counted against
+    bounds = models.JSONField(_("quota"), default=dict)  # the quota at the time of the charge
 
     class Meta:
         verbose_name = _("charge")

@@ -1,4 +1,4 @@
-"""Forms of the admin's cluster pages: files are read and checked before anything is written."""
+"""Forms of the admin's cluster pages: they parse and validate files before anything is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ManyFilesInput(forms.ClearableFileInput):
 
 
 class ManyFilesField(forms.FileField):
-    """Several uploads at once; the value is a list."""
+    """A field for several uploads at once; the value is a list."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(widget=ManyFilesInput(), **kwargs)
@@ -32,7 +32,7 @@ class ManyFilesField(forms.FileField):
 
 
 class ImportForm(forms.Form):
-    """Cluster files; `content` is what they hold once the form is valid."""
+    """Cluster files; `content` is the parsed content once the form is valid."""
 
     documents = ManyFilesField(
         label=_("Files"),
@@ -54,10 +54,10 @@ class ImportForm(forms.Form):
 
 
 class ClusterForm(ImportForm):
-    """A new cluster, empty or out of files."""
+    """A new cluster, empty or from files."""
 
     name = forms.CharField(label=_("Name"), max_length=63, validators=[DNS_LABEL])
-    # A live cluster needs credentials, which no page takes or shows.
+    # A live cluster needs credentials, which no page accepts or shows.
     kind = forms.ChoiceField(
         label=_("Kind"), choices=[choice for choice in ClusterKind.choices if choice[0] != ClusterKind.KUBERNETES]
     )
@@ -74,7 +74,7 @@ class ClusterForm(ImportForm):
 
 
 class DefaultPolicyForm(forms.Form):
-    """Which policy pods of a cluster get that name none."""
+    """The policy of a cluster's pods that name none."""
 
     policy_name = forms.ChoiceField(label=_("Default policy"))
     reason = forms.CharField(label=_("Reason"), max_length=2000)

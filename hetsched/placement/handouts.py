@@ -1,8 +1,8 @@
-"""What the device plugin of a node really gave the pods there, beside what they were granted.
+"""Devices that a node's device plugin allocated to pods, next to the ones reserved for them.
 
-Rule: one row per pod that holds cards on a node whose agent tells what was handed out. `granted` is what the decision
-gave it, `cards` what it has; None: nothing was handed out yet, or it cannot be told which cards that is. `advisory`:
-somebody else's device plugin chooses, so a grant is a wish until `cards` says what came of it.
+One row per pod that holds GPUs on a node whose agent reports device allocations. `granted` holds the GPUs of the
+decision, `cards` the indices of the allocated GPUs; None: none are allocated yet, or they cannot be identified.
+`advisory`: another device plugin chooses the GPUs, so `granted` is advice until `cards` contains the result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hetsched.storage.json_fields import StructField
 
 
 class HandedOut(models.Model):
-    """The cards that one pod was given by its node."""
+    """The GPUs that its node allocated to one pod."""
 
     pod = models.OneToOneField(
         "placement.Pod", on_delete=models.CASCADE, related_name="handed_out", verbose_name=_("pod")
     )
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+", verbose_name=_("node"))
-    # The reservation that the row is about; another one is another grant.
+    # The reservation that this row describes; a new reservation has new grants.
     reservation = models.BigIntegerField(editable=False)
     advisory = models.BooleanField(_("advisory"))
     granted = StructField(tuple[CardGrant, ...], verbose_name=_("granted"), default=tuple)

@@ -1,8 +1,8 @@
-"""The states of a pod, and the only ways from one to the next.
+"""The states of a pod and the permitted transitions between them.
 
-Rule: one table. Field choices, the database's own check and trigger, badges, the REST enumeration and the diagram in
-the documentation are made from it. A workload's state follows from its pods: as long as one is undecided it is
-*pending*; else the worst verdict; else the least advanced pod; finished only when all pods are.
+Field choices, the database's check and trigger, badges, the REST enumeration and the diagram in the documentation are
+derived from one table. The state of a workload follows from its pods: *pending* while one of them is undecided; else
+the worst verdict; else the state of the least advanced pod; finished only when all pods are.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CHOICES = [(state.value, label) for state, label in LABELS.items()]
 _DECIDED = {State.PLACED, State.NOT_NOW, State.NEVER_FITS, State.MISCONFIGURED}
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.PENDING: frozenset({*_DECIDED, State.CANCELLED}),
-    # A pod that waits is looked at again when something changed; its verdict may change with it.
+    # A waiting pod is scheduled again after relevant events; its verdict may change.
     State.NOT_NOW: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NOT_NOW}),
     State.NEVER_FITS: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NEVER_FITS}),
-    # What a pod asks for does not change, so a wrong request is only ever given up.
+    # The request of a pod does not change, so a misconfigured pod can only be cancelled.
     State.MISCONFIGURED: frozenset({State.CANCELLED}),
-    # A refused binding sends the pod back to the queue, and so does a pod for which it had to make room.
+    # A rejected binding, or preemption, sends the pod back to the queue.
     State.PLACED: frozenset({State.BINDING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.BINDING: frozenset({State.BOUND, State.PENDING, State.FAILED, State.CANCELLED}),
     State.BOUND: frozenset({State.RUNNING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
@@ -64,12 +64,12 @@ QUEUED = frozenset({State.PENDING, State.NOT_NOW, State.NEVER_FITS})
 UNPLACED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.MISCONFIGURED})
 HOLDING = frozenset({State.PLACED, State.BINDING, State.BOUND, State.RUNNING})
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
-# A pod in one of these keeps its name in its namespace.
+# A pod in one of these states keeps its name in its namespace.
 LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
-# What the index of pods that are not over has, in its very order: SQLite compares the text of the condition.
+# The condition of the partial index of unfinished pods, in its exact order: SQLite compares the text.
 LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
-# The first of these that any pod is in is the workload's state.
+# The first of these states that any pod has is the workload's state.
 _RANK = (
     State.PENDING,
     State.MISCONFIGURED,
@@ -86,16 +86,16 @@ _RANK = (
 
 
 def workload_state(states: Iterable[str]) -> State:
-    """Return the state of a workload whose pods are in these states."""
+    """Return the state of a workload with pods in these states."""
     found = set(states)
     return next((state for state in _RANK if state.value in found), State.SUCCEEDED)
 
 
 def allowed_from(target: State) -> list[str]:
-    """Return the states from which a pod may come to `target`."""
+    """Return the states from which a pod may change to `target`."""
     return [state.value for state in State if target in TRANSITIONS[state]]
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Return every allowed (from, to)."""
+    """Return every permitted (from, to)."""
     return [(source.value, target.value) for source in State for target in sorted(TRANSITIONS[source])]

@@ -1,10 +1,10 @@
-"""How many pods of a cluster are in which state, and when its topic is told.
+"""Pod counts of a cluster by state, and the rate at which its topic publishes them.
 
-Problem: counting takes longer the more pods there are. By how many a single change moves the figures cannot be seen,
-and nobody notices a count that is a second old.
-Rule: the counts, and a cluster's own row where nothing else of it is told, are told with each change or, by whoever
-writes often, once in `COUNT_SECONDS` and once more when they have changed since. What a transaction changes is owed
-from its commit on, so whoever counts before it does not count it as told.
+Counting takes longer the more pods there are; a single change cannot be turned into differences of the counts, and a
+count may be a second old.
+The counts, and the cluster's own row if nothing else of it is published, are published with each change. Processes with
+frequent writes publish them once per `COUNT_SECONDS` and once more if they have changed since. The changes of a
+transaction are pending from its commit on, so a count taken before the commit does not mark them as published.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _COUNTED = Prepared(
 
 
 def cluster_counts(cluster: Cluster) -> Document:
-    """Return a cluster's own figures and how many of its pods are in each state."""
+    """Return a cluster's own metrics and the number of its pods in each state."""
     counted = dict(_COUNTED(cluster=cluster.pk))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
 
 
 def told_figures(cluster: Cluster) -> Document:
-    """Return a cluster's figures as they were told last: what is owed by now comes as a delta later.
+    """Return a cluster's metrics as last published; pending changes arrive later as a delta.
 
-    What was told so long ago that nobody keeps it any more is owed by nobody.
+    Values are the current ones if the published event has been deleted already.
     """
     told = OutboxEvent.objects.filter(topic=cluster_topic(cluster)).order_by("-revision").values_list("data", flat=True)
     head = told.filter(data__has_key="revision").first() or {}
@@ -62,7 +62,7 @@ def told_figures(cluster: Cluster) -> Document:
 
 
 class _Pace:
-    """When the counts of a cluster were told last by this process, with which change, and which was the last."""
+    """The publishing rate of a cluster's counts in this process: time and change number of the last publication."""
 
     def __init__(self) -> None:
         self.at = -COUNT_SECONDS
@@ -73,7 +73,7 @@ class _Pace:
         return self.changes != self.told
 
     def owe(self) -> None:
-        """Owe, once the transaction is committed, what it changes: whoever counts before does not see it."""
+        """Mark the transaction's changes as pending once it is committed: earlier counts do not include them."""
 
         def owed() -> None:
             self.changes = next(_numbers)
@@ -87,14 +87,14 @@ _everywhere: list[bool] = []
 
 
 def _pace(cluster_id: int) -> _Pace | None:
-    """Return how often the counts of a cluster are told by this process, None for always."""
+    """Return the publishing rate of a cluster's counts in this process, None for every change."""
     if _everywhere and cluster_id not in _paces:
         _paces[cluster_id] = _Pace()
     return _paces.get(cluster_id)
 
 
 def keep_counting_seldom() -> None:
-    """Count pods as `count_seldom` says in every cluster until the process ends, in a thread what is owed."""
+    """Apply `count_seldom` to every cluster until the process ends; a thread publishes pending counts."""
     _everywhere.append(True)
     threading.Thread(target=_count_what_is_owed, name="counts", daemon=True).start()
 
@@ -107,13 +107,13 @@ def _count_what_is_owed() -> None:
                 count_up(cluster_id)
             except Cluster.DoesNotExist:
                 _paces.pop(cluster_id)
-            except Exception as error:  # the database is away: later
+            except Exception as error:  # the database is unreachable: retry later
                 log.warning("counts not told", cluster=cluster_id, error=repr(error))
         close_old_connections()
 
 
 def counts_are_due(cluster_id: int) -> bool:
-    """Tell, inside a transaction, whether the counts that it changes shall be told with it; else they are owed."""
+    """Return, inside a transaction, True if its counts are to be published with it; else they are pending."""
     pace = _pace(cluster_id)
     if pace is None:
         return True
@@ -130,18 +130,18 @@ def counts_are_due(cluster_id: int) -> bool:
 
 
 def count_seldom(cluster_id: int) -> None:
-    """Tell the counts of this cluster once in `COUNT_SECONDS`: whoever asks for it also calls `count_up`."""
+    """Publish the counts of this cluster once per `COUNT_SECONDS`; the caller must also call `count_up` regularly."""
     _paces[cluster_id] = _Pace()
 
 
 def count_always(cluster_id: int) -> None:
-    """Tell counts with every change again, and those that are owed now."""
+    """Publish counts with every change again, and pending ones now."""
     count_up(cluster_id, at_once=True)
     _paces.pop(cluster_id, None)
 
 
 def count_up(cluster_id: int, *, at_once: bool = False) -> None:
-    """Tell the counts of a cluster that changed since they were told, if that is some time ago."""
+    """Publish the pending counts of a cluster, at most once per `COUNT_SECONDS` unless `at_once`."""
     pace = _paces.get(cluster_id)
     if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
         return
@@ -152,5 +152,5 @@ def count_up(cluster_id: int, *, at_once: bool = False) -> None:
 
 
 def cluster_figures(cluster: Cluster) -> Document:
-    """Return what a change tells of a cluster: its own figures, and the counts unless they were told a moment ago."""
+    """Return the published values of a change to a cluster: its metrics, and the counts if they are due."""
     return cluster_counts(cluster) if counts_are_due(cluster.pk) else cluster_head(cluster)

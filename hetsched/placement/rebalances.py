@@ -1,11 +1,12 @@
-"""Plans of moves that an operator confirmed, and how far they are carried out.
+"""Rebalance plans that an operator confirmed, and their progress.
 
-Rule: a plan is carried out move by move, in its order; the next one begins when the one before is over. A move is
-    waiting   nobody began it          leaving   the API server is asked, and whoever takes its place is waited for
-    moved     its pod runs elsewhere, or is gone and nobody makes it again
-    stopped   it could not be made, or the plan ended before
-Where a move cannot be made the plan stops there; what was moved stays moved.
-Invariant: of one cluster one plan at most is being carried out.
+A plan is executed move by move, in its order; each move begins when the previous one has ended. States of a move:
+    waiting   not begun
+    leaving   the eviction is requested; the replacement of the pod is not placed yet
+    moved     the pod runs elsewhere, or it is gone and no controller recreates it
+    stopped   the move was not possible, or the plan stopped before it
+If a move is not possible the plan stops there; completed moves are kept.
+Invariant: at most one plan of a cluster is in progress.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hetsched.inventory.models import Cluster
 
 
 class Rebalance(models.Model):
-    """One confirmed plan: what it is for, who confirmed it and why."""
+    """One confirmed plan: its goal, the operator who confirmed it and the reason."""
 
     RUNNING, DONE, STOPPED = "running", "done", "stopped"
     STATES = ((RUNNING, _("under way")), (DONE, _("done")), (STOPPED, _("stopped")))
@@ -49,7 +50,7 @@ class Rebalance(models.Model):
 
 
 class RebalanceMove(models.Model):
-    """One pod of a plan; pods of one gang share a step. `came_to` is where it, or its successor, runs now."""
+    """One pod of a plan; pods of one gang share a step. `came_to` is the node of the pod or of its replacement."""
 
     WAITING, LEAVING, MOVED, STOPPED = "waiting", "leaving", "moved", "stopped"
     STATES = ((WAITING, _("waiting")), (LEAVING, _("leaving")), (MOVED, _("moved")), (STOPPED, _("stopped")))

@@ -1,8 +1,8 @@
-"""What placement does when the apps below it change something: have waiting pods looked at again, at once.
+"""Signal receivers of placement: requeue pending pods at once when inventory or policies change.
 
-Rule: receivers run inside the transaction of the change, so a pod is looked at again if and only if it happened. An
-activation holds every cluster while it looks: a batch that was decided by the version before is either written already,
-then its refusals are found here, or is refused by `record`.
+Receivers run inside the transaction of the change, so pods are requeued if and only if it commits. An activation locks
+every cluster first: a batch decided by the previous version is either written already, and its rejected pods are found
+here, or it is rejected by `record`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAY_FIT_NOW = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
 def connect() -> None:
-    """Listen; called once, when the app is ready."""
+    """Connect the receivers; called once, when the app is ready."""
     inventory_changed.connect(_inventory_changed, dispatch_uid=__name__)
     policy_activated.connect(_policy_activated, dispatch_uid=__name__)
 

@@ -1,9 +1,9 @@
-"""Pods that a kubelet did not run, and for how long pods of the same owner stay away from it.
+"""Pods that a kubelet rejected, and the back-off of their owners.
 
-Rule: a row per refused pod, never changed but for its end: `cleared_at` says when it stopped to count, because a pod
-of that owner ran there or an operator said so. `until` is when the node rests no more for this owner, `rest_until`
-when the owner does, where nodes all over the fleet refused it. See `backoffs`.
-Invariant: a pod counts once, however often its status is told.
+One row per rejected pod; only its end changes: `cleared_at` is set when a pod of that owner runs on the node or an
+operator clears the rejection. `until` ends the back-off of this owner on this node. `rest_until` ends the owner's
+back-off on all nodes, set when nodes across the fleet rejected it. See `backoffs`.
+Invariant: a pod counts once, however often its status is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, Node
 
 
 class Rejection(models.Model):
-    """One pod that its node's kubelet refused; `step` is how often in a row that node had its chance."""
+    """One pod that its node's kubelet rejected; `step` is the number of consecutive rejected tries on that node."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rejections", verbose_name=_("node"))
@@ -29,7 +29,7 @@ class Rejection(models.Model):
     created_at = models.DateTimeField(_("refused"))
     until = models.DateTimeField(_("tried again"))
     rest_until = models.DateTimeField(_("owner tried again"), null=True)
-    # The owner ran on another node since, so not every node refuses it.
+    # The owner has run on another node since, so not every node rejects it.
     ran_elsewhere = models.BooleanField(_("ran elsewhere"), default=False)
     woken_at = models.DateTimeField(_("waiting pods woken"), null=True)
     cleared_at = models.DateTimeField(_("cleared"), null=True)

@@ -1,13 +1,15 @@
-"""When a pod that found no node is tried again.
+"""Requeueing of rejected pods: the event or timeout after which a pod without a node is tried again.
 
-Problem: trying all of them after every change costs the batches that new pods need; an event that is missed leaves a
-pod waiting for ever.
-Rule: a decision that refuses says which kinds of change may help (`engine.hints`). `stir` notes what happened, in the
-transaction in which it happens, and queues the pods that wait for it; whoever was being decided meanwhile, on a state
-from before, stays in the queue (`missed`). What waits for time alone is queued again after `LOOK_AGAIN`. Everything
-else is flushed after `FLUSH`: a pod that is placed then waited for the wrong thing, and that is counted.
+Retrying all pods after every change would take the batches that new pods need; a missed event would leave a pod pending
+forever.
+A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`). `stir` records
+the events, in the transaction in which they happen, and queues the pods registered for them. A pod that was being
+decided at that time on an earlier state stays in the queue (`missed`). A pod that waits for time alone is queued again
+after `LOOK_AGAIN`. All others are flushed to the queue after `FLUSH`; a flushed pod that is then placed had registered
+the wrong events, and is counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
-Invariant: in calm and in trouble no pod is placed because it was flushed (`hetsched_flushed_then_scheduled` is 0).
+Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
+0).
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ _REFUSED = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
 def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
-    """Queue the pods that one of these changes may help, and note the changes; return how many pods there were.
+    """Queue the pods registered for one of these events, and record the events; return how many pods there were.
 
-    The cluster is locked by `advance`. `at_once`: their back-off is over. `write` False: the caller writes `stirred`.
+    The caller locked the cluster with `advance`. `at_once`: skip their back-off. `write` False: the caller writes
+    `stirred`.
     """
     happened = sorted(set(events))
     if not happened:
@@ -51,12 +54,12 @@ def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, wr
 
 
 def missed(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
-    """Tell whether something of what is waited for happened after `revision`."""
+    """Return True if an event that one of these hints names happened after `revision`."""
     return any(cluster.stirred.get(event.value, 0) > revision for one in waits for event in one.events)
 
 
 def look_again(cluster_id: int) -> None:
-    """Queue what waited for long enough: for time, or in case that an event was missed."""
+    """Queue the pods that waited long enough: for time alone, or for an event that may have been missed."""
     now = timezone.now()
     resting = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED, queued=False)
     timed = _refused(cluster_id, [Event.TIME]).filter(Q(tried_at=None) | Q(tried_at__lt=now - LOOK_AGAIN), queued=False)
@@ -66,7 +69,7 @@ def look_again(cluster_id: int) -> None:
 
 
 def _refused(cluster_id: int, events: Iterable[Event]) -> QuerySet[Pod]:
-    """Return the refused pods that wait for one of these."""
+    """Return the rejected pods registered for one of these events."""
     return _helped(cluster_id, bits(events))
 
 

@@ -1,14 +1,15 @@
-"""What another scheduler chose, beside what we would have chosen: the ledger of shadow mode.
+"""Decisions of shadow mode: the node that another scheduler chose, compared with hetsched's choice.
 
-Problem: whether our choices are better cannot be told before they count, and trying it on a live cluster is a risk.
-Rule: a cluster is followed in shadow of one scheduler. Each pod of it that was seen waiting and is bound becomes a row
-here, in the transaction that charges it; a worker judges it later, on the state from before (`placement.judging`):
-    same        the node that we would have chosen
-    equal       another one that scores as much
-    worse       one that scores less; `regret` = our score - theirs, in points of the policy (0-100)
-    infeasible  one that a filter of ours refuses, for `refusal`; where we found no node either, `chosen` is empty
-Rows that wait are bounded; what comes beyond, or can no longer be judged, is dropped and counted.
-Invariants: a judged row never changes; nothing of this is ever written to the cluster.
+Shadow mode shows whether hetsched's choices are better before they take effect, without risk to a live cluster.
+The informer follows a cluster in shadow of one scheduler. Each pod of that scheduler that was observed pending and is
+bound becomes a row here, in the transaction that charges it. A worker compares it later, on the state before the
+binding (`actions.shadow_decisions`):
+    same        the node that hetsched would have chosen
+    equal       another node with the same score
+    worse       a node with a lower score; `regret` = our score - theirs, in points of the policy (0-100)
+    infeasible  a node that one of our filters rejects, for `refusal`; `chosen` is empty if hetsched found no node
+The number of waiting rows is limited; further rows, and rows that can no longer be compared, are dropped and counted.
+Invariants: a compared row never changes; shadow mode writes nothing to the cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Shadow(models.Model):
     node_name = models.CharField(_("its node"), max_length=253)
     revision = models.BigIntegerField(_("charged at revision"))
     created_at = models.DateTimeField(_("bound"))
-    # From here on empty until it is judged.
+    # The following columns are empty until the comparison.
     judged_at = models.DateTimeField(_("judged"), null=True)
     judgement = models.CharField(_("judgement"), max_length=10, choices=Judgement, blank=True)
     chosen = models.CharField(_("our node"), max_length=253, blank=True)
@@ -72,5 +73,5 @@ class Shadow(models.Model):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, as results name the pod."""
+        """`namespace/name`, the pod's key in results."""
         return f"{self.namespace}/{self.pod_name}"

@@ -1,10 +1,10 @@
-"""What the agents of nodes may take for the control plane's word: allocations, signed for one pod on one node.
+"""Signed allocations, which node agents verify: each is valid for one pod on one node.
 
-Rule: the key of a node is made of SECRET_KEY, the cluster's name and the node's; it is kept nowhere here and told to
-that node's agent alone. Where no SECRET_KEY is set, nothing is signed and agents apply nothing. Only what we booked is
-signed, never what a pod brought along. With another SECRET_KEY every node has another key: agents get it with the next
-answer, and with it what their pods hold, signed anew.
-Invariant: every text is of an active reservation, under the epoch that it was decided in.
+The key of a node is derived from SECRET_KEY, the cluster's name and the node's name; it is not stored here and is sent
+only to that node's agent. Without a SECRET_KEY nothing is signed and agents apply nothing. Only hetsched's own
+reservations are signed, never allocations that a pod specifies. A new SECRET_KEY changes the key of every node: agents
+receive it with the next response, together with the newly signed allocations of their pods.
+Invariant: every signed text describes an active reservation, under the epoch of its decision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PURPOSE = "keys of node agents"
 
 
 def agent_key(cluster: str, node: str) -> bytes | None:
-    """Return the key that the agent of a node checks allocations with; None where nothing is signed."""
+    """Return the key with which the agent of a node verifies allocations; None if signing is off."""
     return _agent_key(settings.SECRET_KEY, cluster, node) if settings.SECRET_KEY_GIVEN else None
 
 
@@ -41,14 +41,14 @@ def _agent_key(_made_of: str, cluster: str, node: str) -> bytes | None:
 
 
 def granting(cluster: str, node: str, uid: str, spec: PodSpec, allocation: Allocation, epoch: int) -> dict[str, str]:
-    """Return the annotations that tell what a pod was given on a node, signed."""
+    """Return the annotations with a pod's signed allocation on a node."""
     containers = by_container(msgspec.structs.replace(spec, allocation=allocation))
     key = agent_key(cluster, node)
     return annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers, key=key)
 
 
 def granted_on(cluster_id: int, node: str) -> dict[str, str]:
-    """Return what every pod that we placed on a node holds there, as its signed allocation by uid."""
+    """Return the signed allocations, by pod uid, of the pods that hetsched placed on a node."""
     rows = Reservation.objects.filter(
         cluster_id=cluster_id,
         node__name=node,

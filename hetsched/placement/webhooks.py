@@ -1,12 +1,12 @@
-"""Who is told how workloads fare, what was told, and how each attempt came out.
+"""Webhooks, their signing secrets, and deliveries with the result of each attempt.
 
-Problem: a message to a host of somebody else's may be lost, late or refused, and whoever missed it must be able to see
-that and to have it again.
-Rule: a delivery is one message to one address, written in the transaction of the change that it tells. Its id and its
-body never change, whatever is tried how often; attempts are only ever added. A webhook tells of all workloads that it
-is for; a delivery without one goes to the address that a submission gave. Secrets are sealed.
-Invariant: a delivery is `due` until it was answered with success (`delivered`) or given up (`dead`); who asks for it
-again makes it due again.
+A message to an external host may be lost, late or rejected; its recipient must be able to see that and to request it
+again.
+A delivery is one message to one URL, written in the transaction of the change that it reports. Its id and body never
+change, regardless of the number of attempts; attempts are only added. A webhook reports all workloads that it covers; a
+delivery without a webhook goes to the callback URL of a submission. Secrets are sealed.
+Invariant: a delivery is `due` until a response confirms it (`delivered`) or it is given up (`dead`); a request to
+redeliver makes it due again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def new_delivery_id() -> str:
 
 
 class Webhook(models.Model):
-    """One address and the workloads whose states it is told; empty `states` and `namespaces` mean all.
+    """One URL and the workload states it receives; empty `states` and `namespaces` mean all.
 
-    `owner` is for whom it acts: it tells nothing that its owner may not see. `paused_because` says why the product
-    itself stopped it.
+    The webhook reports only what its `owner` may see. `paused_because` is the reason why the server paused it.
     """
 
     id = models.CharField(max_length=40, primary_key=True, default=new_webhook_id, editable=False)
@@ -62,9 +61,9 @@ class Webhook(models.Model):
 
 
 class SigningSecret(models.Model):
-    """What messages of one holder are signed with: a webhook, or whoever gives addresses with submissions.
+    """The signing secret of one holder: a webhook, or an owner of callback URLs in submissions.
 
-    `sealed_before` is the secret before this one; both sign until `before_until`.
+    `sealed_before` is the previous secret; both sign until `before_until`.
     """
 
     holder = models.CharField(max_length=240, primary_key=True)
@@ -78,7 +77,7 @@ class SigningSecret(models.Model):
 
 
 class CallbackHost(models.Model):
-    """A host that is told something: one process at a time calls it, and none for a while after it did not answer."""
+    """A host that receives callbacks: one process at a time calls it, and none for a while after it did not answer."""
 
     host = models.CharField(max_length=300, primary_key=True)
     held_until = models.DateTimeField(null=True)
@@ -90,9 +89,9 @@ class CallbackHost(models.Model):
 
 
 class Delivery(models.Model):
-    """One message to one address. `attempts` counts those since it was made, or asked for again (`began_at`).
+    """One message to one URL. `attempts` counts since creation, or since the last redelivery (`began_at`).
 
-    `status`, `code` and `message` are of the latest attempt. It outlives the workload that it tells of.
+    `status`, `code` and `message` describe the latest attempt. A delivery outlives its workload.
     """
 
     DUE, DELIVERED, DEAD = "due", "delivered", "dead"
@@ -136,7 +135,7 @@ class Delivery(models.Model):
 
 
 class DeliveryAttempt(models.Model):
-    """How one attempt came out; `status` is null where there was no answer, and `code` says why."""
+    """The result of one attempt; `status` is null if there was no response, and `code` is the reason."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="log")
     at = models.DateTimeField(_("at"))

@@ -1,6 +1,6 @@
-"""Policies in the admin: a generated form that saves drafts, and activation with a reason.
+"""Admin of policies: a generated form that saves drafts, and activation with a reason.
 
-Rule: nothing is written but by the actions; saving never changes what decides.
+All writes go through the actions; saving never changes the active version.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class PolicyAdmin(admin.ModelAdmin):
         title: str,
         act: Callable[[str, int | None], PolicyRevision],
     ) -> HttpResponse:
-        """Show what would change, ask why, then do it if the active version is still the one shown."""
+        """Show the changes, request a reason, then activate if the active version is still the one shown."""
         if not self.has_change_permission(request, policy):
             raise PermissionDenied
         form = ReasonForm(request.POST or None)
@@ -167,14 +167,14 @@ class PolicyAdmin(admin.ModelAdmin):
 
 
 def _shown(policy: Policy, version: str | None) -> PolicyRevision:
-    """Return the version asked for, else the latest."""
+    """Return the requested version, else the latest."""
     revisions = policy.revisions.all()
     wanted = revisions.filter(version=int(version)).first() if version and version.isdecimal() else None
     return wanted or get_object_or_404(revisions[:1])
 
 
 def _changes(before: PolicySpec | None, after: PolicySpec) -> list[str]:
-    """Return the lines that differ, as a diff shows them."""
+    """Return the lines of a unified diff, without its header."""
     old, new = (
         msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(spec, version=0))).decode().splitlines()
         if spec

@@ -1,4 +1,4 @@
-"""The live documents of the policies, of golden placements and of plans: one entry each, by name."""
+"""Live documents of policies, golden placements and plans: one entry per name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC, GOLDENS, PLANS = "policies", "goldens", "plans"
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
-    """Return the entry of one policy; keys never leave it."""
+    """Return the entry of one policy; keys are never removed."""
     return {
         "name": policy.name,
         "description": policy.description,
@@ -26,12 +26,12 @@ def policy_document(policy: Policy) -> dict[str, Any]:
 
 
 def objects_of(name: str) -> list[PolicyObject]:
-    """Return what clusters have under this name, or had and is still known here."""
+    """Return the clusters' objects of this name, including deleted ones that are still stored."""
     return list(PolicyObject.objects.filter(name=name).select_related("cluster"))
 
 
 def object_document(one: PolicyObject) -> dict[str, Any]:
-    """Return what became of a cluster's object."""
+    """Return the review result of a cluster's object."""
     problem = one.problem
     return {
         "generation": one.generation,
@@ -66,7 +66,7 @@ def _all() -> Iterable[Policy]:
 
 
 def golden_document(golden: GoldenPlacement) -> dict[str, Any]:
-    """Return the entry of one golden placement: how it stands under what is active."""
+    """Return the entry of one golden placement, with its state under the active versions."""
     return {
         "cluster": golden.cluster.name,
         "policy": golden.policy_name,
@@ -86,7 +86,7 @@ def goldens_document() -> dict[str, Any]:
 
 
 def plan_document(plan: PolicyPlan) -> dict[str, Any]:
-    """Return the entry of one plan: what it waits for, and what it did."""
+    """Return the entry of one plan: its state and its latest activation."""
     return {
         "policy": plan.policy.name,
         "enabled": plan.enabled,

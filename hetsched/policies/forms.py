@@ -1,9 +1,9 @@
-"""The form of a policy, made from what the plugins declare about themselves.
+"""The form of a policy, generated from the declarations of the plugins.
 
-Problem: a plugin is one file; its switch, weight and parameters must appear here without another edit.
-Rule: each plugin in the registry gives a row: on, place in the order, weight, and one field per property of its JSON
-Schema. Types, bounds, titles and defaults of the schema become those of the field; what has no field of its own
-(lists, mappings, alternatives) is edited as JSON and checked by the declaration itself.
+A plugin is one file; its switch, weight and parameters must appear here without another edit.
+Each plugin in the registry yields a row: on, place in the order, weight, and one field per property of its JSON Schema.
+Types, bounds, titles and defaults of the schema become those of the field. Types without a field of their own (lists,
+mappings, alternatives) are edited as JSON and validated by the declaration itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .models import NamespaceRule, Policy
 
 
 class FiniteField(forms.Field):
-    """A number that says what it wants when it gets none, an infinite or one out of bounds."""
+    """A number field with a specific error for missing, infinite or out-of-range values."""
 
     def __init__(self, *, least: float | None = None, most: float | None = None, **kwargs: Any) -> None:
         kwargs["widget"] = forms.NumberInput(attrs={"step": "any", "size": 8})
@@ -87,7 +87,7 @@ class PluginRow:
 
 
 class PolicyForm(forms.Form):
-    """All of one policy. `spec` is valid once `is_valid` said so."""
+    """Form of a whole policy. `spec` is valid once `is_valid` returned True."""
 
     name = forms.CharField(label=_("Name"), max_length=63)
     description = forms.CharField(
@@ -108,7 +108,7 @@ class PolicyForm(forms.Form):
     def __init__(self, registry: Registry, *args: Any, spec: PolicySpec | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = registry.describe()
-        # A plugin that scores nothing has no field for its weight and keeps the one it had.
+        # A plugin without a score has no weight field and keeps its previous weight.
         self._kept_weights = {use.name: use.weight for use in spec.plugins} if spec else {}
         used = {use.name: (place, use) for place, use in enumerate(spec.plugins, start=1)} if spec else {}
         if spec is not None:
@@ -135,7 +135,7 @@ class PolicyForm(forms.Form):
 
     @property
     def rows(self) -> list[PluginRow]:
-        """Return the plugins as the template shows them: those in use first, in order."""
+        """Return the plugins for the template: those in use first, in order."""
         rows = [PluginRow(self, info) for info in self._known]
         return sorted(rows, key=lambda row: (not row.on.value(), _whole(row.order.value()), row.name))
 
@@ -161,7 +161,7 @@ class PolicyForm(forms.Form):
         return cleaned
 
     def _use(self, info: dict[str, Any], cleaned: dict[str, Any]) -> PluginUse:
-        """Return one plugin as the policy uses it; parameters left at their default are left out."""
+        """Return one plugin as the policy uses it, without parameters at their defaults."""
         name = info["name"]
         defaults = json.loads(json.dumps(msgspec.to_builtins(info["defaults"])))
         params = {}
@@ -181,7 +181,7 @@ def _whole(value: Any) -> int:
 
 
 class ReasonForm(forms.Form):
-    """Why somebody does what takes effect at once."""
+    """Reason for a change that takes effect at once."""
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -192,7 +192,7 @@ class ReasonForm(forms.Form):
 
 
 class NamespaceRuleForm(forms.ModelForm):
-    """A namespace's policies, chosen from those there are."""
+    """The policies of a namespace, chosen from the existing ones."""
 
     default_policy = forms.ChoiceField(label=_("Default policy"), required=False)
     allowed_policies = forms.MultipleChoiceField(

@@ -1,9 +1,9 @@
-"""When a figure that goes up and down is to change which version decides.
+"""Hysteresis: when a fluctuating metric switches the active version.
 
-Rule: above the upper bound for the whole time: one side; below the lower bound for as long: the other; in between
-nothing changes. A side is entered once: whoever overrules it is not overruled again before the figure has been on the
-other side. Looks that are further apart than `GAP` say nothing of the time between, so the time starts anew.
-Invariant: the same figures at the same times give the same switches, live or on a recorded curve.
+Above the upper bound for the whole period: one side; below the lower bound for as long: the other; in between nothing
+changes. A side is entered once: a manual override is not reverted before the metric was on the other side. Samples more
+than `GAP` apart reveal nothing about the time between, so the period restarts.
+Invariant: the same values at the same times give the same switches, live or on a recorded curve.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Way = Literal["above", "below", ""]
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """What is known of a figure so far: the side that was entered, and since when it is beyond a bound."""
+    """State of the evaluation: the side last entered, and since when the metric is beyond a bound."""
 
     side: Way = ""
     above_since: datetime | None = None
@@ -30,7 +30,7 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """One change: at which figure, and to which version."""
+    """One switch: the metric's value, and the version activated."""
 
     at: datetime
     value: float
@@ -38,9 +38,9 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 def look(condition: Condition, watch: Watch, at: datetime, value: float) -> tuple[Watch, Way]:
-    """Take in a figure; return what is known now, and the side that is to be entered, if one is.
+    """Process a sample; return the new state, and the side to enter, if any.
 
-    Whoever enters it says so (`entered`); until then it is to be entered.
+    The caller confirms the switch through `entered`; until then every call returns the side again.
     """
     fresh = watch.looked_at is not None and at - watch.looked_at <= GAP
     above = (watch.above_since if fresh else None) or at if value > condition.above else None
@@ -55,17 +55,17 @@ def look(condition: Condition, watch: Watch, at: datetime, value: float) -> tupl
 
 
 def entered(watch: Watch, side: Way) -> Watch:
-    """Return what is known once a side is entered."""
+    """Return the state after a side is entered."""
     return msgspec.structs.replace(watch, side=side)
 
 
 def version_of(condition: Condition, side: Way) -> int:
-    """Return the version that decides on a side."""
+    """Return the version of a side."""
     return condition.above_version if side == "above" else condition.below_version
 
 
 def switches(condition: Condition, curve: Iterable[tuple[datetime, float]]) -> list[Switch]:
-    """Return what a condition would have changed on a recorded curve."""
+    """Return the switches that a condition would have caused on a recorded curve."""
     watch, found = Watch(), []
     for at, value in curve:
         watch, side = look(condition, watch, at, value)

@@ -1,7 +1,7 @@
-"""A policy as the text of its SchedulingPolicy object, and a pod as that of a Pod, as people read and write them.
+"""YAML text of policies as SchedulingPolicy objects, and of pods as Pod objects.
 
-Rule: the same object that a cluster keeps and that REST takes, one line a plugin, with what is at its default left
-out; the text can be sent back and gives the same policy.
+The object is the one that clusters and REST accept, one line per plugin, without default values. The text can be sent
+back and yields the same policy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _WIDTH = 110
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes one plugin a line: mappings inside the list stand in braces."""
+    """YAML writer with one plugin per line: mappings inside the list are in flow style."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
 
 class _Line(dict[str, Any]):
-    """A mapping that stays on its line."""
+    """A mapping that is written on one line."""
 
 
 def _on_one_line(writer: yaml.SafeDumper, values: _Line) -> yaml.Node:
@@ -49,7 +49,7 @@ def manifest_of(spec: PolicySpec) -> str:
 
 
 def pod_text(pod: PodSpec) -> str:
-    """Return the YAML text of a pod as it asks for its place, without where it went."""
+    """Return the YAML text of a pod as submitted, without its placement."""
     whole = pod_object(pod)
     spec = {name: value for name, value in whole["spec"].items() if name not in ("nodeName", "priority")}
     return _text({"apiVersion": "v1", "kind": "Pod", "metadata": whole["metadata"], "spec": spec})

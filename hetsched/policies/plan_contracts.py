@@ -1,6 +1,6 @@
-"""What plans and previews ask for, and the figures that plans go by.
+"""Contracts of plans and previews, and the metrics that plans use.
 
-Units: figures are ratios 0-1, except `pendingPods`, a number of pods; minutes are whole.
+Units: metrics are ratios 0-1, except `pendingPods`, a number of pods; minutes are whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_DECISIONS = 10_000
 
 
 class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Activate a version at a time; one that is missed by more than `late_minutes` is skipped."""
+    """Activate a version at a time; a run that is more than `late_minutes` late is skipped."""
 
     version: Version
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -24,7 +24,7 @@ class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Above `above` for so many minutes: `above_version`; for as many below `below`, which is less: `below_version`."""
+    """Above `above` for `minutes`: `above_version`; below `below`, which is less, for `minutes`: `below_version`."""
 
     cluster: str
     metric: Metric
@@ -36,7 +36,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 
 class Measured(msgspec.Struct, frozen=True, rename="camel"):
-    """The figures of a cluster; null where it has no such capacity."""
+    """The metrics of a cluster; null where it has no such capacity."""
 
     gpu_allocation: float | None
     cpu_utilization: float | None
@@ -45,16 +45,17 @@ class Measured(msgspec.Struct, frozen=True, rename="camel"):
     pending_pods: float | None
 
     def of(self, metric: Metric) -> float | None:
-        """Return one figure by its name."""
+        """Return one metric by its name."""
         figures: dict[str, float | None] = msgspec.to_builtins(self)
         return figures[metric]
 
 
 class Asked(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """How a version is to be tried on what was decided.
+    """Parameters of a preview of a version on recorded decisions.
 
-    `scope` own: pods of other policies are decided by their own; all: every pod by this one. `baseline` recorded: the
-    versions that decided then, in place of the active one.
+    `scope` own: pods of other policies are decided by their own policy; all: every pod by this one. `baseline`
+    recorded:
+    compare with the versions of that time instead of the active one.
     """
 
     last: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS)] = 1000

@@ -1,7 +1,7 @@
-"""What one version of a policy says otherwise than another, in words of policies rather than of text.
+"""Differences between two versions of a policy, by plugins and settings rather than by text.
 
-Rule: plugins are compared by name. Of those in both, the longest run whose order is kept stays where it is; the others
-moved. A parameter that one side leaves out stands at the plugin's default there, and is told so.
+Plugins are compared by name. Of those in both, the longest run in unchanged order counts as not moved; the others
+moved. A parameter omitted on one side has the plugin's default there and is reported with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hetsched.engine.framework.registry import Registry, load_registry
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One value that differs; None where there is no default and nothing is stated."""
+    """One value that differs; None where it has neither a value nor a default."""
 
     name: str
     before: Any
@@ -25,7 +25,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
-    """What differs of one plugin; places count from 1 and are None where it is not listed."""
+    """The differences of one plugin; places count from 1 and are None where it is not listed."""
 
     plugin: str
     change: Literal["added", "removed", "changed"]
@@ -38,7 +38,7 @@ class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PolicyDiff(msgspec.Struct, frozen=True):
-    """All that differs; plugins in the order of the later version, those taken out at the end."""
+    """All differences; plugins in the order of the later version, removed ones last."""
 
     same: bool
     plugins: tuple[PluginChange, ...]
@@ -94,8 +94,8 @@ def _differs(change: PluginChange) -> bool:
 
 
 def _in_order(places: list[int]) -> set[int]:
-    """Return the longest rising run of distinct places: those that need not have moved."""
-    ends: list[int] = []  # the smallest end of a run of each length
+    """Return the longest increasing subsequence of distinct places: the plugins that need not have moved."""
+    ends: list[int] = []  # the smallest last place of a subsequence of each length
     at: list[int] = []
     for place in places:
         length = bisect_left(ends, place)

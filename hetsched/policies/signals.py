@@ -1,6 +1,6 @@
-"""How the apps above learn that another revision decides from now on, inside the transaction that activates it."""
+"""The signal of an activation, sent inside the transaction that activates a revision."""
 
 from django.dispatch import Signal
 
-# Sent with `name`: pods that wait may fit under the new revision.
+# Sent with `name`: pending pods may fit under the new revision.
 policy_activated = Signal()

@@ -1,6 +1,6 @@
-"""Golden placements, plans and previews in the admin.
+"""Admin of golden placements, plans and previews.
 
-Rule: what is agreed and planned is written by the actions, with a reason each time; previews and measures are to read.
+Golden placements and plans are written by the actions, with a reason each time; previews and measures are read-only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .workflow_forms import ActedForm, GoldenForm, PlanForm
 
 
 class ActedAdmin(admin.ModelAdmin):
-    """Rows that actions write: saving and removing ask why."""
+    """Rows that are written by actions: saving and removing require a reason."""
 
     remove: ClassVar[Callable[..., None]]
 
@@ -41,10 +41,10 @@ class ActedAdmin(admin.ModelAdmin):
         obj.refresh_from_db()
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Leave it to the audit trail."""
+        """Skip Django's log: the action writes the audit trail."""
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Leave it to the audit trail."""
+        """Skip Django's log: the action writes the audit trail."""
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         return {name: found for name, found in super().get_actions(request).items() if name != "delete_selected"}
@@ -52,7 +52,7 @@ class ActedAdmin(admin.ModelAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Ask why, then remove it."""
+        """Request a reason, then remove the row."""
         row = self.get_object(request, object_id)
         if row is None:
             raise Http404

@@ -1,7 +1,7 @@
-"""Golden placements and plans as forms of the admin.
+"""Admin forms of golden placements and plans.
 
-Rule: what is right is known to the actions alone. A form tries its action inside a transaction that is taken back, so
-what the action would refuse stands beside the form before anything is written.
+Validation belongs to the actions. A form runs its action inside a transaction that is rolled back, so that the action's
+errors are shown in the form before anything is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField
 
 
 class ActedForm(forms.ModelForm):
-    """A form whose `act` writes; `actor` is set by the admin page."""
+    """A form that saves through `act`; the admin page sets `actor`."""
 
     actor: Actor = SYSTEM
 
@@ -66,7 +66,7 @@ class ActedForm(forms.ModelForm):
         return cleaned
 
     def act(self) -> Any:
-        """Write what the form says, through the action."""
+        """Save the form's data through the action."""
         raise TypeError("a form says what it does")
 
     def _get_validation_exclusions(self) -> set[str]:
@@ -74,7 +74,7 @@ class ActedForm(forms.ModelForm):
 
 
 class GoldenForm(ActedForm):
-    """One pod and where it must go."""
+    """One pod and its expected placement."""
 
     manifest = forms.CharField(
         label=_("Pod"),
@@ -132,7 +132,7 @@ class GoldenForm(ActedForm):
 
 
 class PlanForm(ActedForm):
-    """When which version is to decide: either a time, or a figure that goes up and down."""
+    """Time or condition of an activation."""
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(

@@ -1,4 +1,4 @@
-"""The ASGI application: HTTP to Django, WebSockets to the live pages, the doors in front of both."""
+"""ASGI application: HTTP to Django, WebSockets to the live pages, the checks of `doors.py` in front of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from channels.sessions import CookieMiddleware
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 django.setup(set_prefix=False)
 
-# The sockets import models, which exist only once Django is set up.
+# The sockets import models, which exist only after Django is set up.
 from web.live.routing import websocket_urlpatterns  # noqa: E402
 
 from .doors import BodyCap, SameOrigin  # noqa: E402

@@ -1,7 +1,7 @@
-"""The Celery application: `celery -A hetsched.project.celery:app worker|beat`.
+"""Celery application: `celery -A hetsched.project.celery:app worker|beat`.
 
-Rule: settings hold every option; the tasks lie in `workers` and are found by name. `ping` is the round trip by which
-a supervisor or a probe learns that the broker and a worker both answer.
+The settings hold every option; the tasks are in `workers` and are found by name. A supervisor or a probe calls `ping`
+to check that the broker and a worker respond.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
 app = Celery("hetsched")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.set_default()  # for every thread: views run in a pool of them
+app.set_default()  # for every thread: views run in a thread pool
 
 
 @app.task(name="hetsched.ping", ignore_result=False, expires=60)
 def ping() -> str:
-    """Answer, to prove that a worker is there."""
+    """Respond to show that a worker runs."""
     return "pong"
 
 
@@ -41,7 +41,7 @@ def keep_our_logging(**_: Any) -> None:
 
 @task_prerun.connect
 def bind_task(task_id: str, task: Any, **_: Any) -> None:
-    """Put the task's name and id on every record that it logs."""
+    """Add the task's name and ID to every record that it logs."""
     structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
 
 
@@ -53,14 +53,14 @@ def unbind_task(**_: Any) -> None:
 @task_prerun.connect
 @task_postrun.connect
 def give_connections_back(task: Any, **_: Any) -> None:
-    """Give a connection back to its pool, as a web server does between requests; Celery would end the pool with it."""
+    """Return the connection to its pool, as a web server does between requests; Celery would close the pool."""
     if not getattr(task.request, "is_eager", False):
         close_old_connections()
 
 
 @task_postrun.connect
 def tell_counts(**_: Any) -> None:
-    """Write what the task counted; it is done, so nothing else would."""
+    """Write the counters of the task at its end."""
     from hetsched.journal import counters, heartbeat
 
     counters.flush()
@@ -69,7 +69,7 @@ def tell_counts(**_: Any) -> None:
 
 @heartbeat_sent.connect
 def worker_lives(**_: Any) -> None:
-    """Leave a sign of life, every two seconds while the message store answers."""
+    """Write a heartbeat, every two seconds while the broker responds."""
     from hetsched.journal import heartbeat
 
     heartbeat.beat("worker")
@@ -77,7 +77,7 @@ def worker_lives(**_: Any) -> None:
 
 @beat_init.connect
 def beat_lives(**_: Any) -> None:
-    """Leave a sign of life whenever this process rings a bell."""
+    """Write a heartbeat each time beat publishes a task."""
     from hetsched.journal import heartbeat
 
     def rung(**_: Any) -> None:

@@ -1,6 +1,6 @@
-"""System checks: a deployment that cannot work says so, with an id and a hint, before it serves anybody.
+"""System checks that refuse an invalid deployment before it serves requests.
 
-Rule: a wrong value is refused while reading it (`environment.py`); what only shows in combination is checked here.
+A single wrong value is refused when it is read (`environment.py`); combinations of values are checked here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Configs = Sequence[AppConfig] | None
 
 @register(Tags.security)
 def secret_key_is_shared(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse several machines that would each make up their own key."""
+    """Refuse a server without SECRET_KEY: each process would generate its own key."""
     if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
         return []
     hint = "Set SECRET_KEY to 40 random characters or more, the same for every process."
@@ -40,7 +40,7 @@ def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def somebody_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse half an identity provider, and a server that nobody can sign in to."""
+    """Refuse an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
     if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):
         hint = "Set HETSCHED_OIDC_CLIENT_ID, and HETSCHED_OIDC_ROLES to GROUP=ROLE, comma-separated."
@@ -66,7 +66,7 @@ def data_folder_is_usable(app_configs: Configs, **kwargs: Any) -> list[CheckMess
 
 @register(Tags.compatibility)
 def lease_outlives_sweep(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Warn when leases end before a sweep can look: clusters would change leaders for nothing."""
+    """Warn when leases end before the next sweep: clusters would change leaders without need."""
     if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
         return []
     hint = "Make HETSCHED_LEASE_SECONDS at least as long as HETSCHED_SWEEP_SECONDS."
@@ -75,7 +75,7 @@ def lease_outlives_sweep(app_configs: Configs, **kwargs: Any) -> list[CheckMessa
 
 @register(Tags.compatibility)
 def variables_are_known(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Warn about a HETSCHED_ variable that nothing reads, most often a slip of the pen."""
+    """Warn about a HETSCHED_ variable that is not read, usually a typing error."""
     known = settings.ENV.asked | FOREIGN
     found: list[CheckMessage] = []
     for name in sorted(os.environ):

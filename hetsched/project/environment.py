@@ -1,11 +1,10 @@
-"""Environment variables, read once and refused at the door.
+"""Environment variables, read and validated once.
 
-Problem: a wrong variable must stop every process (web, worker, beat, a command) the same way: one line that names the
-variable, the reason and the remedy, exit code 2, and no traceback.
-Rule: settings ask for typed values here and nowhere else; an empty variable counts as absent; `NAME_FILE` names a file
-that holds the value, for secrets that a platform mounts. Addresses are plain URLs: databases go through
-django-environ, Redis addresses through `RedisAddress`, which knows the spellings that Celery, Channels and redis-py
-each want.
+A wrong variable stops every process (web, worker, beat, a command) in the same way: one line that names the variable,
+the reason and the remedy, exit code 2, and no traceback. Only the settings read variables, and only through this
+module. An empty variable counts as absent; `NAME_FILE` names a file that holds the value, for secrets that a platform
+mounts. Addresses are plain URLs: databases go through django-environ, Redis addresses through `RedisAddress`, which
+converts to the forms of Celery, Channels and redis-py.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DATABASES = {"sqlite": "sqlite:////path/to/file", "postgres": "postgres://user:p
 
 
 def exit_with_message(error: InputError) -> NoReturn:
-    """Print the refusal on standard error and leave with exit code 2."""
+    """Print the error on standard error and exit with code 2."""
     sys.stderr.write(f"hetsched: {error}\n")
     raise SystemExit(2)
 
@@ -38,7 +37,7 @@ def _raise(error: InputError) -> NoReturn:
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
-    """One Redis (or Valkey) database: `redis://`, `rediss://`, `unix:///socket?db=N`, or `memory://` for tests."""
+    """Address of Redis (or Valkey): `redis://`, `rediss://`, `unix:///socket?db=N`; `memory://` for tests."""
 
     url: str
 
@@ -47,7 +46,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return self.url == "memory://"
 
     def for_celery(self) -> str:
-        """Return the spelling of kombu, which calls a unix socket `redis+socket` and its database `virtual_host`."""
+        """Return kombu's form, which calls a unix socket `redis+socket` and its database `virtual_host`."""
         if not self.url.startswith("unix://"):
             return self.url
         return self.url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
@@ -113,7 +112,7 @@ class Environment:
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
     def places(self, name: str, *, port: bool = False, others: Collection[str] = ()) -> list[str]:
-        """Return a list of `host` or `host:port`, in lower case; `port`: each has one. `others` are taken as well."""
+        """Return a list of `host` or `host:port`, in lower case; `port` requires a port. `others` are accepted too."""
         found = [place.lower() for place in self.names(name)]
         for place in found:
             if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
@@ -131,7 +130,7 @@ class Environment:
         return [origin.rstrip("/") for origin in found]
 
     def pairs(self, name: str, values: frozenset[str]) -> dict[str, str]:
-        """Return a comma-separated list of `key=value`, where the value is one of these."""
+        """Return a comma-separated list of `key=value`, where the value is one of `values`."""
         found: dict[str, str] = {}
         for part in self.names(name):
             key, _equals, value = (piece.strip() for piece in part.rpartition("="))
@@ -142,7 +141,7 @@ class Environment:
         return found
 
     def provider(self, name: str) -> str:
-        """Return the address of a service that is asked over TLS, or on this machine."""
+        """Return the https URL of a service; http is accepted for this machine."""
         value = self._get(name)
         parts = urlsplit(value)
         local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
@@ -184,7 +183,7 @@ class Environment:
         )
 
     def database(self, name: str, default: str) -> dict[str, Any]:
-        """Return Django's description of the database behind a URL, without engine options of our own."""
+        """Return Django's settings of the database behind a URL, without engine options of our own."""
         value = self._get(name) or default
         scheme = value.partition(":")[0]
         if scheme not in {"sqlite", "postgres", "postgresql"}:

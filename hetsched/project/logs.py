@@ -1,8 +1,8 @@
-"""Structured logs that never hold a secret.
+"""Structured logs with secrets redacted.
 
-Rule: every record, ours or a library's, passes one chain of processors; values under a secret's name are replaced,
-and so are bearer tokens, signed tokens, passwords of URLs and the deployment's own secrets found inside any text. JSON
-escapes line breaks, so one record stays one line; the console form is for people at a terminal.
+Every record, ours or a library's, passes one chain of processors. It replaces values under a secret's name, and bearer
+tokens, signed tokens, passwords of URLs and the deployment's own secrets inside any text. JSON escapes line breaks, so
+one record stays one line; the console form is for terminals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _own: set[str] = set()
 
 
 def hide(*secrets: str) -> None:
-    """Never write these, wherever they turn up: the secrets of this deployment."""
+    """Register secrets of this deployment that are redacted from every record."""
     _own.update(secret for secret in secrets if len(secret) >= 8)
 
 
@@ -43,7 +43,7 @@ def _clean(value: Any) -> Any:
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace secrets in one log record, by the name of the field and by the shape of the text."""
+    """Redact secrets in one log record, by the name of the field and by the shape of the text."""
     for key, value in event.items():
         if key.startswith("_"):
             continue  # structlog's own record and formatter
@@ -62,14 +62,14 @@ SHARED: list[Any] = [
 
 
 def logging_config(form: str, level: str) -> dict[str, Any]:
-    """Return Django's LOGGING for `form` json or console; configures structlog to feed it."""
+    """Return Django's LOGGING for `form` json or console; also configure structlog."""
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    # Tracebacks become text before the redaction, so that a secret inside an exception's message is caught too.
+    # Tracebacks become text before the redaction, so that a secret inside an exception's message is redacted too.
     last: list[Any] = [structlog.processors.format_exc_info, redact]
     if form == "json":
         last.append(structlog.processors.JSONRenderer())
@@ -92,12 +92,12 @@ def logging_config(form: str, level: str) -> dict[str, Any]:
             "django": {"handlers": [], "propagate": True},
             "django.server": {"handlers": [], "propagate": True, "level": "WARNING"},
             "uvicorn": {"handlers": [], "propagate": True},
-            "uvicorn.access": {"handlers": [], "propagate": False},  # the request log says more
-            # Every start of a task and every connection is a debug fact.
+            "uvicorn.access": {"handlers": [], "propagate": False},  # the request log has more detail
+            # Task starts and connections are debug details.
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "celery.beat": {"level": "WARNING"},
-            # At debug they write what a sign-in by a provider is made of.
+            # At debug level they log the values of a sign-in.
             "authlib": {"level": "INFO"},
         },
     }

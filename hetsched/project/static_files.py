@@ -1,8 +1,7 @@
-"""Collected static files and whether they are still those of this version.
+"""Collected static files and their version check.
 
-Rule: collecting compresses every file and takes seconds, so it is done only when the stamp beside the files differs
-from the product's version and its source files. Where nothing was collected, as in tests, pages link the plain names
-and the files are served from their source folders.
+Collecting compresses every file and takes seconds, so it runs only when the stamp in the folder differs; until then the
+files are served from their source folders.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ STAMP = "collected"
 
 
 class Storage(CompressedManifestStaticFilesStorage):
-    """Names with a digest once they are collected, plain names before.
+    """Storage with digests in file names after collection, plain names before.
 
     Modules import each other by these names too: under two names a module would run twice.
     """
@@ -35,13 +34,13 @@ class Storage(CompressedManifestStaticFilesStorage):
 
 
 def are_stale() -> bool:
-    """Say whether the collected files are missing or of another version."""
+    """Return whether the collected files are missing or of another version."""
     stamp = Path(settings.STATIC_ROOT) / STAMP
     return not stamp.is_file() or stamp.read_text() != fingerprint()
 
 
 def collect() -> None:
-    """Collect anew; the files of other versions are removed."""
+    """Remove the collected files and collect again."""
     root = Path(settings.STATIC_ROOT)
     shutil.rmtree(root, ignore_errors=True)
     call_command("collectstatic", verbosity=0, interactive=False)

@@ -1,4 +1,4 @@
-"""All routes: the admin where it is wanted, language choice, login, and whatever the web app serves."""
+"""All routes: the admin if enabled, language choice, login, and the routes of the web app."""
 
 from django.conf import settings
 from django.contrib import admin

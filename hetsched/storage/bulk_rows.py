@@ -1,10 +1,9 @@
-"""Insert or change many rows of one kind by few statements.
+"""Bulk insert and update of rows of one model with few statements.
 
-Problem: `bulk_create` asks every field of every row to prepare, and its SQL to be compiled, which takes longer than the
-database does.
-Rule: per kind of row it is found out once how each column is written; then rows become tuples and go into statements of
-as many rows as the database takes. What the rows are to the database is the same.
-Invariant: after the insert each row knows its id, in the order given.
+`bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the database does. Here
+the conversion of each column is determined once per model; then rows become tuples and go into statements of as many
+rows as the database takes. The stored rows are the same as with `bulk_create`.
+Invariant: after the insert each row has its ID, in the given order.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Write = Callable[[Any], Any]
 
 
 def new(model: type[M], **columns: Any) -> M:
-    """Return an unsaved row, as the model itself would make it, in a fifth of the time; related rows by `<name>_id`."""
+    """Return an unsaved row, equal to a call of the model, in a fifth of the time; give related rows as `<name>_id`."""
     plain, made = _defaults(model)
     row = model.__new__(model)
     row._state = ModelState()
@@ -45,7 +44,7 @@ def new(model: type[M], **columns: Any) -> M:
 
 @lru_cache(maxsize=64)
 def _defaults(model: type[models.Model]) -> tuple[dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
-    """Return the values that new rows have from the start, and how those are made that each row has of its own."""
+    """Return the constant defaults of new rows, and the factories of the defaults that each row computes."""
     fields: list[Any] = list(model._meta.concrete_fields)
     made = [(f.attname, f.get_default) for f in fields if callable(f.default) and f.default is not models.NOT_PROVIDED]
     names = {name for name, _ in made}
@@ -53,7 +52,7 @@ def _defaults(model: type[models.Model]) -> tuple[dict[str, Any], list[tuple[str
 
 
 def insert(rows: Sequence[models.Model]) -> None:
-    """Insert rows of one kind and give them their ids, where the database makes those."""
+    """Insert rows of one model and set their IDs, where the database generates them."""
     if not rows:
         return
     model = type(rows[0])
@@ -81,7 +80,7 @@ def insert(rows: Sequence[models.Model]) -> None:
 
 
 def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
-    """Write these columns, by the names of their attributes, of many rows of one kind."""
+    """Write the columns with these attribute names for many rows of one model."""
     if not rows:
         return
     model = type(rows[0])
@@ -99,7 +98,7 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
 
 @lru_cache(maxsize=64)
 def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[str], list[Write | None], bool]:
-    """Return the attributes of a row, their columns, how each is written, and whether the database makes the id."""
+    """Return a model's attributes, their columns, the conversion of each, and whether the database generates the ID."""
     ops = connection.ops
     moment = _adapter(ops)
     fields: list[Any] = list(model._meta.concrete_fields)
@@ -128,7 +127,7 @@ _KNOWN = {*_PLAIN, models.BigIntegerField, models.URLField}
 
 
 def _adapter(ops: Any) -> Write:
-    """Return how a moment is written to this kind of database: rows that are written together mostly share theirs."""
+    """Return the datetime conversion of this database, with a cache: rows of one statement mostly share their times."""
 
     @lru_cache(maxsize=64)
     def moment(value: Any) -> Any:

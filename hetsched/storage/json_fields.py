@@ -1,8 +1,8 @@
-"""A JSON column that is a contract type in Python.
+"""JSON column that is a contract type in Python.
 
-Problem: dictionaries out of the database lose their types, and decoding them twice costs more than the query.
-Rule: `StructField(PodSpec)` stores the type's JSON and gives the very type back, checked while it is decoded. The
-database sees a plain JSON column, so migrations do not know the type.
+Dictionaries from the database lose their types, and decoding them twice costs more than the query.
+`StructField(PodSpec)` stores the JSON of the type and returns the type itself, validated while it is decoded. The
+database sees a plain JSON column, so migrations do not depend on the type.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from django.db import models
 
 
 def written(value: Any) -> str | None:
-    """Return a value as the column holds it."""
+    """Return a value as the column stores it."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 class StructField(models.JSONField):
-    """A JSON column holding one msgspec type; None is SQL NULL."""
+    """JSON column that holds one msgspec type; None is SQL NULL."""
 
     def __init__(self, struct: Any = Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -44,7 +44,7 @@ class StructField(models.JSONField):
         return value
 
     def validate(self, value: Any, model_instance: Any) -> None:
-        """Accept what the type accepts; the decoder has the last word."""
+        """Validate the value with the decoder of the type."""
         msgspec.convert(msgspec.to_builtins(value), self.struct)
 
     def value_to_string(self, obj: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Locks by name, held to the end of a transaction, for what is counted or written once in a table of many writers.
+"""Named locks held until the end of a transaction, for counts and single rows in tables with many writers.
 
-Problem: two transactions that each count what the other has not committed yet both find room for one more; and two that
-take the same locks in different order wait for each other for ever.
-Rule: whoever needs several names takes them at once; they are taken in the order of their names, before any row is
-written. The same name twice in one transaction is no wait. SQLite has one writer, who needs none. Where two
-transactions wait for each other all the same, the database ends one of them, which is carried out again.
+Two transactions that each miss the uncommitted rows of the other could both count a free place, and two that take the
+same locks in different order deadlock. A caller therefore takes all its names at once, before it writes a row; the
+names are locked in sorted order. A name locked twice in one transaction does not wait. SQLite has one writer and needs
+no lock. If two transactions deadlock nevertheless, the database ends one of them and `undisturbed` runs it again.
 Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """
 
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 def lock(names: Iterable[str]) -> None:
-    """Hold these names until the transaction ends; wait for whoever holds one of them."""
+    """Lock these names until the transaction ends; wait for other holders."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             for name in sorted(set(names)):
@@ -29,9 +28,9 @@ def lock(names: Iterable[str]) -> None:
 
 
 def undisturbed(write: Callable[[], T]) -> T:
-    """Carry out what is one transaction of its own, again where it was ended so that another could go on.
+    """Run a function that is one transaction, again if the database ended it to resolve a deadlock.
 
-    Raises: whatever `write` raises; the deadlock itself inside another transaction, which is over by then.
+    Raises: the errors of `write`; the deadlock itself inside an outer transaction, which has failed by then.
     """
     for _ in range(_TRIES - 1):
         try:

@@ -1,11 +1,11 @@
-"""Queries that are the same every time but for their values: built once, asked often.
+"""Prepared queries: compiled once, run often with different values.
 
-Problem: Django puts a query together anew each time it is asked, which takes about ten times as long as SQLite takes to
-answer it; a pod that comes to a live cluster by itself pays for some sixty of them.
-Rule: a query is written with the ORM as ever, with `Given` and `Among` in the places of its values, and becomes SQL at
-its first use on each kind of database. Lists are one value, so the text does not depend on their lengths. What comes
-back is what the ORM would give: tuples of `values_list`, or rows of the model with those that `select_related` names.
-Invariant: what is given never becomes part of the text.
+Django compiles a query each time it runs, which takes about ten times as long as SQLite takes to answer it; one pod
+that arrives in a live cluster costs some sixty queries. A prepared query is written with the ORM, with `Given` and
+`Among` as placeholders of its values, and is compiled to SQL at its first use on each kind of database. A list is one
+value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or rows
+of the model with the relations of `select_related`.
+Invariant: a value never becomes part of the SQL text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Given(Expression):
-    """One value, by the name under which it is given when the query is asked; `kind` where nothing beside it tells."""
+    """Placeholder of one value, by name; pass `kind` where the query does not determine its field."""
 
     def __init__(self, name: str, kind: Field[Any, Any] | None = None) -> None:
         super().__init__(output_field=kind)
@@ -37,7 +37,7 @@ class Given(Expression):
 
 
 class Among(Given):
-    """The numbers or texts of a list, on the right of `__in`."""
+    """Placeholder of a list of integers or strings, on the right of `__in`."""
 
     def __init__(self, name: str, of: type[int] | type[str] = int) -> None:
         super().__init__(name)
@@ -50,7 +50,7 @@ class Among(Given):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """A query as one kind of database gets it: what of `values` is `Given` is put in, `gives` is what rows are."""
+    """Compiled query of one kind of database: `Given` entries of `values` are replaced, `gives` is the row type."""
 
     sql: str
     values: tuple[Any, ...]
@@ -60,14 +60,14 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class Prepared(Generic[T]):
-    """A query, built at its first use; `build` is called once for each kind of database."""
+    """Query that is compiled at its first use; `build` is called once for each kind of database."""
 
     def __init__(self, build: Callable[[], QuerySet[Any, T]]) -> None:
         self._build = build
         self._written: dict[str, _Written] = {}
 
     def __call__(self, **given: Any) -> list[T]:
-        """Return what the database has for these values."""
+        """Run the query with these values and return its rows."""
         db = own()
         one = self._written.get(db.vendor)
         if one is None:
@@ -80,12 +80,12 @@ class Prepared(Generic[T]):
         return [row[0] for row in rows] if one.gives is FlatValuesListIterable else rows
 
     def first(self, **given: Any) -> T | None:
-        """Return the first of what the database has, None where it has nothing."""
+        """Return the first row, None without rows."""
         return next(iter(self(**given)), None)
 
 
 class PreparedUpdate:
-    """An UPDATE, built at its first use: of the rows that `build` gives, these columns."""
+    """UPDATE of some columns of the rows of `build`, compiled at its first use."""
 
     def __init__(self, build: Callable[[], QuerySet[Any, Any]], **columns: Any) -> None:
         self._build = build
@@ -93,7 +93,7 @@ class PreparedUpdate:
         self._written: dict[str, tuple[str, tuple[Any, ...]]] = {}
 
     def __call__(self, **given: Any) -> int:
-        """Change the rows of these values; return how many there were."""
+        """Update the rows that match these values; return their number."""
         db = own()
         known = self._written.get(db.vendor)
         if known is None:
@@ -117,9 +117,9 @@ def _write(rows: QuerySet[Any, Any]) -> _Written:
 
 
 def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """Return the text with the constants of the query in it, and the values that are left.
+    """Return the SQL with the constants of the query inlined, and the remaining values.
 
-    SQLite uses a partial index only where the text itself says that its condition holds.
+    SQLite uses a partial index only if the SQL text itself contains the condition of the index.
     """
     first, *others = sql.split("%s")
     parts, left = [first], []
@@ -153,7 +153,7 @@ def _converted(row: Any, converters: list[tuple[int, list[Any], Any]], db: Any) 
 
 
 def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
-    """Make rows of a model, with those that belong to them, as the ORM does."""
+    """Return rows of a model with their `select_related` relations, as the ORM does."""
     model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
     begin, end = fields[0], fields[-1] + 1
     names = [column.target.attname for column, _, _ in compiler.select[begin:end]]

@@ -1,9 +1,10 @@
-"""Secrets that rows keep: sealed before they are stored, opened only where they are used; and keys made of ours.
+"""Encryption of stored secrets, and keys derived from SECRET_KEY.
 
-Rule: Fernet (AES-128-CBC and HMAC-SHA-256) under a key that HKDF-SHA-256 derives from SECRET_KEY and the purpose, so a
-sealed text opens only with the same SECRET_KEY and for what it was sealed for. Where no SECRET_KEY is set every
-process has its own, and nothing could be opened again: then nothing is sealed. What is signed for others, as for the
-agents of nodes, is signed under keys that are derived in the same way, each for its purpose.
+Secrets are encrypted before they are stored and decrypted only where they are used. The cipher is Fernet (AES-128-CBC
+and HMAC-SHA-256) under a key that HKDF-SHA-256 derives from SECRET_KEY and the purpose, so a sealed text opens only
+with the same SECRET_KEY and the same purpose. Without a configured SECRET_KEY every process has its own key and could
+not open the texts of another, so sealing is refused. Keys for signatures, such as those of the node agents, are derived
+in the same way, one for each purpose.
 Source: RFC 5869; the Fernet specification.
 """
 
@@ -35,7 +36,7 @@ def seal(text: str, *, purpose: str) -> str:
 
 
 def unseal(sealed: str, *, purpose: str) -> str:
-    """Return the text that was sealed.
+    """Return the original text of a sealed text.
 
     Raises: InputError `SecretKeyChanged`.
     """
@@ -51,7 +52,7 @@ def unseal(sealed: str, *, purpose: str) -> str:
 
 
 def derived(purpose: str) -> bytes | None:
-    """Return the 32 bytes of SECRET_KEY that serve one purpose alone; None where it is not set."""
+    """Return 32 bytes derived from SECRET_KEY for one purpose; None without a configured SECRET_KEY."""
     return _derive(f"hetsched derived {purpose}") if settings.SECRET_KEY_GIVEN else None
 
 

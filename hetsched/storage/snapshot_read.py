@@ -1,8 +1,8 @@
-"""Read many tables as they were at one moment, while others write; and the time that all processes share.
+"""Read many tables at one moment while other transactions write, and read the clock that all processes share.
 
-Rule: one transaction that sees one state and writes nothing: REPEATABLE READ on PostgreSQL, a deferred transaction on
-SQLite, whose writers never wait for its readers. Inside a transaction that runs already, that one's view is used. What
-is held is never freed, nor taken over, by the clock of one process: one that was set wrong would do it early.
+A snapshot read is one read-only transaction: REPEATABLE READ on PostgreSQL, a deferred transaction on SQLite, whose
+writers never wait for its readers. Inside a running transaction its view is used. Reservations and locks expire by the
+clock of the database, never by the clock of one process: a wrong clock would expire them early.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Let all queries of the block see the same state."""
+    """Give all queries of the block the same view of the database."""
     if connection.in_atomic_block:
         yield
     elif connection.vendor == "postgresql":
@@ -25,7 +25,7 @@ def one_moment() -> Iterator[None]:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
     else:
-        # Django would begin IMMEDIATE and keep writers waiting.
+        # Django would send BEGIN IMMEDIATE and block writers.
         with connection.cursor() as cursor:
             cursor.execute("BEGIN DEFERRED")
         try:
@@ -36,7 +36,7 @@ def one_moment() -> Iterator[None]:
 
 
 def shared_now() -> datetime:
-    """Return the time by the clock of the database."""
+    """Return the time of the database clock."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT clock_timestamp()")
@@ -50,5 +50,5 @@ _CLOCK = {"sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", "postgresql": 
 
 
 def clock() -> str:
-    """Return the time by the clock of the database as SQL, for a column that keeps one; to be sent with parameters."""
+    """Return the time of the database clock as SQL, for a column that stores it; run it with parameters."""
     return _CLOCK[connection.vendor]

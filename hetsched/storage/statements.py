@@ -1,12 +1,11 @@
-"""Statements on their shortest way to the database.
+"""Run SQL statements with little overhead.
 
-Problem: what a cursor of Django does around a statement takes longer than SQLite takes to answer it; a pod that comes
-to a live cluster by itself pays for some sixty of them.
-Rule: on SQLite a statement goes to the open connection itself, its places turned into SQLite's once for each text.
-What else a cursor does is done here too: the connection is opened, a transaction that is broken takes nothing more,
-errors are Django's. Where somebody looks at statements (a wrapper, a log of queries), and on other databases, Django's
-cursor is used.
-Invariant: what comes back, and what is raised, is what Django's cursor would give.
+Around a statement, a Django cursor takes longer than SQLite takes to answer it; one pod that arrives in a live cluster
+costs some sixty statements. On SQLite a statement therefore goes to the open connection itself, with its placeholders
+converted to SQLite's once for each text. The other duties of a cursor are kept: the connection is opened, a broken
+transaction refuses statements, errors are Django's. With execute wrappers or a query log, and on other databases, the
+Django cursor is used.
+Invariant: results and errors are the same as those of a Django cursor.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
 
-_LONGEST_KEPT = 4096  # characters of a text that is likely to come again
+_LONGEST_KEPT = 4096  # characters; longer texts are unlikely to repeat
 
 
 def own() -> Any:
-    """Return this thread's connection itself: each question to `django.db.connection` looks it up anew."""
+    """Return this thread's connection; `django.db.connection` would look it up at each attribute access."""
     return connections[DEFAULT_DB_ALIAS]
 
 
 def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return the rows that a statement gives."""
+    """Return the rows of a statement."""
     db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
@@ -39,7 +38,7 @@ def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
 
 
 def change(sql: str, values: Sequence[Any]) -> int:
-    """Return how many rows a statement changed."""
+    """Run a statement; return the number of rows that it changed."""
     db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
@@ -50,12 +49,12 @@ def change(sql: str, values: Sequence[Any]) -> int:
 
 
 def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Return how many rows a statement changed, once with each of these values."""
+    """Run a statement once with each of these rows of values; return the number of rows that it changed."""
     db = own()
     if _is_direct(db):
         with db.wrap_database_errors:
             return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
-    if len(rows) == 1:  # one round trip less to PostgreSQL than a list of one
+    if len(rows) == 1:  # saves a round trip to PostgreSQL
         return change(sql, rows[0])
     with db.cursor() as cursor:
         cursor.executemany(sql, rows)
@@ -63,9 +62,9 @@ def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def _is_direct(db: Any) -> bool:
-    """Open the connection; tell whether nobody looks at what goes through it.
+    """Open the connection; return whether statements can skip the cursor, that is, without wrappers and query log.
 
-    Raises: TransactionManagementError where the transaction takes nothing more.
+    Raises: TransactionManagementError in a broken transaction.
     """
     if db.vendor != "sqlite" or db.execute_wrappers or db.queries_logged:
         return False

@@ -1,9 +1,9 @@
-"""Rules the database itself keeps: rows that never change, and states that change only along the table.
+"""Database triggers that make rows immutable and restrict state changes to the allowed transitions.
 
-Problem: `QuerySet.update` and raw SQL go past `save`.
-Rule: an app registers its guards; after every migration the triggers are made anew from them, so they follow the code
-and survive a table that SQLite rebuilt. Deleting stays possible: retention and removing a cluster need it.
-Invariant: a refused statement changes nothing and names the guard in its error.
+`QuerySet.update` and raw SQL bypass `save`, so the database enforces these rules. An app registers its triggers; each
+migration creates them again, so they follow the code and survive a table that SQLite rebuilt. DELETE stays possible:
+retention and the removal of a cluster need it.
+Invariant: a refused statement changes nothing and names the trigger's rule in its error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Refuse an UPDATE of `columns` (any, if empty) for rows where the SQL `condition` over OLD and NEW holds."""
+    """Trigger that refuses an UPDATE of `columns` (any, if empty) where the SQL `condition` over OLD and NEW holds."""
 
     name: str
     model: type[models.Model]
@@ -28,7 +28,7 @@ _guards: dict[str, Guard] = {}
 
 
 def guard(rule: Guard) -> None:
-    """Register a guard; the same name replaces it."""
+    """Register a trigger; it replaces one with the same name."""
     _guards[rule.name] = rule
 
 
@@ -39,7 +39,7 @@ def append_only(model: type[models.Model]) -> None:
 
 
 def install_of(sender: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:
-    """Make the triggers of one app's guards; called after every migration."""
+    """Create the triggers of one app; called after every migration."""
     connection = connections[using]
     statements = {"sqlite": _sqlite, "postgresql": _postgres}[connection.vendor]
     with connection.cursor() as cursor:

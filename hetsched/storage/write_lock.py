@@ -1,12 +1,12 @@
-"""Writers one after the other, those of a process in the order in which they came, where the database has one writer.
+"""Write lock of SQLite: writers of a process run in order of arrival.
 
-Problem: SQLite lets those who wait for its one writer ask again in growing pauses: whoever waited longest asks least
-often, and of many requests at once some wait for seconds while others come and go.
-Rule: within a process writers queue here and only the first asks the database. Whoever is in a transaction already, or
-has the turn, as what runs after a commit may, goes on at once: nobody waits for a turn while holding what its holder
-waits for. The first ones of several processes ask for a lock of a file beside the database instead, every half
-millisecond; the system gives it back when a process ends. A turn is waited for as long as the database is; then it is
-asked all the same. PostgreSQL has many writers: there is no queue.
+SQLite lets waiting writers retry with growing pauses: the longest waiter retries least often, and under load some
+requests wait for seconds while later ones pass. Within a process, writers therefore queue here and only the first asks
+the database. A writer that is inside a transaction or holds the lock already (an on-commit callback) proceeds at once,
+so that no writer waits for the lock while it holds something that the lock holder waits for. The first writers of
+several processes poll a lock on a file next to the database every half millisecond; the system releases it when a
+process ends. The wait for the lock is as long as the database's own wait; then the writer asks the database directly.
+PostgreSQL has many writers and uses no queue.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-PATIENCE_SECONDS = 20.0  # of SQLite itself, see the settings
+PATIENCE_SECONDS = 20.0  # the busy timeout of SQLite, see the settings
 PAUSE_SECONDS = 0.0005
 _guard = threading.Lock()
 _waiting: deque[threading.Lock] = deque()
 _taken = [False]
-_own = threading.local()  # `held` while the thread has the turn
-_files: dict[tuple[int, str], int | None] = {}  # by process, for one that was forked shares the locks of its parent
+_own = threading.local()  # `held` while the thread has the lock
+_files: dict[tuple[int, str], int | None] = {}  # by process ID: a forked process would share the locks of its parent
 
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Wait until it is this thread's turn to write, and hold the turn for the block."""
+    """Take the write lock for the block."""
     alone = connection.vendor == "sqlite" and not connection.in_atomic_block and not getattr(_own, "held", False)
     held = alone and _take()
     if not held:
@@ -64,7 +64,7 @@ def _take() -> bool:
         if own in _waiting:
             _waiting.remove(own)
             return False
-    return True  # it was given at the last moment
+    return True  # the lock was assigned just after the timeout
 
 
 def _give() -> None:
@@ -76,7 +76,7 @@ def _give() -> None:
 
 
 def _lock(database: str) -> int | None:
-    """Wait for the turn among processes and return its file; None where there is none, or the wait was too long."""
+    """Wait for the lock among processes and return its file; None without a file or after a timeout."""
     file = _file(os.getpid(), database)
     until = time.monotonic() + PATIENCE_SECONDS
     while file is not None:
@@ -92,7 +92,7 @@ def _lock(database: str) -> int | None:
 
 
 def _file(process: int, database: str) -> int | None:
-    """Return the open file beside a database; None for one that is no file, or where nothing may be written."""
+    """Return the open lock file of a database; None for an in-memory database, or where the file cannot be created."""
     key = process, database
     if key not in _files and os.path.isfile(database):
         try:

@@ -1,4 +1,4 @@
-"""Faked here: nothing. Checked: rows, answers and rights. Not tested here: what the actions do."""
+"""Faked here: nothing. Checked: rows, responses and permissions. Not tested here: the effects of the actions."""
 
 from typing import Any
 

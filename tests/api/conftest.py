@@ -1,4 +1,4 @@
-"""Faked here: the broker and the channel layer. Checked: answers, headers, rows. Not tested here: what decides."""
+"""Faked here: the broker and the channel layer. Checked: responses, headers, rows. Not tested here: decisions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ spec:
 
 @pytest.fixture(autouse=True)
 def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
-    """Keep live messages in this process and note wake-ups instead of sending them."""
+    """Keep live messages in this process and record wake-ups instead of sending them."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     woken: list[tuple[str, list[int]]] = []
 
     class Broker:
-        """Takes every wake-up and is always there."""
+        """A broker that is always available and accepts every wake-up."""
 
         transport = SimpleNamespace(driver_type="memory")
 
@@ -61,13 +61,13 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
 
     monkeypatch.setattr(dispatch, "current_app", Broker())
     monkeypatch.setattr(health, "current_app", Broker())
-    # A rolled-back test gives its ids and revisions to the next one.
+    # A rolled-back test gives its IDs and revisions to the next one.
     monkeypatch.setattr(snapshot, "_warm", {})
     return woken
 
 
 class Api:
-    """A program that talks REST: one token, or none."""
+    """A REST client with one token, or none."""
 
     def __init__(self, token: str = "") -> None:
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -98,13 +98,13 @@ class Api:
         return self.client.get(f"/api/v1/{address}", query).json()
 
     def tag(self, address: str) -> str:
-        """Return the ETag of what is at an address."""
+        """Return the ETag of the document at an address."""
         return str(self.client.get(f"/api/v1/{address}")["ETag"])
 
 
 @pytest.fixture
 def api(db: Any) -> Callable[..., Api]:
-    """Return a maker of callers by role; further arguments limit their token to namespaces."""
+    """Return a factory of clients by role; further arguments limit their token to namespaces."""
 
     def make(role: str = "operator", *namespaces: str) -> Api:
         if role == "anonymous":
@@ -122,7 +122,7 @@ def operator(api: Callable[..., Api]) -> Api:
 
 @pytest.fixture
 def policies(db: Any) -> None:
-    """Have the built-in policies, each with one active version."""
+    """Create the built-in policies, each with one active version."""
     names = Policy.objects.bulk_create([Policy(name=name, active_version=1) for name in BUILTIN])
     PolicyRevision.objects.bulk_create(
         PolicyRevision(policy=policy, version=1, spec=BUILTIN[policy.name], state="active", author="built-in")
@@ -132,14 +132,14 @@ def policies(db: Any) -> None:
 
 @pytest.fixture
 def cluster(policies: None) -> Cluster:
-    """Return the cluster `lab` with two nodes of 8 CPUs each, one of them with two cards."""
+    """Return the cluster `lab` with two nodes of 8 CPUs each, one of them with two GPUs."""
     nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
     return import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
 
 
 @pytest.fixture
 def decided(cluster: Cluster, operator: Api) -> str:
-    """Return the id of a workload of two pods, one placed and one that never fits."""
+    """Return the ID of a workload of two pods, one placed and one that never fits."""
     from workers.schedule import run
 
     big = POD.replace("web", "big").replace("500m", "900")

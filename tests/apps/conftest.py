@@ -1,6 +1,6 @@
-"""Faked here: the broker (wake-ups are noted) and the channel layer (in this process).
+"""Faked here: the broker (wake-ups are recorded) and the channel layer (in this process).
 
-Checked here: rows, events, conflicts and forms. Not tested here: what the engine decides, real processes.
+Checked here: rows, events, conflicts and forms. Not tested here: the engine's decisions, real processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"
 
 @pytest.fixture
 def builtins(db: None) -> None:
-    """Have the built-in policies, for tests that bring their cluster in by another door than `a_cluster`."""
+    """Create the built-in policies, for tests that do not use `a_cluster`."""
     ensure_builtins()
 
 

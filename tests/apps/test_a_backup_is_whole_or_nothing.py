@@ -1,4 +1,4 @@
-"""What is no whole backup of this very version changes nothing; what is one comes back row by row."""
+"""A damaged backup, or one of another version, changes nothing; a valid one restores every row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def everything() -> dict[str, list[Any]]:
-    """Return all rows as the database itself has them."""
+    """Return all rows as the database itself stores them."""
     found = {}
     with connection.cursor() as cursor:
         for model in backup._models():
@@ -40,7 +40,7 @@ def everything() -> dict[str, list[Any]]:
 
 
 def _meant(value: Any) -> Any:
-    """JSON is the same however it is spaced."""
+    """Parse JSON, so that its whitespace does not matter."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 

@@ -1,4 +1,4 @@
-"""Whatever a broker answers to a wake-up, what is committed stays, and the next wake-up is sent all the same."""
+"""Committed rows stay after any error of the broker, and the next wake-up is still sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsched.placement import dispatch
 
 
 class Broker:
-    """Refuses the first wake-up, and takes the others."""
+    """Reject the first wake-up, and accept the others."""
 
     def __init__(self, refusal: Exception) -> None:
         self.refusals = [refusal]
@@ -34,7 +34,7 @@ class Broker:
         return Signature()
 
 
-# A store that is full, or that became a replica, answers; one that is down does not.
+# A store that is full, or that became a replica, responds with an error; one that is down does not respond.
 REFUSALS = [OperationalError("down"), ResponseError("OOM command not allowed"), ReadOnlyError("You can't write")]
 
 

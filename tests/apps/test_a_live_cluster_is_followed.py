@@ -1,4 +1,4 @@
-"""What a live API server shows becomes rows: ours to decide, others' charged, ends that free, and nothing early."""
+"""Objects of a live API server become rows: our pods are queued, others are charged, ended pods release resources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Return a live cluster with two nodes of 8 CPUs, followed under epoch 1."""
+    """Return a live cluster with two nodes of 8 CPUs, with an informer under epoch 1."""
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -124,7 +124,7 @@ def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) 
 def test_whose_containers_were_ended_by_its_deletion_did_not_fail(
     cluster: Cluster, ended: str, deleting: bool, state: str
 ) -> None:
-    # Kubelets tell that the containers ended before the pod goes; both may come at once or one by one.
+    # Kubelets report the end of the containers before the deletion of the pod; both may arrive together or separately.
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
     phase = ended.capitalize()
@@ -215,14 +215,14 @@ def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None
 
 
 def test_what_somebody_else_filled_first_has_ours_go_elsewhere(cluster: Cluster) -> None:
-    # n1 has 8 CPUs: 2 + 3 + 3 of ours; 4 that somebody else puts there leave room for 4.
+    # n1 has 8 CPUs: 2 + 3 + 3 of ours; 4 of another scheduler's pod leave 4.
     ours = [a_seen_pod(a_pod(name).cpu(cpu), uid=name) for name, cpu in (("bound", 2), ("first", 3), ("last", 3))]
     seen(cluster, pods=ours)
     recorded(cluster, placing(cluster, "n1"))
     begin_binding(cluster.pk, [Pod.objects.get(name="bound").pk])
     theirs = a_seen_pod(a_pod("theirs").cpu(4), uid="u9", scheduler="other", node_name="n1", phase="Pending")
     seen(cluster, pods=[theirs])
-    # Without the last one 9 of 8 are asked for, without the first one too 6.
+    # Without the last one 9 of 8 are requested, without the first one too 6.
     states = dict(Pod.objects.values_list("name", "state"))
     assert states == {"bound": "binding", "first": "pending", "last": "pending", "theirs": "running"}
     assert Pod.objects.get(name="last").message == "n1 was filled by default/theirs before it was bound"

@@ -1,4 +1,4 @@
-"""A list shows as much of a long ISA as has room, in whole features; the node itself is told all of it."""
+"""A list shows as much of a long ISA string as fits, in whole features; the node page shows all of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsched.inventory.tiles import shortened
 from tests.builders import a_node
 from tests.scenes import a_cluster
 
-# 80 features of the kernel's kind: 9 + 80 x 7 = 569 characters.
+# 80 features like those of the kernel: 9 + 80 x 7 = 569 characters.
 LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))
 
 

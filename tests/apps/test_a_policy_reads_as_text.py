@@ -1,4 +1,4 @@
-"""The text of a policy is its SchedulingPolicy object: reading it gives the same policy."""
+"""The text of a policy is its SchedulingPolicy object: parsing it gives the same policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prepared query gives what the ORM gives, for other values too, by one text."""
+"""A prepared query returns the rows of the ORM query, with one SQL text for all values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_text_is_the_same_for_any_values() -> None:
         query(names=["it's-0"])
         query(names=["it's-0", "it's-1", "a%sb"])
     assert len(asked) == 2
-    if connection.vendor == "sqlite":  # elsewhere the values are shown in the text
+    if connection.vendor == "sqlite":  # other databases have the values in the text
         assert asked[0]["sql"].partition("json_each")[0] == asked[1]["sql"].partition("json_each")[0]
 
 
@@ -85,7 +85,7 @@ def test_an_update_sets_constants_values_and_what_the_row_has() -> None:
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
-    # Without them each of these reads all pods that a cluster ever had.
+    # Without the indexes each of these queries reads all pods that a cluster ever had.
     from hetsched.placement import pod_counts, queue, retry
     from hetsched.placement.actions import watch_events
 

@@ -1,4 +1,4 @@
-"""Clusters are added, imported and exported in the admin; everything else there is to read."""
+"""The admin adds, imports and exports clusters; everything else is read-only."""
 
 from __future__ import annotations
 

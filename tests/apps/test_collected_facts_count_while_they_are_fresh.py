@@ -1,6 +1,6 @@
-"""What collectors tell of nodes: counted while it is fresh, told when it is not, gone with its collector.
+"""Node facts of collectors: used while they are fresh, reported when they are stale, deleted with their collector.
 
-Faked here: the answers of the sources. A real Prometheus answers in tests/workers.
+Faked here: the responses of the sources. tests/workers has a real Prometheus.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster
     row = collector(cluster, "prometheus-load")
     told(row, Finding("n1", now(), usage={"cpu": 1500}))
     state = load_state(cluster.pk).state
-    assert state.stale() == ["n2"]  # it is to be measured, and is not
+    assert state.stale() == ["n2"]  # it should be measured, and is not
     assert state.reports[0].usage is not None
     assert state.reports[0].usage.source == "racks"
     failed(row)
@@ -245,7 +245,7 @@ def test_a_collector_is_asked_once_by_two_beats(cluster: Cluster) -> None:
     taken = []
 
     def another_beat(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if sql.startswith("UPDATE") and not taken:  # it has read that it is due, and is about to take it
+        if sql.startswith("UPDATE") and not taken:  # it has read the due row, and is about to claim it
             taken.append(True)
             Collector.objects.filter(pk=row.pk).update(due_at=at + timedelta(seconds=30))
         return execute(sql, params, many, context)

@@ -1,4 +1,4 @@
-"""A follower tells once in a while how many pods are in which state, and of new workloads nothing at all."""
+"""The informer publishes pod counts by state at intervals, and publishes nothing for new workloads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from tests.listener import Listener
 
-pytestmark = pytest.mark.django_db(transaction=True)  # what is owed is settled when a transaction ends
+pytestmark = pytest.mark.django_db(transaction=True)  # pending counts are published when a transaction ends
 
 
 @pytest.fixture
 def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
-    """Follow a cluster of one node of which pods are counted seldom: here, only when somebody asks."""
+    """Run an informer for a cluster of one node with rare pod counts: here, only on request."""
     ensure_builtins()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=cluster)
@@ -69,7 +69,7 @@ def test_whoever_looks_at_the_cluster_hears_of_it_with_the_counts(lease: Lease) 
     come(lease, "second")
     client.listen()
     assert client.document["counts"]["pending"] == 1
-    assert client.document == snapshot("cluster:live").data  # whoever comes now sees what others see
+    assert client.document == snapshot("cluster:live").data  # a new client sees the same document as the others
     count_up(lease.cluster_id, at_once=True)
     client.listen()
     assert client.document["counts"]["pending"] == 2

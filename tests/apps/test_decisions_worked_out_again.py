@@ -1,4 +1,4 @@
-"""A recorded decision can be worked out again: same state, same policy revision, same winner."""
+"""A recorded decision can be computed again: same state, same policy revision, same winner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit trail after somebody with the database changed it: each of the four ways is noticed, with its place."""
+"""Tampering with the audit trail in the database: each of the four ways is detected, with its position."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_two_entries_in_each_others_place(entries: list[AuditEntry]) -> None:
 
 
 def test_an_end_that_was_cut_off_with_its_seals(entries: list[AuditEntry]) -> None:
-    # What a log took down when it was sealed, outside the database.
+    # The head that a log outside the database recorded after the last seal.
     head = chain_state().head
     forged(f"DELETE FROM {TABLE} WHERE id IN ({entries[4].pk}, {entries[5].pk})")
     assert broken() == [(entries[4].pk, entries[5].pk)]

@@ -1,4 +1,4 @@
-"""What is agreed on is judged on empty nodes, so by the inventory and the policy alone; who breaks it later is told."""
+"""Golden placements are checked on empty nodes, so only inventory and policy matter; a broken one is reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_it_is_judged_on_nodes_with_nobody_on_them() -> None:
 
 
 def test_maintenance_breaks_nothing_that_was_agreed_on() -> None:
-    """A card in maintenance is back one day, as a cordoned node is; an unhealthy one is gone."""
+    """A GPU in maintenance will return, as a cordoned node will; an unhealthy one will not."""
     text = manifest(**{"oks/gpu-number": "1"})
     resting = a_cluster(a_node("n1").gpus(1, healthy=False, maintenance=True), name="resting")
     assert judged(resting, text, nodes=("n1",)) == ("kept", "n1")
@@ -117,7 +117,7 @@ def test_one_that_the_inventory_breaks_is_told_live_and_in_the_audit_and_so_is_i
     assert look_again() == {"kept": 1, "broken": 0, "unknown": 0}
     told = OutboxEvent.objects.filter(topic="goldens").count()
     look_again()
-    assert OutboxEvent.objects.filter(topic="goldens").count() == told  # nothing changed, so nothing is judged
+    assert OutboxEvent.objects.filter(topic="goldens").count() == told  # nothing changed, so nothing is checked
 
     a_cluster(riscv("vector", "rv64gc"), riscv("plain", "rv64gc"))
     assert look_again() == {"kept": 0, "broken": 1, "unknown": 0}
@@ -156,7 +156,7 @@ def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatc
     agreed(cluster, nodes=("n1",))
     GoldenPlacement.objects.update(judged_on="")
     look_again()
-    assert locked == [False, True, False, True]  # what holds locks finds what was read
+    assert locked == [False, True, False, True]  # code with locks uses the values that were read before
 
 
 def test_one_that_cannot_be_looked_at_keeps_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an agent tells while others have its node's facts settled stays: neither of them locks the other out."""
+"""Concurrent writes of agent messages and of other node facts keep both changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, mon
     usage = MachineUsage({"cpu": 500}, observed_at=rfc3339(now))
 
     def weighed(*arguments: Any, **named: Any) -> Any:
-        hear(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))  # another process does this
+        # a concurrent message in another process
+        hear(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))
         return real(*arguments, **named)
 
     monkeypatch.setattr(facts, "_weighed", weighed)
@@ -52,7 +53,8 @@ def test_what_a_collector_says_while_a_message_is_noted(cluster: Cluster, monkey
     real = agent_messages._sample
 
     def sample(*arguments: Any) -> Any:
-        said = NodeFacts.objects.get().claims  # a collector does this, once the row was read for the message
+        # a concurrent write of a collector, after the row was read for the message
+        said = NodeFacts.objects.get().claims
         NodeFacts.objects.update(claims={**said, "gpu": said["isa"]})
         return real(*arguments)
 

@@ -1,4 +1,4 @@
-"""Holds end when they are over, once, and leave nothing behind; nothing here needs a message to have arrived."""
+"""Holds expire once, and leave no rows behind, even without any message."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_one_that_is_claimed_waits_for_its_pods_not_for_its_end(cluster: Cluster
     row = held(cluster)
     submit(cluster, [a_pod("p").build()], actor=ALICE, hold=row.pk)
     claimed = Hold.objects.get()
-    # A minute was asked for; its submission has ten.
+    # The hold lasts a minute; its submission extends it to ten.
     assert claimed.expires_at - timezone.now() > timedelta(minutes=9)
     assert end_holds(cluster.pk) == 0
     over(row)
     assert end_holds(cluster.pk) == 1
     assert (Hold.objects.get().state, active()) == ("used", 0)
-    assert Workload.objects.get().state == "pending"  # it is decided like any other
+    assert Workload.objects.get().state == "pending"  # it is decided like any other pod
 
 
 def test_a_submission_that_is_refused_leaves_the_hold_as_it_was(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A cluster comes in whole or not at all, keeps what we placed, and goes out as it came."""
+"""An import replaces a whole cluster or nothing, keeps our placements, and an export equals the import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function that looks at the invariants sees each of them broken: it is the oracle of every crash test."""
+"""The invariant check detects a violation of each invariant: it is the oracle of every crash test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """One pod holds a card and half of another's, and two CPUs of a zone; a second one waits."""
+    """One pod holds a GPU, half of another and two CPUs of a zone; a second pod is pending."""
     zoned = a_node("n1").gpus(2).zone("node-0", "0-3").kubelet("none", reserved="3")
     fleet = a_cluster(zoned, a_node("n2").arch("arm64", "armv8.2-a"))
     submitted(fleet, a_pod("holds").gpu(1).isa("x86-64-v1"), owner="ci", idempotency_key="k", body_hash="h")
@@ -78,7 +78,7 @@ def _granted(grant: ZoneGrant, policy: str) -> None:
 
 
 def _zone_overbooked() -> None:
-    _granted(ZoneGrant("node-0", None, 3001), "none")  # 4 CPUs less the reserved one
+    _granted(ZoneGrant("node-0", None, 3001), "none")  # 4 CPUs minus the reserved one
 
 
 def _memory_of_a_zone_overbooked() -> None:
@@ -247,7 +247,7 @@ def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callab
 
 
 def test_a_zone_that_online_workloads_took_back_is_no_broken_invariant(cluster: Cluster) -> None:
-    # 2 CPUs are granted and 1 is left: the pod is at risk, and nothing was given out twice.
+    # 2 CPUs are allocated and 1 remains: the pod is at risk, but nothing was allocated twice.
     node = Node.objects.get(name="n1")
     lent = tuple(msgspec.structs.replace(zone, offline_capacity_millis=1000) for zone in node.report.numa.zones)
     node.report = msgspec.structs.replace(node.report, numa=msgspec.structs.replace(node.report.numa, zones=lent))

@@ -1,4 +1,4 @@
-"""Only the ways of the table lead from state to state, in Python and in the database itself."""
+"""Only the transitions of the table are possible between states, in Python and in the database itself."""
 
 from __future__ import annotations
 

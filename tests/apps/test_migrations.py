@@ -1,4 +1,4 @@
-"""Migrations say what the models say."""
+"""Migrations match the models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are ready and not ready in turns: whoever is there stays, and each change is one write."""
+"""Nodes whose Ready condition flaps: their pods stay, and each change is one write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES, FLAPPING, TURNS, PODS = 10, 2, 10, 30
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a live cluster of ten nodes of 8 CPUs, where thirty pods run."""
+    """Return a live cluster of ten nodes of 8 CPUs with thirty running pods."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)

@@ -1,4 +1,4 @@
-"""Events are sent after the commit, once each if all goes well, and by a sweep if it does not."""
+"""Events are sent after the commit, normally once each, and by a sweep after a failure."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_only_events_that_were_sent_long_ago_are_pruned() -> None:
 
 
 def _refuses(monkeypatch: pytest.MonkeyPatch, topic: str) -> list[str]:
-    """Have the layer refuse whatever holds an event of one topic; return the topics that it took."""
+    """Make the channel layer reject messages with an event of one topic; return the topics that it accepted."""
     taken: list[str] = []
     send = publishing._send
 

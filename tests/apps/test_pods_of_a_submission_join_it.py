@@ -1,4 +1,4 @@
-"""A workload of a live cluster is as far as its objects and the pods that came of them, and waits for those to come."""
+"""The state of a live cluster's workload follows its objects and their pods, including pods still to be created."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def workload(cluster: Cluster) -> Workload:
-    """Return a submitted Deployment of two pods, created there."""
+    """Return a submitted Deployment of two pods, created in the cluster."""
     pods = parse_workload([("m", WEB.encode())]).pending
     accepted = submit_there(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
     (one,) = claim(cluster.pk, 10)
@@ -52,7 +52,7 @@ def workload(cluster: Cluster) -> Workload:
 
 
 def comes(cluster: Cluster, workload: Workload, name: str, **more: Any) -> None:
-    """Show a pod of the Deployment, by way of a ReplicaSet."""
+    """Add a pod of the Deployment, owned by a ReplicaSet."""
     maker = f"ReplicaSet/{workload.objects_there.get().wanted.name}-5d9c"
     spec = a_pod(name).having(
         uid=name, controller=maker, node_name=more.get("node_name", ""), labels={"hetsched.io/workload": workload.pk}
@@ -70,13 +70,13 @@ def state(workload: Workload) -> str:
 def test_it_is_pending_until_all_its_pods_came(cluster: Cluster, workload: Workload) -> None:
     assert (workload.pod_count, state(workload)) == (2, "pending")
     comes(cluster, workload, "a")
-    comes(cluster, workload, "a", ended="failed", phase="Failed")  # by somebody's hand, before it had a node
+    comes(cluster, workload, "a", ended="failed", phase="Failed")  # deleted by a user before it had a node
     assert state(workload) == "pending"
     comes(cluster, workload, "b")
     assert (Workload.objects.count(), Pod.objects.filter(workload=workload).count()) == (1, 2)
     comes(cluster, workload, "b", ended="succeeded", phase="Succeeded")
     assert state(workload) == "cancelled"
-    comes(cluster, workload, "c")  # one more than was asked for, made for the first
+    comes(cluster, workload, "c")  # one more than requested, created for the first one
     assert Workload.objects.get(pk=workload.pk).pod_count == 3
 
 

@@ -1,4 +1,4 @@
-"""A policy is drafted, activated with a reason, and rolled back; nothing wrong ever becomes a revision."""
+"""A policy is drafted, activated with a reason, and rolled back; an invalid one never becomes a revision."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_release_leaves_a_built_in_alone_that_people_changed(monkeypatch: pyte
     assert _states("spread") == {1: "retired", 2: "active", 3: "draft"}
 
 
-# -- which policy a pod gets ----------------------------------------------------------------------------------------
+# -- selection of a pod's policy --------------------------------------------------------------------------------------
 
 
 def test_the_first_rule_found_chooses() -> None:

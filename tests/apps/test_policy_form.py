@@ -1,4 +1,4 @@
-"""The admin's policy form comes from the plugins' declarations, saves drafts, and refuses wrong weights clearly."""
+"""The admin's policy form is built from the plugins' declarations, saves drafts, and rejects invalid weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Scratch:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Drop one more plugin file where plugins are found."""
+    """Add a plugin file to the plugin path."""
     (tmp_path / "scratch_plugin.py").write_text(SCRATCH)
     monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
     yield
@@ -66,7 +66,7 @@ def browser(client: Client, settings: Any) -> Client:
 
 
 def _filled(spec: PolicySpec | None, **changes: Any) -> dict[str, Any]:
-    """Return what a browser would send for an untouched form, with changes; None leaves a field out."""
+    """Return the data that a browser would send for an untouched form, with changes; None leaves a field out."""
     form = PolicyForm(load_registry(), spec=spec)
     sent = {}
     for bound in form:

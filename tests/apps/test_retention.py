@@ -1,4 +1,4 @@
-"""What ended long ago is forgotten, and nothing that still matters with it."""
+"""Objects that ended long ago are deleted, and nothing that is still needed with them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_was_forgotten_while_a_copy_caught_up_makes_it_fold_anew(monkeypatc
     copy = warm(cluster.pk)
     with copy.held() as kept:
         release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
-        revision = Cluster.objects.get().revision  # the copy has read this much when the row goes
+        revision = Cluster.objects.get().revision  # the cache has read this revision when the row is deleted
         Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
         _forget(cluster)
         assert not copy._catch_up(kept, revision)

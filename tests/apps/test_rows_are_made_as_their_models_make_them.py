@@ -1,4 +1,4 @@
-"""A row that is made without asking its model is the row that the model would have made."""
+"""A row that is created without its model equals the row that the model creates."""
 
 from __future__ import annotations
 

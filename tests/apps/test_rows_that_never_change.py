@@ -1,4 +1,4 @@
-"""Audit entries, decisions and policy content are written once, whatever tries to change them."""
+"""Audit entries, decisions and policy content cannot be changed after they are written."""
 
 from __future__ import annotations
 

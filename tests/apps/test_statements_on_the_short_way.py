@@ -1,4 +1,4 @@
-"""A statement on the short way does what Django's cursor would do with it."""
+"""A statement on the fast path has the same effect as with Django's cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is changed by hand in the admin stands in the audit trail, with who did it; the rest can only be read."""
+"""Every change in the admin is in the audit trail with its user; everything else is read-only."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_every_page_that_is_not_only_read_is_tried(root: User) -> None:
     }
     assert written == {model for model, _ in WRITES.values()}
     edited = {model for model in written if isinstance(admin.site._registry[model], AuditedAdmin)}
-    assert edited == {User, Group}  # all others have actions of the product write
+    assert edited == {User, Group}  # actions of the product write all others
 
 
 def test_what_was_and_what_is_are_told(browser: Client) -> None:

@@ -1,4 +1,4 @@
-"""Entries of the audit trail are sealed some hundred at a time; what was changed since is noticed."""
+"""Audit entries are sealed in batches of some hundred; later changes are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sealed() -> int:
 
 
 def forged(statement: str) -> None:
-    """Change what the trigger would refuse, as the database's owner may."""
+    """Make a change that the trigger would reject, as the database's owner can."""
     with connection.cursor() as cursor:
         cursor.execute("DROP TRIGGER journal_auditentry_append_only" + (
             "" if connection.vendor == "sqlite" else " ON journal_auditentry"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""`hetsched audit verify` reads the whole trail: exit 0 where it is what was sealed, 1 where it is not."""
+"""`hetsched audit verify` reads the whole audit trail: exit code 0 if it matches its seals, 1 if it does not."""
 
 from __future__ import annotations
 

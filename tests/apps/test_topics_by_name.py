@@ -1,4 +1,4 @@
-"""Clients name topics as the contract does; a node's short name is found sensibly."""
+"""Clients name topics as the contract does; a node's short name is resolved."""
 
 from __future__ import annotations
 

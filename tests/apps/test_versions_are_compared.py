@@ -1,4 +1,4 @@
-"""The difference of two versions is told in words of policies: added, taken out, moved, weights, parameters."""
+"""The difference between two versions in terms of policies: added, removed and moved plugins, weights, parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_versions_that_say_the_same_differ_in_nothing() -> None:
 
 
 def test_only_what_has_to_move_is_told_as_moved() -> None:
-    # Of 1 2 3 4 in the new order 2 3 1 4 the longest run that keeps its order is 2 3 4: only 1 moved.
+    # Of 1 2 3 4 in the new order 2 3 1 4 the longest increasing subsequence is 2 3 4: only 1 moved.
     found = diff(spec("taints", "volumes", "devices", "quota"), spec("volumes", "devices", "taints", "quota"))
     (change,) = found.plugins
     assert (change.plugin, change.change, change.moved) == ("taints", "changed", True)

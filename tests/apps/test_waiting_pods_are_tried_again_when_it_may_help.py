@@ -1,4 +1,4 @@
-"""A waiting pod goes back to the queue after what may help it, not after anything else, and never because of luck."""
+"""A pending pod is requeued by the events that it registered, by no other event, and independent of timing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 
 def refused(cluster: Cluster, *events: Event, verdict: Verdict = Verdict.NOT_NOW) -> None:
-    """Decide that what is due fits nowhere, and waits for these."""
+    """Reject all due pods with these registered events."""
     waits = (WaitsFor("test", events, "it"),)
     results = [Result(pod, verdict, "no", "hetsched", 1, waits_for=waits) for pod in waiting(cluster.pk, None)]
     recorded(cluster, results)
@@ -83,7 +83,8 @@ def test_what_happens_while_it_is_decided_is_not_missed() -> None:
         for pod in waiting(cluster.pk, None)
     ]
     assert running.workload is not None
-    cancel(running.workload, actor=ALICE, reason="test")  # after the state that was decided on, before it is written
+    # after the state that the decision used, before the decision is written
+    cancel(running.workload, actor=ALICE, reason="test")
     epoch = Cluster.objects.get().leader_epoch
     record(cluster.pk, results, revision=revision, epoch=epoch, snapshot="digest")
     assert queued() == ["leave"]

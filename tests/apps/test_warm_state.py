@@ -1,4 +1,4 @@
-"""A warm state is the same as one folded anew, whatever happened in between."""
+"""The scheduler cache equals a rebuilt state after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 40
 
 
 def _columns(state: ClusterState) -> dict[str, np.ndarray]:
-    """Return every field by name, resources by theirs: a state may know resources that no node has."""
+    """Return every field by name, resources by their own names: a state may have resources that no node has."""
     known = {f"load {name}": state.columns.field(name) for name in state.columns.layout.load if name != "requested"}
     requested = state.columns.field("requested")
     return known | {f"requested {name}": requested[row] for name, row in state.resources.index.items()}

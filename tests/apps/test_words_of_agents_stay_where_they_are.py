@@ -1,4 +1,4 @@
-"""What agents told stays while an API server says its part anew; another machine of a name begins anew."""
+"""Reports of agents stay when the informer lists again; another machine with the same name starts without them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def node() -> Node:
 
 @pytest.fixture
 def cluster(settings: Any) -> Cluster:
-    """Return a live cluster with the node n1, followed under epoch 1."""
+    """Return a live cluster with the node n1, with an informer under epoch 1."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
@@ -85,7 +85,7 @@ def test_use_comes_in_batches_and_changes_no_facts(cluster: Cluster) -> None:
 
 
 def holding(cluster: Cluster, cpus: str) -> Reservation:
-    """Have a pod hold CPUs of n1 for itself."""
+    """Reserve exclusive CPUs of n1 for a pod."""
     workload = submitted(cluster, a_pod("p"))
     (result,) = placing(cluster, "n1")
     grant = Allocation(zones=(ZoneGrant("node-0", cpus, 2000, 0),), cpu_policy="exclusive")
@@ -105,7 +105,7 @@ def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Clust
     held.refresh_from_db()
     assert held.active
     assert [violation for violation in check_invariants() if violation.id == "I5"] == []
-    # What its agent told of the old one does not hold for it.
+    # The agent's reports about the old machine do not apply to it.
     assert told(cluster, 2, None) is True
 
 
@@ -123,7 +123,7 @@ def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Clu
 
 def test_totals_follow_what_counts(cluster: Cluster) -> None:
     told(cluster, 1, msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-5", 16384),), memory_mib=16384))
-    assert Cluster.objects.get().capacity["cpu"] == 6000  # 8 by the kubelet, 6 by the machine
+    assert Cluster.objects.get().capacity["cpu"] == 6000  # 8 from the kubelet, 6 from the machine
     assert check_invariants() == []
 
 
@@ -143,7 +143,7 @@ def test_an_amount_that_discovery_wrote_is_weighed_before_it_is_written_anew(clu
         told(cluster, sequence, None, usage=use)
         return [one.told for one in NodeFacts.objects.get().quarantined]
 
-    told(cluster, 1)  # nothing is measured by the first report
+    told(cluster, 1)  # the first report has no measurements
     assert says(2, 1000) == []
     assert node().report.allocatable["hetsched.io/network-mbps"] == 1000
     seen(cluster, nodes=[stated(allocatable={**amounts, "hetsched.io/network-mbps": 1000})])

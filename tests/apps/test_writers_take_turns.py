@@ -1,4 +1,4 @@
-"""Writers of a process queue for SQLite's one writer in the order in which they came; processes wait for each other."""
+"""Threads of a process queue for SQLite's write lock in order of arrival; processes wait for each other."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_whoever_has_the_turn_does_not_wait_for_itself() -> None:
 
 def test_processes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = tmp_path / "ledger"
-    assert write_lock._lock(str(database)) is None  # there is nothing to write to yet
+    assert write_lock._lock(str(database)) is None  # there is no database yet
     database.touch()
     got = threading.Event()
 

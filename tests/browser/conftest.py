@@ -1,8 +1,8 @@
-"""A real control plane in processes of its own, and Chromium in front of it.
+"""A real control plane in its own processes, and Chromium as its client.
 
-Rule: the plane is started once; it has the demo cluster without its stream, so nothing moves unless a test makes it.
-Each test gets a browser of its own that is logged in, and fails if a page broke its content policy or wrote an error.
-Checked here: what scripts do. Not tested here: what pages say (`tests/pages`), how they look.
+The plane is started once; it has the demo cluster without its stream, so nothing changes unless a test changes it. Each
+test gets its own logged-in browser, and fails if a page violated its content security policy or logged an error.
+Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`), their look.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 class Console:
-    """Where the running console is, and how tests change what it shows."""
+    """The address of the running console, and helpers that change its content."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -38,13 +38,13 @@ class Console:
         self.session: Any = None
 
     def log_in(self, page: Page) -> None:
-        """Log in through the form; later tabs take the session over."""
+        """Log in through the form; later tabs share the session."""
         page.goto(f"{self.url}/login/")
         page.fill("#id_username", self.admin["username"])
         page.fill("#id_password", self.admin["password"])
         page.click("main button[type=submit]")
         page.wait_for_url(f"{self.url}/")
-        page.evaluate("localStorage.setItem('tour', 'closed')")  # it would stand over what tests click
+        page.evaluate("localStorage.setItem('tour', 'closed')")  # it would cover elements that tests click
         self.session = page.context.storage_state()
 
     def run(self, code: str) -> None:
@@ -60,7 +60,7 @@ def console() -> Iterator[Console]:
 
 @pytest.fixture
 def browser() -> Iterator[Browser]:
-    # Started anew for each test: between tests no event loop may run in this thread.
+    # Started again for each test: between tests no event loop may run in this thread.
     with sync_playwright() as playwright:
         program = parts.require("chromium")
         browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
@@ -69,14 +69,14 @@ def browser() -> Iterator[Browser]:
 
 
 def manifest_of(name: str, **pod: Any) -> dict[str, Any]:
-    """Return the manifest of a pod of 100m CPU."""
+    """Return the manifest of a pod that requests 100m CPU."""
     resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
     spec = {"containers": [{"name": "main", "image": "example/image", "resources": resources}], **pod}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 def ask(page: Page, address: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask REST to make something, as a program in this browser would; return what it made."""
+    """Send a POST request as a script in this browser would; return the created document."""
     answer: dict[str, Any] = page.evaluate(
         """async ([address, body]) => {
             const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
@@ -90,7 +90,7 @@ def ask(page: Page, address: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Visitor:
-    """One logged-in browser tab; `expected` holds parts of console errors that the test provokes."""
+    """One logged-in browser tab; `expected` holds parts of the console errors that the test provokes."""
 
     def __init__(self, page: Page, console: Console) -> None:
         self.page = page
@@ -113,11 +113,11 @@ class Visitor:
         return self.page
 
     def submit(self, name: str, *, cluster: str = "demo", **pod: Any) -> None:
-        """Submit a pod of 100m CPU as a program in this browser would."""
+        """Submit a pod of 100m CPU as a script in this browser would."""
         ask(self.page, "workloads/", {"cluster": cluster, "manifest": manifest_of(name, **pod)})
 
     def decision_of(self, pod: str) -> str:
-        """Wait for the decision about a pod and return its page's address."""
+        """Wait for the decision of a pod and return its page's address."""
         found: list[dict[str, Any]] = []
 
         def decided() -> bool:
@@ -132,7 +132,7 @@ class Visitor:
 
 @pytest.fixture
 def visit(browser: Browser, console: Console) -> Iterator[Callable[..., Visitor]]:
-    """Return a maker of logged-in tabs of 1440 x 900; further arguments go to the browser context."""
+    """Return a factory of logged-in tabs of 1440 x 900; further arguments go to the browser context."""
     visitors: list[Visitor] = []
 
     def make(**options: Any) -> Visitor:

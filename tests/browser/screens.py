@@ -71,7 +71,7 @@ print(json.dumps({
 def addresses(console: Console, page: Page) -> dict[str, str]:
     """Return the address of every screen by its name; the console must have decided about workloads.
 
-    `page` is logged in, and keeps room for somebody, so that there is a hold.
+    `page` is logged in, and keeps reserved for somebody, so that there is a hold.
     """
     ids = json.loads(console.plane.run("-m", "django", "shell", "-c", _IDS).splitlines()[-1])
     wish = {"cluster": "demo", "manifest": manifest_of("release"), "seconds": 3600, "note": "release 17"}

@@ -1,4 +1,4 @@
-"""Faked here: the broker, the channel layer and every outbound door. Checked: that nothing sent breaks the server."""
+"""Faked here: the broker, the channel layer and every outbound call. Checked: that no input breaks the server."""
 
 from tests.api.conftest import (  # noqa: F401 - fixtures
     api,

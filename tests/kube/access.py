@@ -1,4 +1,4 @@
-"""hetsched's own account on the test control plane, with what `deploy/access` grants it."""
+"""hetsched's own service account on the test control plane, with the permissions of `deploy/access`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def objects() -> list[dict[str, Any]]:
 
 
 def rules_of(name: str) -> list[dict[str, Any]]:
-    """Return the rules of a shipped role, of the whole cluster or of one namespace."""
+    """Return the rules of a shipped Role or ClusterRole."""
     roles = [one for one in objects() if one["kind"] in ("ClusterRole", "Role")]
     (found,) = [one for one in roles if one["metadata"]["name"] == name]
     rules: list[dict[str, Any]] = found["rules"]
@@ -54,9 +54,9 @@ def rules_of(name: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def granted(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Apply the folder for the time of the block and give the kubeconfig of hetsched's account.
+    """Apply the folder for the duration of the block and yield the kubeconfig of hetsched's account.
 
-    A namespace stays, because nothing here takes what is in one away.
+    The namespace stays, because no controller here deletes its content.
     """
     if NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -73,14 +73,14 @@ def granted(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 
 
 def as_account(plane: ControlPlane, name: str) -> dict[str, Any]:
-    """Return the kubeconfig of an account of our namespace."""
+    """Return the kubeconfig of an account of hetsched's namespace."""
     path = f"{_COLLECTIONS['ServiceAccount']}/{name}/token"
     token = plane.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
     return {**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": token}}]}
 
 
 def wait_until_guarded(plane: ControlPlane, *, guarded: bool) -> None:
-    """Return once the API server has, or has not, taken the guard in: it does so a moment after it was told."""
+    """Wait until the API server enforces, or no longer enforces, the admission policy: a change takes a moment."""
     admin = Api(from_kubeconfig(plane.kubeconfig()))
     until = time.monotonic() + _EFFECTIVE_SECONDS
     while forges(admin) is guarded:
@@ -89,7 +89,7 @@ def wait_until_guarded(plane: ControlPlane, *, guarded: bool) -> None:
 
 
 def forges(api: Api) -> bool:
-    """Tell whether a caller may create, without effect, a pod that says what it was given."""
+    """Return whether a caller may create, as a dry run, a pod with an allocation annotation."""
     pod = {
         "metadata": {"name": "forged", "annotations": {"hetsched.io/allocation": "{}"}},
         "spec": {"containers": [{"name": "main", "image": "busybox"}]},

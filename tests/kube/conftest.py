@@ -1,7 +1,7 @@
-"""Real here: etcd and kube-apiserver, one for all tests of a run; each test cleans up what it made.
+"""Real here: etcd and kube-apiserver, one for all tests of a run; each test deletes the objects that it created.
 
-Not here: kubelets and controllers. Nodes are objects that tests create; pods run because a test says so, or under
-`kubelet.Kubelet`.
+Not here: kubelets and controllers. Nodes are objects that tests create; pods run when a test sets their status, or
+under `kubelet.Kubelet`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def api(plane: ControlPlane) -> Api:
-    """Return an administrator's calls to an API server without nodes and pods."""
+    """Return an administrator's API client, after deleting all nodes and pods."""
     for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
         plane.call("DELETE", path)
     return Api(from_kubeconfig(plane.kubeconfig()))
@@ -40,7 +40,7 @@ def api(plane: ControlPlane) -> Api:
 
 @pytest.fixture(autouse=True)
 def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | str, str]]:
-    """Note wake-ups instead of sending them, and keep live messages in this process."""
+    """Record wake-ups instead of sending them, and keep live messages in this process."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     sent: list[tuple[int | str, str]] = []
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: sent.append((row_id, task)))
@@ -49,7 +49,7 @@ def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | st
 
 @pytest.fixture
 def cluster(db: None) -> Cluster:
-    """Return a live cluster that nobody follows yet."""
+    """Return a live cluster without an informer."""
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made)
@@ -58,7 +58,7 @@ def cluster(db: None) -> Cluster:
 
 @pytest.fixture
 def foreign(plane: ControlPlane, api: Api) -> Iterator[None]:
-    """Run the real kube-scheduler beside us."""
+    """Run the real kube-scheduler in addition to hetsched."""
     program = find("kube-scheduler")
     if program is None:
         pytest.skip("kube-scheduler is not there")

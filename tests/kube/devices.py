@@ -1,4 +1,4 @@
-"""Devices on a real API server: slices as drivers publish them, classes, and claims as their controller makes them."""
+"""Devices on a real API server: slices as drivers publish them, classes, and claims as the controller creates them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def exactly(name: str, *selectors: str, **more: Any) -> dict[str, Any]:
 
 
 def using(*claims: str) -> list[dict[str, Any]]:
-    """Return what a pod says of its claims."""
+    """Return the `resourceClaims` of a pod."""
     return [{"name": claim, "resourceClaimName": claim} for claim in claims]
 
 
@@ -55,13 +55,13 @@ def claim_of(api: Api, name: str) -> dict[str, Any]:
 
 
 def given(api: Api, name: str) -> list[str]:
-    """Return the devices of a claim as `pool/device`."""
+    """Return the allocated devices of a claim as `pool/device`."""
     allocation = claim_of(api, name).get("status", {}).get("allocation", {"devices": {"results": []}})
     return sorted(f"{one['pool']}/{one['device']}" for one in allocation["devices"]["results"])
 
 
 def clear(api: Api) -> None:
-    """Take away everything about devices, claims that are in use too."""
+    """Delete all device objects, including claims in use."""
     for path in ("/api/v1/nodes", f"{PODS.path(namespace='default')}"):
         api.send("DELETE", path, query={"gracePeriodSeconds": "0"})
     for claim in json.loads(api.get(RESOURCE_CLAIMS.path(namespace="default")))["items"]:

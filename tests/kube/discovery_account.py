@@ -1,4 +1,4 @@
-"""The account of discovery on the test control plane, with what `deploy/discovery` grants and forbids it."""
+"""The service account of discovery on the test control plane, with `deploy/discovery` applied."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _EFFECTIVE_SECONDS = 30
 
 
 def objects() -> list[dict[str, Any]]:
-    """Return every object of the folder, the guard first."""
+    """Return every object of the folder, the admission policy first."""
     files = sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.name != "guard.yaml", path.name))
     return [one for path in files for one in yaml.safe_load_all(path.read_text())]
 
 
 def written_kinds() -> list[dict[str, Any]]:
-    """Return the definitions of the kinds of objects that it writes."""
+    """Return the CRDs of the objects that discovery writes."""
     plurals = {TOPOLOGIES.plural: TOPOLOGIES.group, NODE_GPUS.plural: NODE_GPUS.group}
     specs = [*kinds.ours(), *kinds.theirs()]
     return [one for one in specs if plurals.get(one["spec"]["names"]["plural"]) == one["spec"]["group"]]
 
 
 def rules_of(kind: str) -> list[dict[str, Any]]:
-    """Return the rules of the one role of a kind."""
+    """Return the rules of the only role of a kind."""
     (found,) = [one for one in objects() if one["kind"] == kind]
     rules: list[dict[str, Any]] = found["rules"]
     return rules
@@ -46,7 +46,7 @@ def rules_of(kind: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Apply the folder for the time of the block, in force, and give the kubeconfig of the account."""
+    """Apply the folder for the duration of the block, wait until it is in force, and yield the account's kubeconfig."""
     if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
     shipped = objects()
@@ -62,7 +62,7 @@ def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 
 
 def _wait_until_guarded(plane: ControlPlane, api: Api) -> None:
-    """Return once rights and guard are in force: the API server takes both in a moment after it was told."""
+    """Wait until permissions and admission policy are in force: changes take a moment."""
     make_node(Api(from_kubeconfig(plane.kubeconfig())), "probed")
     until = time.monotonic() + _EFFECTIVE_SECONDS
     while not _tried(api):
@@ -75,6 +75,6 @@ def _tried(api: Api) -> bool:
     try:
         return is_guarded(api, "probed")
     except ApiFailure as failure:
-        if failure.status == 403:  # its role does not count yet
+        if failure.status == 403:  # its role is not in force yet
             return False
         raise

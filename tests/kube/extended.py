@@ -1,4 +1,4 @@
-"""A real kube-scheduler that asks the extender, as `deploy/extender` configures it."""
+"""A real kube-scheduler that calls the extender, as `deploy/extender` configures it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NAME = "kube-extended"
 
 
 def certificates(folder: Path) -> Path:
-    """Return a folder with a server pair of loopback and a client pair called `kube-scheduler`."""
+    """Return a folder with a server certificate for loopback and a client certificate named `kube-scheduler`."""
     make_pairs(folder, hosts=["127.0.0.1", "localhost"], client="kube-scheduler", days=1)
     return folder
 
 
 @contextmanager
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Grant what is shipped for the time of the block and give the kubeconfig of its account."""
+    """Apply the shipped permissions for the duration of the block and yield the kubeconfig of the account."""
     collections = {
         "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
         "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
@@ -51,7 +51,7 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 def kube_scheduler(
     plane: ControlPlane, folder: Path, port: int, *, identity: dict[str, Any] | None = None, **extender: Any
 ) -> Iterator[Path]:
-    """Run it with the shipped configuration on this machine, as the administrator or an account; gives its log."""
+    """Run kube-scheduler with the shipped configuration, as the administrator or an account; yield its log."""
     kubeconfig = folder / "kube-scheduler.kubeconfig"
     kubeconfig.write_text(json.dumps(identity or plane.kubeconfig()))
     config = yaml.safe_load(SHIPPED.read_text())

@@ -1,4 +1,4 @@
-"""Faults between the product and a real API server: a link that is cut or falls silent, a server that is killed."""
+"""Faults between the product and a real API server: a link that is cut or silent, a server that is killed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Link(link.Link):
         self._kubeconfig = plane.kubeconfig()
 
     def api(self) -> Api:
-        """Return an administrator's calls over this link."""
+        """Return an administrator's API client over this link."""
         (cluster,) = self._kubeconfig["clusters"]
         cluster["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
         return Api(from_kubeconfig(self._kubeconfig))
 
 
 def kill_api_server(plane: ControlPlane) -> None:
-    """End the API server at once and start it again on the same store, without what it remembered of history."""
+    """Kill the API server and start it again on the same store, without its watch history."""
     position, server = next(
         (position, process)
         for position, process in enumerate(plane._processes)
@@ -47,9 +47,9 @@ def kill_api_server(plane: ControlPlane) -> None:
 
 @contextmanager
 def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
-    """Answer calls whose path ends with `to` by what `say` returns or raises, given the real call; yield the times.
+    """Replace responses to calls whose path ends with `to` by the result of `say`; yield the times.
 
-    Dry runs go through.
+    `say` gets the real call. Dry runs are unchanged.
     """
     real, calls = api.send, []
 

@@ -1,6 +1,6 @@
-"""Custom kinds on the test control plane: ours as `deploy/crds` has them, and stand-ins for those of others.
+"""CRDs on the test control plane: those of `deploy/crds`, and stand-ins for third-party ones.
 
-A stand-in takes any content: what those kinds mean is checked where their objects are read.
+A stand-in accepts any content: the tests of the readers check the meaning of these kinds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ESTABLISHED_SECONDS = 30
 
 
 def ours() -> list[dict[str, Any]]:
-    """Return the definitions that are shipped."""
+    """Return the shipped CRDs."""
     return [yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))]
 
 
 def theirs() -> list[dict[str, Any]]:
-    """Return stand-ins for the kinds of others that are followed where they are installed."""
+    """Return stand-ins for the third-party kinds that are watched if they are installed."""
     return [
         _anything(TOPOLOGIES, "Cluster"), _anything(CRANE_TOPOLOGIES, "Cluster"), _anything(POD_GROUPS, "Namespaced"),
         _anything(QUOTAS, "Namespaced"),
@@ -46,7 +46,7 @@ def _anything(resource: Resource, scope: str) -> dict[str, Any]:
     }
     names = {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()}
     name = f"{resource.plural}.{resource.group}"
-    # The API server wants to be told that such a name of its own community was approved.
+    # The API server requires an approval annotation for names of the Kubernetes community.
     approved = {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"}
     return {
         "metadata": {"name": name, "annotations": approved},
@@ -56,9 +56,9 @@ def _anything(resource: Resource, scope: str) -> dict[str, Any]:
 
 @contextmanager
 def installed(plane: ControlPlane, definitions: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Have kinds served inside the block; afterwards they and their objects are gone.
+    """Install CRDs for the duration of the block; then delete them and their objects.
 
-    Gives the definitions as the API server has them, established and answering.
+    Yields the CRDs as the API server returns them, established and served.
     """
     names = [definition["metadata"]["name"] for definition in definitions]
     try:
@@ -83,7 +83,7 @@ def _is_established(found: dict[str, Any]) -> bool:
 
 
 def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
-    """Wait for the storage behind an established kind: for a moment it answers 404, or 429 after a deletion."""
+    """Wait for the storage of an established kind: for a moment it responds 404, or 429 after a deletion."""
     spec = definition["spec"]
     version = next(one["name"] for one in spec["versions"] if one["served"])
     until = time.monotonic() + _ESTABLISHED_SECONDS
@@ -99,7 +99,7 @@ def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
 
 
 def _when(plane: ControlPlane, name: str, holds: Any) -> dict[str, Any]:
-    """Return a definition once something holds of it; an absent one is empty."""
+    """Return a CRD once a condition holds for it; an absent one is empty."""
     until = time.monotonic() + _ESTABLISHED_SECONDS
     while True:
         try:

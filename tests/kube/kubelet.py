@@ -1,15 +1,14 @@
-"""A kubelet for every node of a test control plane: nodes stay alive, bound pods run, end, or are refused by rule.
+"""A kubelet for every node of a test control plane: nodes stay alive; bound pods run, end, or are rejected by rule.
 
-Problem: an API server without kubelets binds pods to nodes where nothing ever happens.
-Rule: one watch of nodes and one of pods for the whole fleet; status is patched raw, as kubelets do it, with the uid as
-its condition, by a few threads. What a pod comes to is asked of the rule once, when it is first seen on a node. A bound
-pod that is being deleted is let go at once. Nodes get a Ready condition when they come and their Lease every
-`beat_seconds`.
+An API server without kubelets binds pods to nodes, but no pod ever runs. This module uses one watch of nodes and one of
+pods for the whole fleet; a few threads patch status as kubelets do, with the UID as a precondition. The rule is called
+once for each pod, when the pod is first seen on a node. A bound pod that is being deleted is removed immediately. New
+nodes get a Ready condition, and every node gets its Lease every `beat_seconds`.
 
-    with Kubelet(api) as kubelet:                                   # everything runs, for ever
-    with Kubelet(api, lambda pod: ends(seconds=1)):                 # everything succeeds after a second
+    with Kubelet(api) as kubelet:                                   # all pods run for ever
+    with Kubelet(api, lambda pod: ends(seconds=1)):                 # all pods succeed after a second
     with Kubelet(api, lambda pod: refuses("TopologyAffinityError") if pod.node == "n1" else RUNS) as kubelet:
-        kubelet.refused                                             # [(pod, node)…] in the order they came
+        kubelet.refused                                             # [(pod, node)…] in order of arrival
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TICK_SECONDS = 0.05
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What a pod comes to: it runs for `seconds` (None: for ever) unless it is refused or its containers wait."""
+    """The result of a pod: it runs for `seconds` (None: for ever) unless it is rejected or its containers wait."""
 
     phase: str = "Running"
     reason: str = ""
@@ -50,18 +49,18 @@ RUNS = Fate()
 
 
 def ends(exit_code: int = 0, *, reason: str = "", seconds: float = 0.0) -> Fate:
-    """Return the fate of a pod whose containers run and end with this code; `reason` is theirs."""
+    """Return the result of a pod whose containers run and end with this code; `reason` is theirs."""
     phase = "Failed" if exit_code else "Succeeded"
     return Fate(phase, reason or ("Error" if exit_code else "Completed"), exit_code=exit_code, seconds=seconds)
 
 
 def refuses(reason: str, message: str = "") -> Fate:
-    """Return the fate of a pod that the kubelet does not admit."""
+    """Return the result of a pod that the kubelet does not admit."""
     return Fate("Failed", reason, message)
 
 
 def waits(reason: str, message: str = "") -> Fate:
-    """Return the fate of a pod whose containers cannot be started, as with ImagePullBackOff."""
+    """Return the result of a pod whose containers cannot be started, as with ImagePullBackOff."""
     return Fate("Pending", reason, message, waiting=True)
 
 
@@ -98,7 +97,7 @@ _pod = msgspec.json.Decoder(_Pod)
 
 
 class BoundPod(msgspec.Struct, frozen=True):
-    """A pod on its node, as a rule sees it."""
+    """A pod on its node, as passed to a rule."""
 
     namespace: str
     name: str
@@ -120,14 +119,14 @@ class Kubelet:
         self, api: Api, rule: Callable[[BoundPod], Fate] = lambda _: RUNS, *, beat_seconds: float = 10.0
     ) -> None:
         self.rule = rule
-        self.started: list[tuple[str, str]] = []  # (pod, node): told to run there
-        self.refused: list[tuple[str, str]] = []  # (pod, node): not admitted there
+        self.started: list[tuple[str, str]] = []  # (pod, node): started there
+        self.refused: list[tuple[str, str]] = []  # (pod, node): rejected there
         self._api = api
         self._beat_seconds = beat_seconds
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(4, "kubelet")
-        self._taken: set[str] = set()  # uids of pods whose fate is known
+        self._taken: set[str] = set()  # UIDs of pods with a known result
         self._running: dict[str, BoundPod] = {}
         self._nodes: set[str] = set()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,12 +141,12 @@ class Kubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; a watch that has nothing to say is left to end with the connection."""
+        """Stop; an idle watch ends with its connection."""
         self._ended.set()
         self._threads[-1].join()
         self._pool.shutdown(cancel_futures=True)
 
-    # -- seeing --------------------------------------------------------------------------------------------------------
+    # -- watching ------------------------------------------------------------------------------------------------------
 
     def _follow(self, resource: Resource, see: Callable[[bytes], None]) -> None:
         reflector = Reflector(
@@ -180,14 +179,14 @@ class Kubelet:
             )  # fmt: skip
             self._do(lambda: self._admit(pod))
 
-    # -- doing ---------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _do(self, job: Callable[[], None]) -> None:
         if not self._ended.is_set():
             self._pool.submit(self._tried, job)
 
     def _tried(self, job: Callable[[], None]) -> None:
-        """Do a job; what is gone or replaced by now needs nothing any more, what failed is tried again."""
+        """Run a job; ignore deleted and replaced objects, retry after other failures."""
         try:
             job()
         except ApiFailure as failure:
@@ -254,7 +253,7 @@ class Kubelet:
                 self._after(fate.seconds, lambda: self._end(pod, fate))
 
     def end(self, key: str, fate: Fate | None = None) -> None:
-        """Let a pod that runs come to its end now, well unless told otherwise."""
+        """End a running pod now, successfully by default."""
         self._end(self._running[key], fate or ends())
 
     def _end(self, pod: BoundPod, fate: Fate) -> None:
@@ -262,7 +261,7 @@ class Kubelet:
         self._tell(pod, {"phase": fate.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)})
 
     def _let_go(self, meta: _Meta, *, runs: bool) -> None:
-        """End a pod that is to go: that its containers ended is told before it goes, as kubelets do since 1.27."""
+        """End a pod that is being deleted: report the end of its containers first, as kubelets do since 1.27."""
         if runs:
             over = {"metadata": {"uid": meta.uid}, "status": {"phase": "Failed"}}
             self._patch(PODS, meta.name, meta.namespace, over)

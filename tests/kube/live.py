@@ -1,4 +1,4 @@
-"""The whole product out of real processes on a real API server, and what was made of the pods there."""
+"""The whole product as real processes on a real API server, and helpers to read the results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.kube.control_plane import ControlPlane
 from tests.system.plane import Plane, served
 from tests.system.processes import Process
 
-# Leases and sweeps set how soon somebody else goes on; no kubelet tells an end that nobody watched.
+# Leases and sweeps determine when another process takes over; no kubelet reports an end that no informer saw.
 PACE = {"HETSCHED_LEASE_SECONDS": "3", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "2"}
 Json = dict[str, Any]
 
 
 @contextmanager
 def connected(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
-    """Connect a control plane on PostgreSQL and Redis to an API server that has every kind; no process runs yet."""
+    """Connect a control plane on PostgreSQL and Redis to an API server with all CRDs; no process runs yet."""
     with ExitStack() as stack:
         stack.enter_context(kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]))
         ours = stack.enter_context(served(**settings))
@@ -37,7 +37,7 @@ def start_watch(ours: Plane) -> Process:
 
 @contextmanager
 def scheduling(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
-    """Have one process of each kind run."""
+    """Run one process of each kind."""
     with connected(plane, **settings) as ours:
         start_watch(ours)
         ours.start_worker()
@@ -46,7 +46,7 @@ def scheduling(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
 
 
 def listed(api: Api) -> tuple[list[Json], list[Json]]:
-    """Return the pods and the nodes that the API server has."""
+    """Return the pods and the nodes of the API server."""
     pods, nodes = ([json.loads(body) for body in api.list_all(kind)[0]] for kind in (PODS, NODES))
     return pods, nodes
 
@@ -56,6 +56,6 @@ def node_of(pod: Json) -> str:
 
 
 def reason(pod: Json) -> str:
-    """Return what the pod's own condition says of why it waits."""
+    """Return the message of the pod's PodScheduled condition."""
     conditions = pod["status"].get("conditions", ())
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")

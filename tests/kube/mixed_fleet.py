@@ -1,9 +1,9 @@
-"""A fleet that is not uniform and the pods it gets, as objects, and an audit of where they ended that trusts nobody.
+"""A heterogeneous fleet and its pods as objects, and an independent audit of the placements.
 
-Nodes, per 20: 8 plain amd64, 5 arm64, 4 riscv64 (2 with the vector extension), 2 with 8 cards, 1 with two NUMA zones.
-Pods, per 50: 22 anywhere, 8 RISC-V (4 of them vector), 3 on a whole card, 4 on 300/1000 of one, 3 with two CPUs of
-their own, 4 in one gang, 4 pinned to a node by affinity, 2 that fit nowhere.
-The audit reads only what the API server has: nodes as created, and the allocation that each bound pod carries.
+Nodes, per 20: 8 plain amd64, 5 arm64, 4 riscv64 (2 with the vector extension), 2 with 8 GPUs, 1 with two NUMA zones.
+Pods, per 50: 22 anywhere, 8 RISC-V (4 of them vector), 3 on a whole GPU, 4 on 300/1000 of one, 3 with two exclusive
+CPUs, 4 in one gang, 4 pinned to a node by affinity, 2 that fit nowhere.
+The audit reads only data of the API server: nodes as created, and the allocation annotation of each bound pod.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def names(count: int) -> list[str]:
 
 
 def nodes(count: int) -> Iterator[Json]:
-    """Give the nodes; `count` is a multiple of 20."""
+    """Yield the nodes; `count` is a multiple of 20."""
     for number, name in enumerate(names(count)):
         kind = number % _NODES_PER_ROUND
         arch = _ARCHES[kind]
@@ -47,7 +47,7 @@ def nodes(count: int) -> Iterator[Json]:
 
 
 def cards(count: int) -> Iterator[Json]:
-    """Give the cards of the nodes that have some."""
+    """Yield the GPUs of the nodes that have some."""
     for name in names(count):
         if _kind(name) in (17, 18):
             yield {
@@ -62,7 +62,7 @@ def cards(count: int) -> Iterator[Json]:
 
 
 def zones(count: int) -> Iterator[Json]:
-    """Give the zones of the nodes that have some: two of eight CPUs."""
+    """Yield the zones of the nodes that have some: two of eight CPUs."""
     for name in names(count):
         if _kind(name) == 19:
             yield {
@@ -83,7 +83,7 @@ def zones(count: int) -> Iterator[Json]:
 
 
 def pods(count: int, nodes: int) -> Iterator[Json]:
-    """Give the pods; `count` is a multiple of 50."""
+    """Yield the pods; `count` is a multiple of 50."""
     plain = [name for name in names(nodes) if _kind(name) < 8]
     for number in range(count):
         kind, turn = number % _PODS_PER_ROUND, number // _PODS_PER_ROUND
@@ -111,7 +111,7 @@ def pods(count: int, nodes: int) -> Iterator[Json]:
 
 
 def bindable(count: int) -> int:
-    """Return how many of so many pods fit."""
+    """Return how many of `count` pods fit."""
     return count - _IMPOSSIBLE * count // _PODS_PER_ROUND
 
 
@@ -163,7 +163,7 @@ def _pod(
 
 
 def wrongs(pods: list[Json], nodes: list[Json]) -> list[str]:
-    """Return what is wrong with the pods that have a node, each in words."""
+    """Return the violations of the bound pods as texts."""
     found: list[str] = []
     by_name = {node["metadata"]["name"]: node for node in nodes}
     cpu, cards, cpus = Counter[str](), Counter[str](), defaultdict[str, set[int]](set)

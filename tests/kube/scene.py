@@ -1,4 +1,4 @@
-"""Short ways to objects on a real API server, and to a follower that a test drives in its own thread."""
+"""Shortcuts to objects on a real API server, and to an informer that a test runs in its own thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_follower(api: Api, cluster: Cluster) -> Follower:
 
 
 def eventually(follower: Follower, holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Let the follower go on, in this thread, until something holds."""
+    """Run the informer in this thread until a condition holds."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not come to hold"

@@ -1,4 +1,4 @@
-"""A follower brings a real API server's nodes and pods into the database, and keeps them there as they are."""
+"""The informer copies a real API server's nodes and pods into the database and keeps them up to date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
-    """Follow the cluster; the API server has one node and one pod for us."""
+    """Run an informer for the cluster; the API server has one node and one pod with our scheduler name."""
     make_node(api, "n1")
     make_pod(api, "early")
     follower = a_follower(api, cluster)

@@ -1,4 +1,4 @@
-"""Who follows a cluster decides and binds for it at once: what is recorded when, and what is left where it stops."""
+"""The informer process decides and binds immediately: the order of its writes, and the state after it stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def live(api: Api, cluster: Cluster) -> Iterator[Live]:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node of 8 CPUs, and decide for it."""
+    """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     make_node(api, "only")
     lease = following.take(cluster.pk, "test")
@@ -126,7 +126,7 @@ def test_nothing_is_decided_while_another_leads(api: Api, cluster: Cluster, foll
 def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Follower, live: Live) -> None:
     make_pod(api, "first")
     eventually(followed, lambda: states() == {"first": "bound"})
-    # Somebody took over while this process slept, and its renewal is not due yet.
+    # Another process took over while this one slept, and its lease renewal is not due yet.
     Cluster.objects.filter(pk=cluster.pk).update(leader_epoch=F("leader_epoch") + 1, leader_id="another")
     make_pod(api, "second")
     eventually(followed, lambda: "second" in states())
@@ -154,7 +154,7 @@ def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(_: int, call: Any) -> bytes:
-        # A worker whose try was refused took the placement back, and nothing is decided for a while.
+        # A worker whose binding was rejected released the placement, and nothing is decided for a while.
         monkeypatch.setattr(Live, "_decide", lambda self: False)
         taken_back.wait(30)
         answer: bytes = call()

@@ -1,7 +1,7 @@
-"""Nodes of many kinds and pods of many kinds: each pod is placed rightly, or told why it is not.
+"""Nodes and pods of many kinds: each pod gets a correct placement or a reason why it has none.
 
-Real here: etcd and kube-apiserver, PostgreSQL, Redis, and the product's own processes. Kubelets are played.
-HETSCHED_TEST_NODES and HETSCHED_TEST_PODS set the size, multiples of 20 and 50; `make chaos` takes 1,000 and 5,000.
+Real here: etcd and kube-apiserver, PostgreSQL, Redis, and the product's own processes. Kubelets are simulated.
+HETSCHED_TEST_NODES and HETSCHED_TEST_PODS set the size, multiples of 20 and 50; `make chaos` uses 1,000 and 5,000.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def test_every_pod_is_placed_rightly_or_told_why_not(api: Api, plane: ControlPla
 
 
 def _in_a_gang(pod: dict[str, Any]) -> bool:
-    """Tell whether the pod may have a node some moments before its siblings have theirs."""
+    """Return whether the pod may be bound some moments before its gang members."""
     return bool(pod["metadata"]["name"].startswith("gang-"))

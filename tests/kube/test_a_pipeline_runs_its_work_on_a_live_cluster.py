@@ -1,7 +1,7 @@
-"""The commands of a pipeline against the whole product on a real API server: each way that a run comes out.
+"""The CI commands against the whole product on a real API server: every result of a run.
 
-Real here: every process of the product, the API server, the command in a shell of its own. Not here: kubelets; pods
-come to what their label says.
+Real here: every process of the product, the API server, the command in its own shell. Not here: kubelets; a pod's label
+sets its result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fate_of(pod: BoundPod) -> Fate:
 
 
 class Pipeline:
-    """A submitter's token for the namespace default, and the command in an environment that holds nothing else."""
+    """A submitter's token for the namespace default, and the command in an otherwise empty environment."""
 
     def __init__(self, ours: Plane, api: Api) -> None:
         port = free_port()
@@ -66,14 +66,14 @@ class Pipeline:
         return path
 
     def submitted(self, name: str, fate: str, *words: str) -> dict[str, Any]:
-        """Submit a pod and return the answer."""
+        """Submit a pod and return the response."""
         done = self("submit", "-f", self.manifest(name, fate), "-o", "json", *words)
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
     def there(self, name: str) -> list[str]:
-        """Return the pods on the API server that were made of this one."""
+        """Return the pods on the API server that were created from this one."""
         names = [json.loads(item)["metadata"]["name"] for item in self.api.list_all(PODS)[0]]
         return [one for one in names if one.startswith(f"{name}-")]
 
@@ -132,7 +132,7 @@ def test_the_same_key_twice_makes_one_set_of_objects(pipeline: Pipeline) -> None
     assert pipeline("wait", first["id"], "--for", "running", *PATIENCE).returncode == 0
     third = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
     assert third["id"] == first["id"]
-    # What would make a second one is done: a later submission is there.
+    # Once a later submission runs, a duplicate of the first one would exist too.
     later = pipeline.submitted("later", "runs")["id"]
     assert pipeline("wait", later, "--for", "running", *PATIENCE).returncode == 0
     assert len(pipeline.there("once")) == 1
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_told_by_its_own_code(pipeline: Pipeline, tmp_path: Pat
 
 
 def test_what_has_to_wait_for_room_is_10_and_patience_gets_it(pipeline: Pipeline) -> None:
-    """A node of 8 CPUs: two pods of 5 do not run beside each other."""
+    """On a node of 8 CPUs, two pods of 5 CPUs cannot run at the same time."""
     texts = [pipeline.manifest(name, "runs").read_text().replace("cpu: 100m", "cpu: 5") for name in ("big", "bigger")]
     files = [pipeline.folder / f"{at}.yaml" for at in range(2)]
     for file, text in zip(files, texts, strict=True):

@@ -1,6 +1,7 @@
-"""A kubelet that refuses every pod of a kind meets a controller that makes the next one at once, on a real API server.
+"""Back-off of a controller's pods that a kubelet keeps rejecting, on a real API server.
 
-Real here: etcd and kube-apiserver. Kubelets are ours (`kubelet`), the controller is the test, and hours are told.
+Real here: etcd and kube-apiserver. Kubelets are simulated (`kubelet`), the test is the controller and sets the
+clock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IMAGE = "failed to pull and unpack image: no match for platform in manifest: not
 
 
 class Clock:
-    """The time of day, which a test may put forward."""
+    """The time of day, which a test can advance."""
 
     def __init__(self) -> None:
         self._real = timezone.now
@@ -50,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node."""
+    """Run an informer for a cluster with one node."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     make_node(api, "n1")
     follower = a_follower(api, cluster)
@@ -60,7 +61,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def fate(pod: BoundPod) -> Fate:
-    """Return what becomes of a pod, by its label."""
+    """Return the result of a pod, by its label."""
     fates = {
         "misfit": refuses("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
         "foreign": waits("ErrImagePull", IMAGE),
@@ -70,7 +71,7 @@ def fate(pod: BoundPod) -> Fate:
 
 
 def make_owned(api: Api, name: str, owner: str) -> None:
-    """Make a pod as the controller of this uid would."""
+    """Create a pod as the controller with this UID would."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": owner, "controller": True}
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
     meta = {"labels": {"kind": owner}, "ownerReferences": [reference]}
@@ -78,7 +79,7 @@ def make_owned(api: Api, name: str, owner: str) -> None:
 
 
 def on_their_way(cluster: Cluster, follower: Follower) -> set[str]:
-    """Decide and bind what is due; return the names of what is on a node by now."""
+    """Decide and bind due pods; return the names of the newly placed ones."""
     before = set(Pod.objects.exclude(node=None).values_list("name", flat=True))
     follower._tell()
     schedule.run(cluster.pk)
@@ -93,13 +94,13 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
         while clock.minutes < 100:
             eventually(followed, lambda: f"misfit-{len(tries)}" in states())
             wake_after_backoff(cluster.pk, clock.now())
-            clock.ahead += timedelta(seconds=11)  # its back-off after a try that found no node
+            clock.ahead += timedelta(seconds=11)  # its back-off after an attempt without a node
             for name in on_their_way(cluster, followed):
                 eventually(followed, lambda name=name: states()[name] == "failed")  # type: ignore[misc]
                 tries.append(clock.minutes)
                 make_owned(api, f"misfit-{len(tries)}", "misfit")
             clock.ahead += timedelta(seconds=49)
-        # refused at 0, then after 1, 30 and 60 minutes, each time at the next look
+        # rejected at 0, then after 1, 30 and 60 minutes, each time at the next check
         assert [round(at) for at in tries] == [0, 1, 32, 93]
         assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
         assert [pod for pod, _ in kubelet.refused] == [f"default/misfit-{n}" for n in range(4)]

@@ -1,4 +1,4 @@
-"""A database of yesterday meets the cluster of today: all is seen before anything is decided or given out."""
+"""A restored database and a newer cluster: everything is listed before anything is decided or released."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Follower]:
-    """Return a starter of followers of a cluster with two nodes of 8 CPUs, one after the other."""
+    """Return a function that starts informers of a cluster with two nodes of 8 CPUs, one after the other."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     monkeypatch.setattr(snapshot, "_warm", {})
     for name in ("n1", "n2"):
@@ -39,7 +39,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 def create(api: Api, follower: Follower, **pods: str) -> None:
-    """Create pods with so many CPUs and see them come."""
+    """Create pods with these CPU requests and wait until the informer sees them."""
     for name, cpu in pods.items():
         make_pod(api, name, cpu=cpu)
     eventually(follower, lambda: set(pods) <= set(states()))
@@ -52,7 +52,7 @@ def decide(cluster: Cluster) -> None:
 
 
 def bound(plane: ControlPlane) -> dict[str, str]:
-    """Return where pods are, by the API server."""
+    """Return the node of each bound pod from the API server."""
     items = plane.call("GET", "/api/v1/namespaces/default/pods")["items"]
     return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if "nodeName" in one["spec"]}
 
@@ -69,7 +69,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     epoch = Connection.objects.get().follower_epoch
     decisions = dict(Decision.objects.values_list("id", "summary"))
 
-    # Life goes on: who waited is bound, one ends, one more comes and is bound.
+    # After the backup: a pending pod is bound, one pod ends, and a new pod is bound.
     decide(cluster)
     api.send("DELETE", PODS.path(namespace="default", name="ends"), query={"gracePeriodSeconds": "0"})
     eventually(follower, lambda: states()["ends"] == "cancelled")
@@ -79,7 +79,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     assert set(before) == {"stays", "waits", "since"}
     follower.ended.set()
 
-    # The database of before, in processes that know nothing else.
+    # Restore the backup; the processes have no other state.
     backup.read(tmp_path / "backup.gz")
     end_all()
     Sync.objects.all().delete()
@@ -95,7 +95,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     assert dict(Decision.objects.filter(pk__in=decisions).values_list("id", "summary")) == decisions
     live = Pod.objects.filter(state__in=["bound", "running"]).exclude(origin=Pod.REMNANT)
     assert dict(live.values_list("name", "node__name")) == before
-    # Nobody saw how `ends` ended, so what it held is kept for a while.
+    # The informer did not see the end of `ends`, so its allocation is kept for a while.
     kept = Pod.objects.filter(origin=Pod.REMNANT)
     assert [pod.name.partition("~")[0] for pod in kept] == ["ends"]
     kept.update(not_before=timezone.now() - timedelta(seconds=1))
@@ -107,7 +107,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     assert {node.name: node.requested.get(CPU, 0) for node in Node.objects.all()} == dict(held)
     assert check_invariants() == []
 
-    # 10 of 16 CPUs are taken, so pods of 2 CPUs take what is left on each node, and not more.
+    # 10 of 16 CPUs are used, so pods of 2 CPUs take exactly the remaining CPUs of each node.
     create(api, follower, **{f"new-{number}": "2" for number in range(4)})
     decide(cluster)
     after = bound(plane)

@@ -1,4 +1,4 @@
-"""A pod whose own request is wrong is told so once, and looked at anew when what it names has come."""
+"""A misconfigured pod gets one event, and is read again when the object that it names was added."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_we_tell_it_does_not_bring_it_back(api: Api, cluster: Cluster, foll
     schedule.run(cluster.pk)
     assert tell.run(cluster.pk) == 1
     assert pod_of(api, "wrong")["status"]["conditions"]
-    make_pod(api, "after")  # whatever was written to the first one is seen before this one
+    make_pod(api, "after")  # every write to the first pod is seen before this one
     eventually(followed, lambda: "after" in states())
     until = time.monotonic() + 0.5
     while time.monotonic() < until:

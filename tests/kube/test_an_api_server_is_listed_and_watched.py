@@ -1,4 +1,4 @@
-"""What the reflector hands on is what the API server has, through deletions, pages and forgotten history."""
+"""The events of the reflector match the API server through deletions, pages and expired watch history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(api: Api, name: str) -> None:
 
 
 def news(events: Iterator[Event], count: int) -> list[Event]:
-    """Return the next events that say something about objects."""
+    """Return the next events that concern objects."""
     told = (event for event in events if isinstance(event, (Seen, Gone, Synced)))
     return list(itertools.islice(told, count))
 
@@ -56,7 +56,7 @@ def test_a_list_after_a_gap_tells_the_deletions_in_between(api: Api) -> None:
     reflector = Reflector(api, NODES, sleep=lambda _: None)
     assert keys(news(reflector.events(), 3)) == ["Seen a", "Seen b", "Synced"]
     api.send("DELETE", NODES.path(name="a"))
-    reflector._version = ""  # what 410 Gone makes of it
+    reflector._version = ""  # the effect of 410 Gone
     assert keys(news(reflector.events(), 2)) == ["Gone a", "Synced"]
 
 

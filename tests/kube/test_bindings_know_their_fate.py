@@ -1,4 +1,4 @@
-"""A binding names its pod by uid, carries what the pod holds, and its outcome is known or said to be unknown."""
+"""A binding names its pod by UID, has the pod's allocation, and its result is known or reported as unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 
 @pytest.fixture
 def pod(api: Api) -> dict[str, Any]:
-    """Return a waiting pod of a cluster with the nodes n1 and n2."""
+    """Return a pending pod of a cluster with the nodes n1 and n2."""
     for name in ("n1", "n2"):
         api.send("POST", NODES.path(), json.dumps({"metadata": {"name": name}}).encode())
     spec = {"containers": [{"name": "main", "image": "x"}], "schedulerName": "hetsched"}
@@ -83,7 +83,7 @@ def test_what_nobody_answered_is_unknown_until_it_is_read(
     def lost(*arguments: Any, **more: Any) -> bytes:
         answer: bytes = sent(*arguments, **more)
         written.append(arguments[0] == "POST" and not more.get("query"))
-        if not any(written):  # what comes before the binding
+        if not any(written):  # the calls before the binding
             return answer
         raise ApiFailure(0, "Unreachable", "the reply was lost")
 

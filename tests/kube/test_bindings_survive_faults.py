@@ -1,4 +1,4 @@
-"""Bindings under faults: each pod is bound once, where it was placed, and what nobody knows keeps what it holds."""
+"""Bindings under faults: each pod is bound once, to its assigned node; an unknown result keeps its reservation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), py
 
 @pytest.fixture
 def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster of two nodes on which the pod `p` is placed and not bound yet."""
+    """Run an informer for a cluster of two nodes with the pod `p` placed and not bound yet."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     monkeypatch.setattr(binding, "_LONGEST_WAIT_SECONDS", 0.05)
     for name in ("n1", "n2"):
@@ -46,7 +46,7 @@ def held() -> int:
 
 
 def long_ago() -> None:
-    """Let the time be over in which only whoever began to bind may write."""
+    """Expire the time in which only the worker that started a binding may write."""
     Pod.objects.update(not_before=timezone.now() - timedelta(seconds=1))
 
 
@@ -79,7 +79,7 @@ def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
     with replies(api, to="/p/binding", say=say) as calls:
         assert bind.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
-    assert bind.run(cluster.pk) == 0  # whoever bound it may still be at it
+    assert bind.run(cluster.pk) == 0  # another worker may still be binding it
     long_ago()
     assert bind.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
@@ -132,7 +132,7 @@ def test_what_is_not_begun_in_time_is_left_to_others(
 
 
 def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cluster, placed: Follower) -> None:
-    Sync.objects.update(synced_at=None)  # as when another installation may hold the Lease
+    Sync.objects.update(synced_at=None)  # another installation may hold the Lease
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
         assert bind.run(cluster.pk) == 0
         assert (calls, states()) == ([], {"p": "placed"})
@@ -195,7 +195,7 @@ def test_a_pod_that_was_made_anew_mid_bind_is_never_bound_for_the_old_one(
     with replies(api, to="/p/binding", say=say):
         assert bind.run(cluster.pk) == 0
     assert "nodeName" not in pod_of(api, "p")["spec"]
-    assert held() == 1  # until the watch proves that the old one is gone
+    assert held() == 1  # until the watch reports that the old one is deleted
     eventually(
         placed, lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "pending"]
     )

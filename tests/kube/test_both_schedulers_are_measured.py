@@ -1,4 +1,4 @@
-"""`hetsched bench cluster` measures both schedulers on one API server and leaves nothing behind."""
+"""`hetsched bench cluster` measures both schedulers on one API server and leaves no objects behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_pod_is_bound_by_either(plane: ControlPlane, api: Api, tmp_path: P
     done = bench(plane, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    # two kinds of load, of 40 pods each, for three schedulers
+    # two kinds of load with 40 pods each, for three schedulers
     assert found["checks"] == {"compared": 240, "different": 0}
     assert [row["case"] for row in found["rows"] if row["unit"] == "ratio"] == [
         "hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored",

@@ -1,4 +1,4 @@
-"""The account of discovery may say what nodes are, and nothing more: its rights, its guard, and the calls it makes.
+"""The discovery account may only write node facts: its permissions, its admission policy, and its calls.
 
 Real here: RBAC, the ValidatingAdmissionPolicy of `deploy/discovery`, and the API server's audit of our calls.
 """
@@ -34,7 +34,7 @@ MINE = {"labels": {"app.kubernetes.io/managed-by": MANAGER}}
 
 @pytest.fixture(scope="module")
 def theirs(plane: ControlPlane) -> Iterator[Api]:
-    """Return calls as the account of discovery."""
+    """Return an API client with the account of discovery."""
     served = kinds.installed(plane, discovery_account.written_kinds())
     with served, discovery_account.discovering(plane) as kubeconfig:
         yield Api(from_kubeconfig(kubeconfig))
@@ -42,7 +42,7 @@ def theirs(plane: ControlPlane) -> Iterator[Api]:
 
 @pytest.fixture(autouse=True)
 def node(api: Api) -> Iterator[None]:
-    """Make a node as a kubelet and people leave it."""
+    """Create a node with the fields that a kubelet and users set."""
     meta = {"labels": {"team": "a", "ARCH": "X86"}, "annotations": {"note": "b"}, "finalizers": ["example.com/keep"]}
     make(api, NODES, "n1", metadata=meta, status=STATUS, spec={"podCIDR": "10.1.0.0/24"})
     yield

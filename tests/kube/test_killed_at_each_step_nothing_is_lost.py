@@ -1,9 +1,9 @@
-"""kill -9 of whoever decides and binds, at each step of a pod's way in turn: the next process goes on where it was.
+"""SIGKILL of the deciding and binding process at each step of a pod's lifecycle: the next process continues there.
 
-The points are those of `tests.system.faulty`. One process after the other follows the cluster, each dies at the next
-point with a lot of its own on the way, and the last one lives. A lot that a worker took first, which it may while no
-process leads, is followed by another. HETSCHED_TEST_CRASHES sets how often all of it is done, at other visits of those
-points that one lot comes by more than once; without it, only the points where most can go wrong are tried, once.
+The points are those of `tests.system.faulty`. One process after the other runs the informer; each dies at the next
+point with its own batch of pods in flight, and the last one survives. If a worker took a batch first, which it may
+while no process leads, another batch follows. HETSCHED_TEST_CRASHES sets the number of repetitions, at other visits of
+the points that one batch visits more than once; without it, only the riskiest points are tried, once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ pytestmark = [
 CRASHES = int(os.environ.get("HETSCHED_TEST_CRASHES", "0"))
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "1"}
 TRIED = tuple(POINTS) if CRASHES else ("c10", "c4", "c8")
-AT_AN_END = tuple(name for name in TRIED if name in ("c8", "c9"))  # what a pod comes by when it leaves
+AT_AN_END = tuple(name for name in TRIED if name in ("c8", "c9"))  # points that a pod visits at its end
 ON_THE_WAY = tuple(name for name in TRIED if name not in AT_AN_END)
 NODES, ROUND = 120, 50
-LOT = slice(30, 44)  # of each fifty: three on whole cards, four on shares, three with CPUs of their own, a gang of four
+LOT = slice(30, 44)  # of each fifty: three on whole GPUs, four on shares, three with exclusive CPUs, a gang of four
 PATIENCE_SECONDS = 120
-SILENT_SECONDS = 10  # all are bound for so long: nothing of this lot comes by any more
+SILENT_SECONDS = 10  # after all pods are bound for so long, this batch visits no more points
 
 
 def test_whoever_dies_at_any_step_is_followed_by_one_who_goes_on(
@@ -55,7 +55,7 @@ def test_whoever_dies_at_any_step_is_followed_by_one_who_goes_on(
 
 
 def _round(api: Api, ours: Plane, number: int) -> float:
-    """Have one process after the other die; return how long after the last of them all pods were bound."""
+    """Let one process after the other die; return the seconds from the last death until all pods were bound."""
     marks = ours.folder / f"points-{number}"
     marks.mkdir()
     wish = fault(die=list(TRIED), folder=str(marks), visit=1 + number % 3)
@@ -87,7 +87,7 @@ def _round(api: Api, ours: Plane, number: int) -> float:
 
 
 class _Lots:
-    """The lots of a round, one after the other."""
+    """The batches of a round, one after the other."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -113,7 +113,7 @@ class _Lots:
 
 
 def _dies(api: Api, ours: Plane, process: Process, mark: Path, lots: _Lots | None = None) -> None:
-    """Wait until it died at its point; whatever has a node holds what it was given."""
+    """Wait until the process died at its point; assert that every pod with a node still has its reservation."""
 
     def died() -> bool:
         if lots is not None and process.running:

@@ -1,8 +1,8 @@
-"""kill -9 of the watch, the worker or both, again and again, while pods are bound on a real API server.
+"""Repeated SIGKILL of the watch process, the worker or both while pods are bound on a real API server.
 
-Each round creates a mixed lot of pods, kills at a random moment of their way, starts the dead again and waits. Nothing
-may be lost, bound against its own terms, booked twice, left behind, or freed while its pod is there.
-HETSCHED_TEST_LIVE_KILLS sets how many rounds, HETSCHED_TEST_SEED which moments.
+Each round creates a mixed batch of pods, kills at a random moment of their lifecycle, restarts the processes and waits.
+No pod may be lost, bound against its own constraints, reserved twice, left behind, or released while it exists.
+HETSCHED_TEST_LIVE_KILLS sets the number of rounds, HETSCHED_TEST_SEED the moments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_nothing_is_lost_doubled_leaked_or_freed_early(
     with scheduling(plane, **PACE) as ours:
         processes = dict(zip(("watch", "worker", "beat"), ours.running, strict=True))
         mixed_fleet.create_fleet(api, NODES)
-        for name in ("warm-up", "calm"):  # the first one pays for the processes' own start
+        for name in ("warm-up", "calm"):  # the first one includes the processes' own start
             first, took = _round(api, ours, name, lambda: None)
         for number in range(KILLS):
             victims = moments.choice([("watch",), ("worker",), ("watch", "worker")])
@@ -67,9 +67,9 @@ def test_nothing_is_lost_doubled_leaked_or_freed_early(
 
 
 def _round(api: Api, ours: Plane, where: str, amid: Callable[[], None]) -> tuple[float, float]:
-    """Have a lot of pods placed while something happens; nothing stays behind.
+    """Place a batch of pods while something happens; delete them at the end.
 
-    Returns when the first and when the last of them was bound, in seconds after they were created.
+    Returns the time of the first and of the last binding, in seconds after the creation of the pods.
     """
     ask = ours.driver
     assert ask

@@ -1,6 +1,6 @@
-"""A stock kube-scheduler that asks hetsched places pods as hetsched's own cycle would, and falls as it is told to.
+"""A stock kube-scheduler with the extender makes hetsched's own placements, and preempts the pods that it names.
 
-Real here: etcd, kube-apiserver, kube-scheduler, and the product's own processes with their door.
+Real here: etcd, kube-apiserver, kube-scheduler, and the product's own processes with the extender.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LONG = 120
 
 @contextmanager
 def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]:
-    """Run `hetsched scheduler --extender`; gives the port of its door."""
+    """Run `hetsched scheduler --extender`; yield the port of the extender."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(plane.kubeconfig()))
     port = free_port()
@@ -51,7 +51,7 @@ def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]
         "HETSCHED_EXTENDER_CERTIFICATES": str(folder / "certificates" / "server"),
         "HETSCHED_EXTENDER_PORT": str(port),
         "HETSCHED_EXTENDER_PROBE_PORT": "0",
-        # A busy machine takes its time; what is placed is looked at here, not how fast.
+        # A busy machine is slow; this test checks placements, not speed.
         "HETSCHED_EXTENDER_SECONDS": "30",
     }
     words = ("scheduler", "--no-web", "--extender", f"--data={folder / 'data'}", "--name=live")
@@ -75,7 +75,7 @@ def logs(folder: Path) -> str:
 
 
 def wanted() -> list[dict[str, Any]]:
-    """Return pods of all kinds that one cycle decides: 22 anywhere, 8 RISC-V, 7 with cards, 3 with CPUs, 4 pinned."""
+    """Return pods of all kinds that one cycle decides: 22 anywhere, 8 RISC-V, 7 with GPUs, 3 with CPUs, 4 pinned."""
     left_out = {"gang", "impossible"}
     pods = [pod for pod in mixed_fleet.pods(50, FLEET) if kind_of(pod["metadata"]["name"]) not in left_out]
     for pod in pods:
@@ -88,13 +88,13 @@ def kind_of(name: str) -> str:
 
 
 def asked_for(log: Path) -> list[str]:
-    """Return the pods in the order in which kube-scheduler last took each of them up."""
+    """Return the pods in the order of kube-scheduler's last scheduling attempt for each."""
     found = re.findall(r'"Attempting to schedule pod" pod="default/([^"]+)"', log.read_text())
     return list(dict.fromkeys(reversed(found)))[::-1]
 
 
 def decided_here(api: Api, pods: list[dict[str, Any]]) -> dict[str, tuple[str, Allocation]]:
-    """Decide the same pods in the same order, in this process, on what the API server has of the nodes."""
+    """Decide the same pods in the same order, in this process, with the nodes of the API server."""
 
     def documents(kind: Resource) -> list[Document]:
         return [
@@ -117,7 +117,7 @@ def decided_here(api: Api, pods: list[dict[str, Any]]) -> dict[str, tuple[str, A
 
 
 def bound(api: Api) -> dict[str, dict[str, Any]]:
-    """Return the pods that have a node, by name."""
+    """Return the bound pods by name."""
     pods = [json.loads(body) for body in api.list_all(PODS)[0]]
     return {pod["metadata"]["name"]: pod for pod in pods if pod["spec"].get("nodeName")}
 
@@ -131,7 +131,7 @@ def until_bound(api: Api, names: list[str], folder: Path) -> None:
 
 
 def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
-    """Nodes are asked about by name, under the shipped account, and then as whole objects."""
+    """Nodes are passed by name, with the shipped account, and then as whole objects."""
     extended.certificates(tmp_path / "certificates")
     pods = {pod["metadata"]["name"]: pod for pod in wanted()}
     with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), extended.account(plane) as identity:
@@ -191,7 +191,7 @@ def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in
             hetsched(plane, tmp_path) as (port, _),
             extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"),
         ):
-            # 3 + 3 of 8 CPUs; 4 more need one of them to leave.
+            # 3 + 3 of 8 CPUs are used; 4 more need one of these pods to be preempted.
             for name in ("a", "b"):
                 make_pod(api, name, cpu="3", schedulerName=extended.NAME)
             until_bound(api, ["a", "b"], tmp_path)

@@ -1,7 +1,7 @@
-"""Two of each process on one database: when the one that follows dies or sleeps, the other goes on, and once only.
+"""Two of each process on one database: if the leader dies or sleeps, the standby takes over, exactly once.
 
-Real here: kube-apiserver, PostgreSQL, Redis, processes and signals. HETSCHED_TEST_ALLOCATIONS sets how many pods are
-bound before the leader goes (a multiple of 50).
+Real here: kube-apiserver, PostgreSQL, Redis, processes and signals. HETSCHED_TEST_ALLOCATIONS sets the number of pods
+that are bound before the leader stops (a multiple of 50).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 180
 
 @pytest.fixture
 def ours(api: Api, plane: ControlPlane) -> Iterator[Plane]:
-    """Give a control plane with a warm standby of each process, after its first allocations."""
+    """Yield a control plane with a warm standby of each process, after its first allocations."""
     with scheduling(plane, **PACE) as ours:
         start_watch(ours)
         ours.start_worker()
@@ -76,7 +76,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(api: Api, ours: Plane)
         now = ours.driver("follower")
     finally:
         os.killpg(sleeper.popen.pid, signal.SIGCONT)
-    # It wakes with pods to decide and a whole world that it takes for the present one.
+    # The old leader wakes up with pending pods and a stale cache that it takes for current.
     mixed_fleet.create(api, list(mixed_fleet.pods(ALLOCATIONS + 2 * LOT, NODES))[-LOT:], mixed_fleet.PODS_PATH)
     _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + 2 * LOT))
     _nothing_is_wrong(api, ours)
@@ -90,7 +90,7 @@ def _create_more(api: Api) -> None:
 
 
 def _follower(ours: Plane) -> Process:
-    """Return the process that follows the cluster."""
+    """Return the process that runs the informer."""
     assert ours.driver
     pid = int(ours.driver("follower")["id"].rpartition("/")[2])
     (process,) = [one for one in ours.running if one.popen.pid == pid]

@@ -1,4 +1,4 @@
-"""The test of a live cluster names each right that the API server does not grant, and each source that is silent."""
+"""The test of a live cluster names each missing permission and each source that does not respond."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def key(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Return the kubeconfig of a service account that may look at nodes and pods, and bind."""
+    """Return the kubeconfig of a service account that may read nodes and pods, and bind."""
     rules = [
         {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
@@ -71,7 +71,7 @@ def test_each_missing_right_is_named(account: dict[str, Any]) -> None:
     granted = {"right to list nodes", "right to watch pods", "right to create pods/binding"}
     assert not granted & set(missing)
     assert "right to get namespaces kube-system" not in missing
-    # Nobody installed these kinds here: no right is missing on what does not exist.
+    # These kinds are not installed here, so no permission for them is missing.
     assert not any("nodegpus" in name for name in missing)
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' own pod groups, on a real API server that serves them: members are held, placed and bound together."""
+"""Kubernetes' own pod groups on a real API server: members wait, and are placed and bound together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def native() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def api(native: ControlPlane) -> Api:
-    """Return an administrator's calls to that API server, without nodes, pods and groups."""
+    """Return an administrator's client of that API server, without nodes, pods and groups."""
     groups = NATIVE_GROUPS.path(namespace="default")
     for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0", groups):
         native.call("DELETE", path)
@@ -41,7 +41,7 @@ def api(native: ControlPlane) -> Api:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node of 8 CPUs."""
+    """Run an informer for a cluster with one node of 8 CPUs."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     snapshot.warm(cluster.pk).forget()
     make_node(api, "n1")

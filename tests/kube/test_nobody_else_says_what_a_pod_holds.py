@@ -1,4 +1,4 @@
-"""The guard: annotations that say what a pod was given are ours to write, on creation, on update and by a side door."""
+"""The admission policy: only hetsched may write allocation annotations, on creation, on update and on subresources."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FORGED = json.dumps({"v": 1, "cpus": "0-7"})
 
 @pytest.fixture(scope="module")
 def account(plane: ControlPlane) -> Iterator[Api]:
-    """Return calls as our account; the administrator is a user like any other to the guard."""
+    """Return an API client with our account; for the policy the administrator is like any other user."""
     with access.granted(plane) as kubeconfig:
         yield Api(from_kubeconfig(kubeconfig))
 
 
 @pytest.fixture
 def bound(api: Api, account: Api) -> dict[str, Any]:
-    """Return a pod that we bound."""
+    """Return a pod that hetsched bound."""
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
@@ -59,7 +59,7 @@ def test_a_pod_is_not_created_with_it(api: Api, account: Api, key: str) -> None:
 
 
 def test_not_even_we_create_a_pod_with_it(plane: ControlPlane, account: Api) -> None:
-    """A submission may bring any annotation; our account creates what it brings."""
+    """A submission may contain any annotation, and our account creates its objects."""
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
     bindings = f"{access.RBAC}/namespaces/default/rolebindings"
@@ -70,7 +70,7 @@ def test_not_even_we_create_a_pod_with_it(plane: ControlPlane, account: Api) -> 
             make(account, PODS, "p", "default", metadata={"annotations": {ALLOCATION: FORGED}}, spec=spec())
         if "only hetsched writes" in refused.value.message:
             break
-        assert time.monotonic() < until, refused.value  # a moment passes before the right to create counts
+        assert time.monotonic() < until, refused.value  # the create permission takes effect after a moment
     plane.call("DELETE", f"{bindings}/submit")
 
 

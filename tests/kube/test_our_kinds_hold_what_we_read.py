@@ -1,4 +1,4 @@
-"""The kinds of `deploy/crds` on a real API server: they take what the adapters read, and refuse what they would."""
+"""The CRDs of `deploy/crds` on a real API server accept and reject the same objects as the adapters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def definitions(plane: ControlPlane) -> Iterator[list[dict[str, Any]]]:
 
 
 def create(api: Api, resource: Resource, body: dict[str, Any], name: str = "n1", *, dry: bool = True) -> Any:
-    """Create an object, without effect unless told, and return it as the API server would have it."""
+    """Create an object, by default as a dry run, and return the API server's version of it."""
     query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry else {})}
     return json.loads(api.send("POST", resource.path(), json.dumps(plain(resource, name, body)).encode(), query=query))
 
@@ -205,7 +205,7 @@ def test_what_is_created_there_becomes_facts_of_the_node(api: Api, cluster: Clus
         (CardLink(1, "nvlink", 300.0),),
     )  # fmt: skip
     assert not second.healthy
-    # 3500m CPU, 512 MiB = 536,870,912 bytes, Mbit/s and MB/s as they are.
+    # 3500m CPU, 512 MiB = 536,870,912 bytes; Mbit/s and MB/s are unchanged.
     assert report.usage is not None
     assert report.usage.amounts == {
         "cpu": 3500, "memory": 512 * 2**20, "hetsched.io/network-mbps": 40, "hetsched.io/disk-mbps": 5,

@@ -1,4 +1,4 @@
-"""Pods that say nothing of instruction sets go where their images run, and nowhere else.
+"""Pods without an instruction-set request are placed only on nodes that run their images.
 
 Real here: the API server, with nodes of three architectures and RBAC, and a registry on loopback.
 """
@@ -27,7 +27,7 @@ from workers import bind, images, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-ARCHITECTURES = ("arm64", "riscv64", "amd64")  # by name the one with amd64 is the last that would be taken
+ARCHITECTURES = ("arm64", "riscv64", "amd64")  # in name order the amd64 nodes would be chosen last
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def registry(settings: Any) -> Iterator[Registry]:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with two nodes of each architecture."""
+    """Run an informer for a cluster with two nodes of each architecture."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     for position, arch in enumerate(2 * ARCHITECTURES):
         make_node(api, f"n{position}-{arch}", **{"kubernetes.io/arch": arch})
@@ -71,7 +71,7 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     everywhere = registry.image("everywhere:1", *(f"linux/{arch}" for arch in ARCHITECTURES))
     both = registry.image("both:1", "linux/amd64", "linux/riscv64")
     riscv = registry.single("riscv:1", "linux/riscv64")
-    # More than the two amd64 nodes hold: 16 CPUs for 40 pods of half a CPU.
+    # More than the two amd64 nodes can hold: 16 CPUs for 40 pods of half a CPU.
     for number in range(40):
         make_pod(api, f"amd-{number:02d}", **with_image(amd))
     make_pod(api, "late-init", **with_image(everywhere, riscv))
@@ -80,7 +80,7 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     make_pod(api, "anywhere", **with_image(everywhere))
     eventually(followed, lambda: len(states()) == 44)
     followed._tell()
-    # Nothing is decided before the indexes are there, then everything with them.
+    # Nothing is decided before the image indexes are read; then all pods are.
     assert schedule.run(cluster.pk) == 0
     assert images.run(cluster.pk) == 4
     followed._tell()
@@ -155,7 +155,7 @@ def test_pull_secrets_are_read_where_a_role_says_so_and_nowhere_else(
 
 
 def may_read(ours: Api) -> bool:
-    """Tell whether the role has taken effect."""
+    """Return whether the role has taken effect."""
     (answer,) = ask(ours, namespaces=["default"], rights=PULL_RIGHTS)
     return answer.granted
 

@@ -1,6 +1,6 @@
-"""Room that is held on a real cluster: pods of a submission find it when they arrive, and others' pods go first.
+"""Holds on a real cluster: a submission's pods get the held capacity when they are created; other pods go elsewhere.
 
-On a node of 8 CPUs one pod of 6 has room. That the room is there and only there is what each test relies on.
+A node of 8 CPUs fits one pod of 6. Each test relies on this being the only capacity.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ spec: {containers: [{name: main, image: busybox, resources: {requests: {cpu: "6"
 
 
 class Asker:
-    """Asks REST by the token of an operator."""
+    """A REST client with the token of an operator."""
 
     def __init__(self) -> None:
         text = create_token(role="operator", name="test")[1]
@@ -50,7 +50,7 @@ class Asker:
 
 @pytest.fixture
 def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node, in which submissions may use the namespace default."""
+    """Run an informer for a cluster with one node, in which submissions may use the namespace default."""
     monkeypatch.setattr(snapshot, "_warm", {})
     for worker in (create, bind):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
@@ -64,7 +64,7 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def told(there: Follower, cluster: Cluster) -> None:
-    """Let everybody do what there is to do once."""
+    """Run every periodic task once."""
     there._tell()
     create.run(cluster.pk)
     schedule.run(cluster.pk)
@@ -93,7 +93,7 @@ def test_a_plan_comes_true_though_others_ask_for_the_room_first(api: Api, cluste
     ask = Asker()
     plan = ask("what-if/", status=200, plan=True)["plan"]["token"]
     accepted = ask("workloads/", status=202, plan=plan)
-    make_pod(api, "other", cpu="6")  # it is there, and asks, before the pod that was planned
+    make_pod(api, "other", cpu="6")  # it exists and is decided before the pod of the hold
     eventually(there, lambda: "other" in states())
     schedule.run(cluster.pk)
     assert states()["other"] == "not-now"

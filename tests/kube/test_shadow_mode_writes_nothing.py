@@ -1,4 +1,4 @@
-"""A cluster followed in shadow of the real kube-scheduler: its choices are compared, and nothing at all is written.
+"""A cluster in shadow mode of the real kube-scheduler: its choices are compared, and nothing is written.
 
 Real here: kube-scheduler, RBAC of the API server with the account of `deploy/shadow`, and its audit log.
 """
@@ -45,7 +45,7 @@ PODS_OF_THEIRS = 12
 
 @pytest.fixture
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Return the kubeconfig of the account that only reads."""
+    """Return the kubeconfig of the read-only account."""
     if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
     shipped = list(yaml.safe_load_all(MANIFEST.read_text()))
@@ -69,7 +69,7 @@ def _read_only() -> list[Any]:
 
 @pytest.fixture
 def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a cluster connected in shadow of Kubernetes' own scheduler."""
+    """Return a cluster connected in shadow mode of Kubernetes' own scheduler."""
     settings.SECRET_KEY_GIVEN = True
     monkeypatch.setattr(connections, "_apis", {})
     monkeypatch.setattr(shadow_decisions, "_pasts", {})
@@ -118,7 +118,7 @@ def test_every_binding_is_compared_and_nothing_is_written(
     eventually(follower, lambda: Counter(states().values()) == {"running": PODS_OF_THEIRS + 1, "pending": 1}, 60)
     follower._tell()
 
-    # Every task that ever writes to a cluster has its turn.
+    # Run every task that ever writes to a cluster.
     assert schedule.run(live.pk) == 0
     for task in (bind, tell, create, evict):
         assert task.run(live.pk) == 0
@@ -133,9 +133,9 @@ def test_every_binding_is_compared_and_nothing_is_written(
     found = summary(live, Shadow.objects.all())
     assert (found.judged, found.waiting, found.dropped) == (PODS_OF_THEIRS, 0, 0)
     assert found.same + found.equal + found.worse + found.infeasible == PODS_OF_THEIRS
-    assert found.infeasible == 0  # three empty nodes have room for all
+    assert found.infeasible == 0  # three empty nodes have capacity for all
     assert all(row.regret is not None and row.regret >= 0 and row.feasible == 3 for row in judged)
-    # All that runs there is charged, the pod from before too; it is just not judged.
+    # All running pods are charged, including the earlier one; only the earlier one is not compared.
     assert Reservation.objects.filter(active=True).count() == PODS_OF_THEIRS + 1
     assert not Decision.objects.exists()
     assert check_invariants() == []

@@ -1,4 +1,4 @@
-"""A submission's objects are created on a real API server once, whatever is lost on the way, and deleted when asked."""
+"""A submission's objects are created once on a real API server, despite lost responses, and deleted on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOB = (
 
 @pytest.fixture
 def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node, in which submissions may use the namespace default."""
+    """Run an informer for a cluster with one node, in which submissions may use the namespace default."""
     monkeypatch.setattr(create, "api_of", lambda _: api)
     Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
     make_node(api, "n1")
@@ -42,7 +42,7 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()
-    # Nobody here takes away the finalizer that the default would leave.
+    # No controller here removes the finalizer that the default would set.
     api.send("DELETE", JOBS.path(namespace="default"), query={"propagationPolicy": "Background"})
 
 
@@ -90,7 +90,7 @@ def test_a_create_whose_answer_was_lost_is_recognised(api: Api, cluster: Cluster
     assert create.run(cluster.pk) == 0
     api.send = send  # type: ignore[method-assign]
     assert objects() == ["wanted"]
-    assert create.run(cluster.pk) == 0  # not yet: it waits a little
+    assert create.run(cluster.pk) == 0  # not yet: it backs off
     SubmittedObject.objects.update(not_before=None)
     assert create.run(cluster.pk) == 1
     assert (objects(), len(names(api))) == (["made"], 1)
@@ -103,7 +103,7 @@ def test_a_withdrawn_workload_goes_and_nobody_elses_pod_with_it(api: Api, cluste
     create.run(cluster.pk)
     eventually(there, lambda: Pod.objects.count() == 2)
     workload = cancel(Workload.objects.get(pk=accepted.workload_id), actor=SYSTEM, reason="not needed")
-    assert workload.state == "pending"  # until it is seen to be gone
+    assert workload.state == "pending"  # until its deletion is seen
     assert create.run(cluster.pk) == 1
     assert (objects(), names(api)) == (["gone"], ["foreign"])
     eventually(there, lambda: Workload.objects.get(pk=accepted.workload_id).state == "cancelled")
@@ -137,7 +137,7 @@ def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: C
     assert body["spec"]["template"]["spec"]["schedulerName"] == "hetsched"
     labels = body["spec"]["template"]["metadata"]["labels"]
     assert labels["hetsched.io/workload"] == accepted.workload_id
-    # No controller runs here; this is what it would make, and what a stranger would.
+    # No controller runs here; these are the pods that it would create, and one of another owner.
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": body["metadata"]["uid"], "controller": True}
     spec = {"containers": [{"name": "main", "image": "busybox"}], "schedulerName": "hetsched"}
     for name, owners in ((f"{job}-x7k2p", [owner]), ("stranger", [])):
@@ -157,7 +157,7 @@ def job_pod(api: Api, job: str, uid: str, labels: dict[str, str], name: str) -> 
 
 
 def says(api: Api, job: str, kind: str, reason: str) -> None:
-    """Say of a Job what its controller would; the API server wants the whole story."""
+    """Set the conditions of a Job as its controller would; the API server requires the full sequence."""
     now = "2026-11-21T10:00:00Z"
     first = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
     conditions = [

@@ -1,4 +1,4 @@
-"""`docs/examples` as a newcomer applies them: kubectl on a real API server; pods get nodes, wrong ones a sentence."""
+"""`docs/examples` applied with kubectl on a real API server: pods get nodes, wrong ones a message."""
 
 from __future__ import annotations
 

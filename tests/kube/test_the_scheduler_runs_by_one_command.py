@@ -1,4 +1,4 @@
-"""`hetsched scheduler` as an operator meets it: a kubeconfig, one command, pods get nodes, Ctrl-C ends all of it."""
+"""`hetsched scheduler` for an operator: a kubeconfig and one command give pods nodes; Ctrl-C stops all processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pods_get_nodes_and_nothing_stays_behind(api: Api, plane: ControlPlane, 
         assert not children_of(run.popen.pid)
     kept = [file for file in data.rglob("*") if file.is_file()]
     assert [file for file in kept if plane.token.encode() in file.read_bytes()] == []
-    # Its cluster is known: no kubeconfig is needed any more.
+    # The cluster is stored: no kubeconfig is needed any more.
     make_pod(api, "second")
     with scheduler(data) as run:
         wait_until(lambda: pod_of(api, "second")["spec"].get("nodeName"), what=run.said, seconds=120)

@@ -1,4 +1,4 @@
-"""Whatever becomes of the API server and the way to it, the ledger is as the cluster is, ten seconds after."""
+"""After any fault of the API server or its connection, the ledger matches the cluster within ten seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def link(plane: ControlPlane, api: Api) -> Iterator[Link]:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow, over a link that can fail, a cluster of two nodes where one pod runs and one waits for us."""
+    """Run an informer over a faulty link for a cluster of two nodes with one running and one pending pod."""
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 0.5)
     make_node(api, "n1")
     make_node(api, "n2")
@@ -65,7 +65,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
     for _ in range(20):
         followed.turn()
     followed._tell()
-    assert states() == {"runs": "running", "waits": "pending"}  # nothing is freed because nobody answers
+    assert states() == {"runs": "running", "waits": "pending"}  # no response does not mean that a pod is deleted
     assert Sync.objects.get(resource="pods").failures > 0
     link.mend()
     eventually(followed, is_all_known)
@@ -74,7 +74,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
 
 def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "QUIET_SECONDS", 1.0)
-    link.cut()  # so that the watches begin anew, with the shorter patience
+    link.cut()  # so that the watches restart with the shorter timeout
     link.mend()
     make_pod(api, "seen", schedulerName="default-scheduler", nodeName="n1")
     eventually(followed, lambda: "seen" in states())
@@ -97,8 +97,8 @@ def test_an_api_server_that_is_killed_and_has_forgotten_history(
     kill_api_server(plane)
     link.mend()
     eventually(followed, is_all_known)
-    assert followed._known[PODS].lists > lists  # 410: what the watch missed could only be found by a list
-    kept = Reservation.objects.get(active=True, pod__origin=Pod.REMNANT)  # so nobody saw how `runs` ended
+    assert followed._known[PODS].lists > lists  # 410: only a list can find the events that the watch missed
+    kept = Reservation.objects.get(active=True, pod__origin=Pod.REMNANT)  # the informer did not see the end of `runs`
     assert (kept.pod.name.partition("~")[0], kept.node.name, kept.node.gone) == ("runs", "n1", True)
     assert nothing_is_wrong()
 

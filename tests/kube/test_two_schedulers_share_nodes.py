@@ -1,7 +1,7 @@
-"""Beside the real kube-scheduler, on the same nodes at the same time: nothing is lost, nothing is charged twice.
+"""hetsched and the real kube-scheduler share nodes at the same time: no pod is lost, nothing is charged twice.
 
-The other one knows nothing of our placements that are not bound yet, so a node may come to be overcommitted by its
-pods; it is ours then that never adds to it.
+The other scheduler does not know our placements that are not bound yet, so its pods may overcommit a node; hetsched
+must never add to this.
 """
 
 from __future__ import annotations

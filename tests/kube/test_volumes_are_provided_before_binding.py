@@ -1,6 +1,6 @@
-"""Pods with claims on a real API server: decided by where volumes are, bound once their claims are.
+"""Pods with volume claims on a real API server: placed by the location of volumes, bound after their claims.
 
-Not here: volume controllers. A test does what they would do, after it has checked what they were told.
+Not here: volume controllers. A test acts as them, after it has checked the requests to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MERGE = "application/merge-patch+json"
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with a node in each of the zones a and b, and two classes that wait for pods."""
+    """Run an informer for a cluster with a node in each of the zones a and b, and two WaitForFirstConsumer classes."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
     snapshot.warm(cluster.pk).forget()
@@ -131,7 +131,7 @@ def test_a_volume_is_made_for_the_node_and_a_maker_that_fails_sends_the_pod_back
     bind.run(cluster.pk)
     selected = "volume.kubernetes.io/selected-node"
     assert found(api, CLAIMS, "data")["metadata"]["annotations"][selected] == "a"
-    # A provisioner that gives up takes the node away again.
+    # A provisioner that gives up removes the selected node again.
     change(api, CLAIMS.path(namespace="default", name="data"), {"metadata": {"annotations": {selected: None}}})
     bind.run(cluster.pk)
     assert states() == {"db": "pending"}
@@ -163,7 +163,7 @@ def test_a_pod_whose_claim_comes_late_is_decided_when_it_is_there(
     assert states() == {"db": "not-now"}
     assert [reason.code for reason in Decision.objects.get().reasons] == ["VolumeClaimMissing"]
     make_claim(api, "data", "made")
-    # No back-off is waited for: what the pod waits for has changed.
+    # The pod skips its back-off, because the object that it waits for has changed.
     eventually(followed, lambda: Pod.objects.get().not_before is None)
     decide(followed, cluster)
     assert states() == {"db": "placed"}
@@ -187,5 +187,5 @@ def test_drivers_attach_limits_are_known_of_nodes(api: Api, followed: Follower) 
     drivers = [{"name": "csi.example.org", "nodeID": "a", "topologyKeys": [], "allocatable": {"count": 2}}]
     make(api, CSI_NODES, "a", spec={"drivers": drivers})
     eventually(followed, lambda: Node.objects.get(name="a").report.attach_limits == {"csi.example.org": 2})
-    with pytest.raises(ApiFailure):  # the API server has checked what we wrote
+    with pytest.raises(ApiFailure):  # the API server validated our write
         make(api, CSI_NODES, "b", spec={"drivers": [{"name": "x", "nodeID": ""}]})

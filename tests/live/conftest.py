@@ -1,4 +1,4 @@
-"""Faked here: the channel layer lives in memory. Checked: what a client is sent, over the product's own ASGI door."""
+"""Faked here: the channel layer is in memory. Checked: the messages to a client of the product's ASGI application."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from web.live import sockets
 from web.live.hub import stop_hub
 
 HOST = b"testserver"
-# How long an answer may take where other programs use the machine too; what is there comes at once.
+# Maximum wait for a response on a busy machine; available messages arrive immediately.
 PATIENCE_SECONDS = 60.0
 
 
@@ -66,7 +66,7 @@ class Viewer:
         self.heard: list[dict[str, Any]] = []
 
     async def _slow(self, scope: Any, receive: Any, send: Any) -> None:
-        """Take nothing from the server while asleep, as a client with a full buffer does."""
+        """Read nothing from the server while asleep, as a client with a full buffer does."""
 
         async def when_awake(message: Any) -> None:
             await self.awake.wait()
@@ -75,7 +75,7 @@ class Viewer:
         await application(scope, receive, when_awake)
 
     async def connect(self) -> bool:
-        """Shake hands; False when the server refuses to."""
+        """Do the handshake; return False if the server refuses it."""
         await self.socket.send_input({"type": "websocket.connect"})
         output = await self.socket.receive_output(PATIENCE_SECONDS)
         self.protocol = output.get("subprotocol")
@@ -88,7 +88,7 @@ class Viewer:
         await self.say(msgspec.json.encode({"action": action, "topics": topics}).decode())
 
     async def hear(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """Take one message in, as a client does."""
+        """Receive one message and apply it, as a client does."""
         output = await self.socket.receive_output(timeout)
         assert output["type"] == "websocket.send", output
         message: dict[str, Any] = msgspec.json.decode(output["text"])
@@ -103,7 +103,7 @@ class Viewer:
         return message
 
     async def listen(self, *topics: str) -> None:
-        """Subscribe, and take the snapshots in."""
+        """Subscribe, and receive the snapshots."""
         await self.send("subscribe", *topics)
         for _ in topics:
             message = await self.hear()
@@ -114,7 +114,7 @@ class Viewer:
             await self.hear()
 
     async def closed(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Return the code with which the server ends this."""
+        """Return the code with which the server closes the socket."""
         while True:
             output = await self.socket.receive_output(timeout)
             if output["type"] == "websocket.close":
@@ -132,11 +132,11 @@ def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Keep live messages in this process and let nobody wake."""
+    """Keep live messages in this process and wake no worker."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = ["testserver"]
-    # A flushed test gives its ids and revisions to the next one.
+    # A flushed test gives its IDs and revisions to the next one.
     monkeypatch.setattr(snapshot, "_warm", {})
     monkeypatch.setattr(sockets, "_open", Counter())
     woken: list[int] = []
@@ -146,7 +146,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[i
 
 @pytest.fixture
 async def viewers() -> AsyncIterator[Callable[..., Viewer]]:
-    """Return a maker of clients; they are disconnected and the hub is stopped at the end."""
+    """Return a factory of clients; they are disconnected and the hub is stopped at the end."""
     made: list[Viewer] = []
 
     def make(**arguments: Any) -> Viewer:
@@ -168,7 +168,7 @@ def cluster(transactional_db: Any) -> Cluster:
 
 @pytest.fixture
 def token(transactional_db: Any) -> Callable[..., str]:
-    """Return a maker of tokens: role, then the namespaces it is limited to."""
+    """Return a factory of tokens: the role, then the namespaces that limit it."""
 
     def make(role: str = "viewer", *namespaces: str) -> str:
         bound = {"cluster": "lab", "node": "n1"} if role == "agent" else {}
@@ -179,7 +179,7 @@ def token(transactional_db: Any) -> Callable[..., str]:
 
 @pytest.fixture
 def cookie(transactional_db: Any) -> Callable[..., str]:
-    """Return a maker of session cookies of people with the given groups."""
+    """Return a factory of session cookies of users with the given groups."""
 
     def make(name: str = "ada", *groups: str) -> str:
         user = User.objects.create_user(name, password="a long enough password")

@@ -1,6 +1,6 @@
-"""Faked here: the broker (nothing is woken) and the channel layer (in this process).
+"""Faked here: the broker (no worker is woken) and the channel layer (in this process).
 
-Checked here: what pages say, to whom, and at what cost. Not tested here: scripts, which a real browser runs
+Checked here: the content of pages by user, and their cost. Not tested here: scripts, which a real browser runs
 (`tests/browser`).
 """
 
@@ -30,7 +30,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def browsing(db: Any) -> Callable[..., Client]:
-    """Return a maker of logged-in browsers by group; a page that fails answers as it would in production."""
+    """Return a factory of logged-in clients by group; a failing page responds as in production."""
 
     def make(*groups: str, **facts: Any) -> Client:
         user = User.objects.create_user(f"user-{User.objects.count()}", password="a long enough password", **facts)
@@ -49,7 +49,7 @@ def viewer(browsing: Callable[..., Client]) -> Client:
 
 @pytest.fixture
 def cluster(db: Any) -> Cluster:
-    """Return the cluster `fleet`: n1 with two cards and a known ISA, n2 about which nobody said more than its size."""
+    """Return the cluster `fleet`: n1 with two GPUs and a known ISA, n2 with nothing but its capacity reported."""
     n1 = a_node("n1").isa("x86-64-v3+aes").gpus(2)
     n2 = a_node("n2").isa(None).having(labels={})
     return a_cluster(n1, n2)

@@ -1,7 +1,7 @@
-"""A process of its own inside a control plane: it does on request what a test cannot do from outside.
+"""A helper process inside a control plane that runs requests which a test cannot run from outside.
 
-Rule: one JSON request a line comes in, `{"do": name, ...arguments}`, and one JSON answer a line goes out.
-It runs with the environment of the plane's other processes, so it sees their database and wakes their workers.
+Each input line is a JSON request, `{"do": name, ...arguments}`; each output line is the JSON response. The process has
+the environment of the plane's other processes, so it uses their database and wakes their workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.system.processes import ROOT, python
 
 
 class Driver:
-    """The test's end of the line."""
+    """The test's end of the pipe."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -50,7 +50,7 @@ class Driver:
 
 
 def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
-    """Add an offline cluster of equal nodes: 16 CPUs, 64 GiB, 4 cards and room for `pods` each."""
+    """Add an offline cluster of equal nodes with 16 CPUs, 64 GiB, 4 GPUs and a maximum of `pods` each."""
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement.actions import import_cluster
 
@@ -75,7 +75,7 @@ def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
 
 
 def submit(cluster: str, prefix: str, pods: int) -> str:
-    """Submit pods that all fit: one in three small, one with a whole card, one with 300 milli of a card."""
+    """Submit pods that all fit: one third small, one third with a whole GPU, one third with 300 milli of a GPU."""
     from hetsched.inventory.models import Cluster
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement import actions
@@ -121,7 +121,7 @@ def workloads() -> dict[str, int]:
 
 
 def placed_pods(workloads: list[str]) -> int:
-    """Count the pods of these workloads that were placed, each exactly once; -1 where one was decided again."""
+    """Count the pods of these workloads that were placed, each exactly once; -1 if one was decided twice."""
     from hetsched.placement.models import Decision, Pod
 
     pods = dict(Pod.objects.filter(workload__in=workloads).exclude(node=None).values_list("id", "workload"))
@@ -137,7 +137,7 @@ def live_states() -> dict[str, int]:
 
 
 def follower() -> dict[str, Any]:
-    """Return who follows the live cluster, under which epoch."""
+    """Return the informer process of the live cluster and its epoch."""
     from hetsched.inventory.models import Connection
 
     (found,) = Connection.objects.all()
@@ -145,7 +145,7 @@ def follower() -> dict[str, Any]:
 
 
 def held() -> list[list[str]]:
-    """Return the pods that hold something, each with its node, in order."""
+    """Return the pods with reservations, each with its node, in order."""
     from hetsched.placement.models import Reservation
 
     return sorted(
@@ -176,7 +176,7 @@ def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
 
 
 def let_preempt() -> int:
-    """Activate the default policy with preemption at its end; return the version."""
+    """Activate the default policy with the preemption plugin last; return the version."""
     import msgspec
 
     from hetsched.contracts.policy import PluginUse
@@ -192,16 +192,16 @@ def let_preempt() -> int:
 
 
 def race_rate(key: str, most: int, threads: int) -> dict[str, Any]:
-    """Take from one bucket that hardly refills, all at once; count who was admitted."""
+    """Take concurrently from one token bucket with a negligible refill rate; count the admitted requests."""
     from hetsched.access.limits import Limit, take
 
-    # One an hour comes back.
+    # One token an hour is refilled.
     admitted, errors = in_threads(lambda number: take(key, Limit(1 / 60, most)).admitted, threads)
     return {"admitted": admitted.count(True), "refused": admitted.count(False), "errors": errors}
 
 
 def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, int]:
-    """Submit a pod each in a namespace of its own, for one owner who may have `most`; count the answers."""
+    """Submit one pod in each of several namespaces at once, for one owner with a quota of `most`; count the results."""
     from hetsched.contracts.allowance import Allowance
 
     def one(number: int) -> str:
@@ -211,7 +211,7 @@ def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, 
 
 
 def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
-    """Submit a pod each in one namespace, where only so many may wait; count the answers."""
+    """Submit pods to one namespace with a limit of pending pods, concurrently; count the results."""
     from hetsched.contracts.allowance import UNLIMITED
 
     return dict(Counter(in_threads(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
@@ -238,7 +238,7 @@ def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance
 
 
 def in_threads(work: Callable[[int], Any], threads: int) -> tuple[list[Any], list[str]]:
-    """Run a function in many threads that begin together; return what each gave, and what went wrong."""
+    """Run a function in many threads that start together; return the results and the errors."""
     from django.db import connection
 
     begin, given, errors = threading.Barrier(threads), [], []
@@ -284,7 +284,7 @@ HANDLERS = {
 
 
 def _answered(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a handler, anew where a test ended the connection meanwhile."""
+    """Call a handler; repeat the call if a test closed the database connection."""
     from django.db import InterfaceError, OperationalError, connection
 
     for _ in range(20):

@@ -1,7 +1,7 @@
-"""A TCP link with faults, for whatever listens on this machine.
+"""A TCP proxy with faults, for any server on this machine.
 
-Rule: `cut` ends all connections and refuses new ones, `silence` holds back every byte without ending anything,
-`delay_seconds` is what every piece of an answer waits; `mend` ends all of it.
+`cut` closes all connections and refuses new ones, `silence` holds back every byte without closing anything,
+`delay_seconds` delays every chunk of a response; `mend` ends all of these faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 
 
 class Link:
-    """Listens on a port of its own and carries bytes to and from `target`."""
+    """Listen on a free port and forward bytes to and from `target`."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -47,7 +47,7 @@ class Link:
         self._flows.set()
 
     def silence(self) -> None:
-        """Let nothing through, in either direction, without ending anything."""
+        """Stop forwarding in both directions without closing connections."""
         self._flows.clear()
 
     def _accept(self) -> None:

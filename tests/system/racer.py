@@ -1,6 +1,6 @@
-"""One of several processes that all believe to lead the same cluster, and go on deciding whatever the lease says.
+"""One of several processes that all act as leader of the same cluster and keep deciding regardless of the lease.
 
-It submits, decides and releases at random until its time is over and prints one JSON document of what it did.
+It submits, decides and releases at random until its time is over and prints a JSON document with its counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
     leading.renew = lambda held: True  # type: ignore[assignment]
     leading.give_up = lambda held: None  # type: ignore[assignment]
-    schedule.LONGEST_REST_SECONDS = 0.0  # whoever rests does not race
+    schedule.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
     recorded = schedule.record
@@ -73,7 +73,7 @@ def _epoch(cluster_id: int) -> int:
 
 
 def differing_topics() -> list[str]:
-    """Name the topics whose deltas, from the first on, do not make their present document."""
+    """Return the topics whose deltas, applied from the first on, do not give their current document."""
     from hetsched.journal.models import OutboxEvent, Topic
     from hetsched.journal.publish import merge
     from hetsched.placement.queries.topics import snapshot
@@ -84,7 +84,7 @@ def differing_topics() -> list[str]:
         for data in OutboxEvent.objects.filter(topic=topic).order_by("revision").values_list("data", flat=True):
             document = merge(document, data)
         fresh = snapshot(topic).data
-        if topic.startswith("node:"):  # what an import says of a new node is nobody's news yet
+        if topic.startswith("node:"):  # no event contains the initial fields of an imported node
             fresh = {key: value for key, value in fresh.items() if key in document}
         if document != fresh:
             differing.append(topic)

@@ -1,8 +1,8 @@
-"""A control plane on PostgreSQL and Redis behind links that can fail, and clients that submit through it all the while.
+"""A control plane on PostgreSQL and Redis behind faulty links, and clients that submit through it continuously.
 
-Rule: a client takes a key, sends one workload under it until it is accepted, and notes every answer: a refusal with
-503 or 429, or no answer at all, has it try again with the same key. What counts in the end: every key has one workload,
-each of them was decided, and no answer was another failure.
+A client creates a key, sends one workload with it until it is accepted, and records every response: after a 503, a 429
+or no response it retries with the same key. At the end every key has one workload, each workload was decided, and no
+response was another error.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.system.processes import Process, accepts, free_port, message_store, p
 CLUSTER = "storm"
 PODS_EACH = 2
 CLIENTS = 4
-RECOVERY_SECONDS = 60  # the goals are 15 and 30 on a machine with nothing else to do
+RECOVERY_SECONDS = 60  # the targets are 15 and 30 on an idle machine
 WEB = ("-m", "uvicorn", "hetsched.project.asgi:application", "--lifespan", "off", "--timeout-graceful-shutdown", "10")
 
 
 class Clients:
-    """Clients at work, and what they were answered."""
+    """Running clients and the responses that they received."""
 
     def __init__(self, ports: list[int], token: str, prefix: str, pause_seconds: float = 0.1) -> None:
         self._ports, self._token, self._prefix, self._pause = ports, token, prefix, pause_seconds
@@ -54,11 +54,11 @@ class Clients:
             thread.join()
 
     def use(self, ports: list[int]) -> None:
-        """Send everything from now on to the web servers of these ports."""
+        """Send all further requests to the web servers at these ports."""
         self._ports = list(ports)
 
     def wait_for_more(self, count: int, *, seconds: float = RECOVERY_SECONDS) -> float:
-        """Wait until so many more were accepted, and return how long it took."""
+        """Wait until `count` more workloads were accepted, and return the seconds."""
         wanted = len(self.accepted) + count
         return wait_until(lambda: len(self.accepted) >= wanted, what=lambda: f"submissions: {self}", seconds=seconds)
 
@@ -114,20 +114,20 @@ def _manifest(key: str) -> dict[str, Any]:
 
 
 class Storm:
-    """The control plane, its links, and the programs that run in it."""
+    """The control plane, its links, and its running programs."""
 
     def __init__(self, plane: Plane, database: Link, store: Link, database_port: int, store_port: int) -> None:
         self.plane, self.database, self.store = plane, database, store
         self.database_port, self.store_port = database_port, store_port
         assert plane.driver
         self.ask = plane.driver
-        self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)  # as `make chaos` leaves tens of thousands
+        self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)  # `make chaos` submits tens of thousands of pods
         asked = ("token", "create", "--role", "submitter", "-o", "json")
         self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
         self.ports: list[int] = []
 
     def start_web(self, wish: Mapping[str, str] | None = None) -> Process:
-        """Start a web server that the next clients use too; `wish`: with a fault of `tests.system.faulty` in it."""
+        """Start a web server that the next clients also use; `wish`: with a fault of `tests.system.faulty`."""
         port = free_port()
         words = (*WEB, "--port", str(port))
         web = self.plane.start("web", *words) if wish is None else self.plane.start_faulty("web", wish, *words)
@@ -140,7 +140,7 @@ class Storm:
         return Clients(list(self.ports), self.token, prefix)
 
     def all_decided(self, clients: Clients) -> float:
-        """Wait until all that was accepted is decided; nothing is lost or doubled. Return how long that took."""
+        """Wait until every accepted workload is decided; none is lost or doubled. Return the seconds."""
         where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.last_words()}"  # noqa: E731
         took = wait_until(lambda: not self.ask("workloads").get("pending"), what=where, seconds=RECOVERY_SECONDS)
         assert clients.wrong == [], str(clients)
@@ -153,7 +153,7 @@ class Storm:
 
 @contextlib.contextmanager
 def storm(**settings: str) -> Iterator[Storm]:
-    """Give a control plane behind links; no process of it runs yet."""
+    """Yield a control plane behind links; none of its processes runs yet."""
     redis = parts.require("redis-server")
     with (
         postgres() as database_port, message_store(redis) as store_port,
@@ -161,7 +161,7 @@ def storm(**settings: str) -> Iterator[Storm]:
         plane_on(f"postgres://hetsched:hetsched@127.0.0.1:{database.port}/hetsched", store.port, settings) as plane,
     ):  # fmt: skip
         assert plane.driver
-        plane.driver.close()  # the tests' own end of it goes by no link
+        plane.driver.close()  # the driver does not use the links
         direct = f"postgres://hetsched:hetsched@127.0.0.1:{database_port}/hetsched"
         plane.driver = Driver(plane.env | {"DATABASE_URL": direct, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"})
         yield Storm(plane, database, store, database_port, store_port)

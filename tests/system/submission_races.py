@@ -1,7 +1,7 @@
-"""What many senders at once ask of REST, in this process but each in a thread and a transaction of their own.
+"""Concurrent REST requests of many senders, each in its own thread and transaction of this process.
 
-Rule: every function makes what it needs, lets the senders begin together and returns how often each answer came, so
-that a test can say exactly what it must be. `die` is a program of its own: it is killed amid a request.
+Every function creates its objects, starts the senders together and returns the count of each response, so that a test
+can assert exact numbers. `die` runs in its own process: it is killed during a request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POD = {
 
 
 def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dict[str, Any]:
-    """Submit the same under one key, or by every second sender something else; count answers and workloads."""
+    """Submit concurrently with one key, with `both` every second sender another body; count responses and workloads."""
     from hetsched.placement.models import Workload
 
     ask, before = _asker(), Workload.objects.count()
@@ -37,7 +37,7 @@ def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dic
 
 
 def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Send the same batch under one key; count answers and workloads."""
+    """Send the same batch with one key concurrently; count responses and workloads."""
     from hetsched.placement.models import Workload
 
     ask, before = _asker(), Workload.objects.count()
@@ -48,7 +48,7 @@ def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Name one hold in different submissions while the sweep ends what is late; count the answers."""
+    """Name one hold in different submissions while the sweep ends expired ones; count the responses."""
     ask = _asker()
     hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster, "seconds": 600})[1]["id"]
     wish = {"cluster": cluster, "hold": hold}
@@ -56,7 +56,7 @@ def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Claim a hold by half of the senders while the other half end it; return what became of it."""
+    """Claim a hold with half of the senders while the other half end it; return the final state."""
     from hetsched.inventory.models import Cluster
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement import actions
@@ -84,7 +84,7 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any]:
-    """Hold a little room each, on either of two clusters, by one owner who may have fewer holds; count the answers."""
+    """Create one small hold per sender, on two clusters, for one owner with a lower limit; count the responses."""
     ask = _asker()
 
     def one(number: int) -> tuple[int, dict[str, Any]]:
@@ -95,14 +95,14 @@ def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any
 
 
 def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Hold a whole card each, of which there are fewer; count the answers."""
+    """Hold a whole GPU per sender, with fewer GPUs than senders; count the responses."""
     ask = _asker()
     pod = _pod(key, **{"nvidia.com/gpu": "1"})
     return _counted(_race(lambda _: _patiently(lambda: ask("holds/", {"manifest": pod, "cluster": cluster})), threads))
 
 
 def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Submit one plan by many; count the answers."""
+    """Submit one plan with many senders; count the responses."""
     ask = _asker()
     wish = {"manifest": _pod(key), "cluster": cluster}
     plan = ask("what-if/", {**wish, "plan": True})[1]["plan"]["token"]
@@ -110,7 +110,7 @@ def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Send what is all or nothing, the same namespaces and keys in either order; count answers and workloads."""
+    """Send all-or-nothing batches with the same namespaces and keys in either order; count responses and workloads."""
     from hetsched.placement.models import Workload
 
     ask, before = _asker(), Workload.objects.count()
@@ -131,7 +131,7 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_webhooks(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Make a webhook each, by one owner who may have fewer; count the answers."""
+    """Create one webhook per sender, for one owner with a lower limit; count the responses."""
     from hetsched.placement.actions import webhooks
 
     webhooks.MOST_WEBHOOKS = 5
@@ -147,7 +147,7 @@ def holds_open() -> int:
 
 
 def cancel_holds() -> None:
-    """Let every hold go that nobody claimed."""
+    """Cancel every unclaimed hold."""
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement import actions
     from hetsched.placement.models import Hold
@@ -158,7 +158,7 @@ def cancel_holds() -> None:
 
 @lru_cache(maxsize=1)
 def token() -> str:
-    """Return the token by which this process asks."""
+    """Return the token of this process's requests."""
     from hetsched.access.tokens import create_token
 
     return create_token(role="operator", name="racer")[1]
@@ -178,7 +178,7 @@ def _told(status: int, body: dict[str, Any]) -> str:
 
 
 def _patiently(ask: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
-    """Ask again while the server says that it is busy, as it tells its clients to."""
+    """Repeat a request while the server responds that it is busy, as clients should."""
     for _ in range(100):
         status, body = ask()
         if status != 503:
@@ -194,7 +194,7 @@ def _pod(name: str, *, namespace: str = "race", **limits: str) -> dict[str, Any]
 
 
 def _asker() -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Return a function that sends a request with a token, through all that a web process does."""
+    """Return a function that sends a request with a token through the whole web stack."""
     from django.test import Client
 
     text = token()
@@ -216,7 +216,7 @@ def _race(work: Callable[[int], tuple[int, dict[str, Any]]], threads: int) -> li
 
 
 def die(when: str, address: str, body: str, key: str, text: str) -> None:
-    """Send a request and be killed at the end of the transaction that answers its key: `inside` it, or `after` it."""
+    """Send a request and be killed at the end of the transaction that stores its key: `inside` it, or `after` it."""
     import django
 
     django.setup()

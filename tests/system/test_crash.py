@@ -1,7 +1,7 @@
-"""kill -9 of the whole worker in the middle of a batch: nothing is lost, nothing booked twice, it recovers by itself.
+"""SIGKILL of the whole worker in the middle of a batch: nothing is lost, nothing is reserved twice, and work continues.
 
-Each round submits one workload that fits, kills the worker's process group at a random moment (every second time it is
-one amid its work), starts another worker and waits. HETSCHED_TEST_KILLS sets how many rounds, HETSCHED_TEST_SEED which
+Each round submits one workload that fits, kills the worker's process group at a random moment (in every second round
+during its work), starts another worker and waits. HETSCHED_TEST_KILLS sets the number of rounds, HETSCHED_TEST_SEED the
 moments.
 """
 
@@ -22,9 +22,9 @@ KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "50"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PODS = 240
 pytestmark = pytest.mark.chaos
-# Lease and sweep set how soon another worker may go on; small batches make many moments to die in.
+# Lease and sweep determine how soon another worker may continue; small batches give many moments for a kill.
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_BATCH": "24"}
-LONGEST_RECOVERY_SECONDS = 60  # a few on a machine with nothing else to do
+LONGEST_RECOVERY_SECONDS = 60  # a few seconds on an idle machine
 
 
 @pytest.mark.timeout(1200)
@@ -44,16 +44,16 @@ def test_killed_worker_loses_and_doubles_nothing(backend: str, figures: dict[str
         amid = 0
         for number in range(KILLS):
             workload = ask("submit", cluster="crash", prefix=f"round-{number}", pods=PODS)
-            if number % 2:  # any moment, the worker's own start and end among them
+            if number % 2:  # any moment, including the worker's start and end
                 time.sleep(moments.uniform(earliest, latest))
-            else:  # amid the work, however fast this machine just is
+            else:  # during the work, however fast this machine is
                 left = moments.randrange(PODS // 5, PODS)
                 wait_until(lambda w=workload, n=left: _pending(ask, w) <= n, what=plane.last_words)
             worker.kill_group()
             amid += 0 < _pending(ask, workload) < PODS
             worker = plane.start_worker()
             _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
-        assert amid >= KILLS // 5  # else these kills would prove little
+        assert amid >= KILLS // 5  # otherwise these kills would prove little
         figures[f"kill -9 of the worker, {backend}"] = f"{KILLS} kills, {amid} amid a batch; 0 lost, 0 doubled"
 
 
@@ -65,7 +65,7 @@ def test_emptied_store_loses_no_workload() -> None:
         ask("add_cluster", name="crash", nodes=60)
         workload = ask("submit", cluster="crash", prefix="lost", pods=PODS)
         with redis.Redis.from_url(plane.env["REDIS_URL"]) as store:
-            assert store.llen("schedule") == 1  # the only wake-up there is
+            assert store.llen("schedule") == 1  # the only wake-up
             store.flushall()
         plane.start_worker()
         plane.start_beat()
@@ -73,10 +73,10 @@ def test_emptied_store_loses_no_workload() -> None:
 
 
 def _calm_round(plane: Plane) -> tuple[float, float]:
-    """Run one workload undisturbed and return when its work began and ended, in seconds after the submission."""
+    """Run one workload without a kill and return the start and end of its work, in seconds after the submission."""
     ask = plane.driver
     assert ask
-    for name in ("warm-up", "measured"):  # the first one pays for the worker's own start
+    for name in ("warm-up", "measured"):  # the first one includes the worker's own start
         workload = ask("submit", cluster="crash", prefix=name, pods=PODS)
         began = wait_until(lambda w=workload: _pending(ask, w) < PODS, what=plane.last_words)
         ended = wait_until(lambda w=workload: not _pending(ask, w), what=plane.last_words)
@@ -89,7 +89,7 @@ def _pending(ask: Driver, workload: str) -> int:
 
 
 def _all_placed(plane: Plane, workload: str, where: str) -> None:
-    """Wait until the workload is decided, check the whole database, and make room again."""
+    """Wait until the workload is decided, check the invariants of the whole database, and release the reservations."""
     ask = plane.driver
     assert ask
     wait_until(

@@ -1,7 +1,8 @@
-"""Everything around the product fails in every way it has, while clients submit: nothing is lost or decided twice.
+"""Every external dependency fails in every way while clients submit: nothing is lost or decided twice.
 
-The message store, the database, the messages between processes, clocks, and the processes themselves. Two beats run all
-the time. HETSCHED_TEST_FAULT_SECONDS sets how long each fault lasts; without it some of them are left out.
+The faults affect the message store, the database, the messages between processes, clocks, and the processes themselves.
+Two beat processes run all the time. HETSCHED_TEST_FAULT_SECONDS sets the duration of each fault; without it some faults
+are skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.system.storm import RECOVERY_SECONDS, Clients, Storm, storm
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("postgres", "redis-server"), pytest.mark.timeout(1800)]
 FAULT_SECONDS = float(os.environ.get("HETSCHED_TEST_FAULT_SECONDS", "1"))
-# What shows least that the others do not is left to `make chaos`.
+# Faults that add little coverage run only in `make chaos`.
 seldom = pytest.mark.skipif("HETSCHED_TEST_FAULT_SECONDS" not in os.environ, reason="make chaos runs it")
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1"}
 GRACE_SECONDS = 25
@@ -37,7 +38,7 @@ POOL = 2
 
 
 class Faulty:
-    """A control plane whose processes do as `control` says."""
+    """A control plane whose processes have the faults of `control`."""
 
     def __init__(self, storm: Storm, folder: Path) -> None:
         self.storm, self._folder = storm, folder
@@ -46,7 +47,7 @@ class Faulty:
         self.web = self.start_web()
 
     def be(self, *who: str, **wrong: Any) -> None:
-        """Have this be wrong from now on of these processes, and nothing else of any."""
+        """Set these faults for these processes, and none for all others."""
         for name in ("web", "worker", "beat"):
             (self._folder / name).write_text(json.dumps(wrong if name in who else {}))
 
@@ -57,11 +58,11 @@ class Faulty:
         return self.storm.start_web(self._wish("web"))
 
     def pool(self) -> list[int]:
-        """Return the processes of the worker that do its work."""
+        """Return the pool processes of the worker."""
         return children_of(self.worker.popen.pid)
 
     def keep_up(self, over: threading.Event) -> None:
-        """Start the worker anew whenever it ended, as whatever runs it in a deployment does."""
+        """Restart the worker whenever it ends, as a supervisor does."""
         while not over.wait(0.5):
             if not self.worker.running:
                 self.worker = self.start_worker()
@@ -107,7 +108,7 @@ def test_a_store_that_goes_away_and_comes_back_empty(faulty: Faulty, figures: di
     with faulty.storm.clients("emptied") as clients:
         clients.wait_for_more(5)
         faulty.storm.store.cut()
-        clients.wait_for_more(5)  # submissions are taken without it
+        clients.wait_for_more(5)  # submissions are accepted without it
         time.sleep(FAULT_SECONDS)
         with redis.Redis(port=faulty.storm.store_port) as store:
             store.flushall()
@@ -132,7 +133,7 @@ def test_a_store_that_does_not_answer(faulty: Faulty, figures: dict[str, object]
 
 @seldom
 def test_a_store_that_is_full(faulty: Faulty, figures: dict[str, object]) -> None:
-    """A worker ends where it may not acknowledge; whatever runs it starts it anew."""
+    """A worker ends if it cannot acknowledge; its supervisor restarts it."""
     with faulty.storm.clients("full") as clients, redis.Redis(port=faulty.storm.store_port) as store:
         clients.wait_for_more(5)
         store.config_set("maxmemory", "1")
@@ -244,7 +245,7 @@ def test_a_web_server_that_is_killed_amid_requests(faulty: Faulty, figures: dict
 
 @seldom
 def test_processes_of_the_pool_that_run_out_of_memory(faulty: Faulty, figures: dict[str, object]) -> None:
-    """The kernel kills the one that is too large, and leaves its siblings and their parent."""
+    """The OOM killer kills the largest process, and leaves its siblings and their parent."""
     draw = random.Random(1)
     with faulty.storm.clients("pool") as clients:
         for _ in range(5):
@@ -262,7 +263,7 @@ def test_everything_is_restarted_one_by_one_and_nobody_notices(faulty: Faulty, f
     took: dict[str, float] = {}
 
     def ended(name: str, old: Process) -> None:
-        """Ask it to end, and kill it where it does not in time, as whatever runs it does."""
+        """Send SIGTERM, and SIGKILL after the grace period, as a supervisor does."""
         began = time.monotonic()
         old.popen.send_signal(signal.SIGTERM)
         while old.running and time.monotonic() - began < GRACE_SECONDS:
@@ -288,6 +289,6 @@ def test_everything_is_restarted_one_by_one_and_nobody_notices(faulty: Faulty, f
         clients.wait_for_more(5)
     ours.all_decided(clients)
     assert set(clients.answers) == {202}, str(clients)
-    assert took["web"] < GRACE_SECONDS  # requests on their way were answered
+    assert took["web"] < GRACE_SECONDS  # requests in flight were answered
     drained = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items())
     figures["rolling restart"] = f"{clients}; ended after {drained}; 0 lost"

@@ -1,4 +1,4 @@
-"""`hetsched bench watch` follows a server of prepared lists, and finds every pod in the ledger."""
+"""`hetsched bench watch` follows a server with prepared lists, and finds every pod in the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_pod_that_is_told_is_found() -> None:
     done = subprocess.run(command, env=plain_environment(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    # 200 pods that run, and of 500 events in a second four fifths are pods that come
+    # 200 running pods; of 500 events in a second four fifths are added pods
     assert found["checks"] == {"compared": 600, "different": 0}
     cases = {row["case"]: row["unit"] for row in found["rows"]}
     assert cases["first list in the ledger"] == "s"

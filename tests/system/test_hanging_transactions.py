@@ -1,4 +1,4 @@
-"""A process that hangs amid a transaction, or whose machine vanished, does not keep everyone else from its rows."""
+"""A process that hangs in a transaction, or whose machine vanished, does not lock out other processes for ever."""
 
 from __future__ import annotations
 

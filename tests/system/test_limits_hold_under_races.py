@@ -1,6 +1,6 @@
-"""Fifty threads want what is there for some of them: exactly as many get it, on either database.
+"""Fifty threads compete for a limited number of grants: exactly the limit succeeds, on either database.
 
-HETSCHED_TEST_RACE_REPEATS sets how often each race is run.
+HETSCHED_TEST_RACE_REPEATS sets the number of runs of each race.
 """
 
 from __future__ import annotations

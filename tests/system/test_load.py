@@ -1,4 +1,4 @@
-"""What `make load` does at full size, at a size of seconds: nothing is lost or doubled, and the report tells it."""
+"""`make load` at a size of seconds: nothing is lost or doubled, and the report contains the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plane() -> Iterator[planes.Plane]:
 
 
 def counted(part: Part) -> dict[str, str]:
-    """Return what was found for the goals that do not depend on how fast this machine is."""
+    """Return the results of the goals that do not depend on the speed of this machine."""
     return {goal.what: goal.found for goal in part.goals if goal.goal == "0"}
 
 
@@ -31,7 +31,7 @@ def test_retries_of_a_burst_over_two_web_processes_neither_double_nor_lose(plane
     part = flood(plane, 60, 8)
 
     assert set(counted(part).values()) == {"0"}, counted(part)
-    # 60 submissions, 20 % of them twice: 12 more answers, each that of a request before.
+    # 60 submissions, 20 % of them repeated: 12 additional responses, each equal to the first one.
     assert part.answers == {"202": 72}
     assert part.counts["answered again"] == 12
     assert invariants(plane) == []
@@ -55,7 +55,7 @@ def test_sockets_come_back_complete_after_every_web_process_was_killed(plane: pl
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
-    # Of 1 to 200 ms the smallest that 99 % do not exceed is the 198th.
+    # Of 1 to 200 ms, the smallest value that 99 % do not exceed is the 198th.
     found = dict(percentiles([number / 1000 for number in range(1, 201)]))
 
     assert found == {"p50": 100, "p90": 180, "p95": 190, "p99": 198, "p99.9": 200, "max": 200}

@@ -1,4 +1,4 @@
-"""The whole production trace as one batch over REST -> Celery -> database -> push places as `simulate` does."""
+"""The whole production trace as one batch over REST -> Celery -> database -> push has the placements of `simulate`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_same_placements_by_every_way(server: Standalone, api: httpx.Client,
     ledger = list(pages(api, "decisions/", workload=workload))
     assert len(ledger) == len(expected)
     assert {row["pod"]: row["node"] for row in ledger} == expected
-    # What the nodes hold is what was placed, no more and no less.
+    # The nodes hold exactly the placed pods.
     assert sum(node["pods"] for node in pages(api, "nodes/", cluster="openb")) == sum(
         node is not None for node in expected.values()
     )
@@ -143,7 +143,8 @@ def test_twins_that_race_with_one_key_make_one_workload(api: httpx.Client) -> No
     def submit(_: int) -> httpx.Response:
         body = {"manifest": POD % "raced", "cluster": cluster}
         while (answer := api.post("workloads/", json=body, headers={"Idempotency-Key": "race"})).status_code == 429:
-            time.sleep(int(answer.headers["Retry-After"]))  # more at once than a busy machine takes in time
+            # one request has more submissions than a busy machine accepts in time
+            time.sleep(int(answer.headers["Retry-After"]))
         return answer
 
     with ThreadPoolExecutor(16) as pool:

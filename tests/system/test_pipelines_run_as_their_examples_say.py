@@ -1,9 +1,7 @@
-"""The steps of the pipelines in `docs/examples/ci`, word by word, in a shell, against a real server.
+"""The steps of the pipelines in `docs/examples/ci`, verbatim, in a shell, against a real server.
 
-So is the program of `docs/reference/python-client.md`, all its parts one after the other.
-
-Rule: the scripts are taken out of the files by their own formats. What a CI system would put in, its variables and its
-secrets, is in the environment; everything else is the example's.
+This includes the program of `docs/reference/python-client.md`, all its parts in order. The scripts are parsed from the
+files by their own formats. The environment has the variables and secrets that a CI system would set.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class Pipelines:
         }  # fmt: skip
         done: subprocess.CompletedProcess[str] | None = None
         for script in scripts:
-            written = script.replace("{{workflow.uid}}", pipeline)  # what Argo puts in before it starts the pod
+            written = script.replace("{{workflow.uid}}", pipeline)  # Argo substitutes this before it starts the pod
             done = subprocess.run(
                 ["sh", "-e", "-c", written], cwd=folder, env=self.environment | ids, capture_output=True, text=True
             )
@@ -106,13 +104,13 @@ def project(tmp_path: Path) -> Path:
 def test_a_good_change_passes_and_runs_once(system: str, pipelines: Pipelines, project: Path) -> None:
     steps: Callable[[str], list[str]] = SYSTEMS[system]
     job = project / "job.yaml"
-    job.write_text(job.read_text().replace("unit-tests", f"tests-of-{system}"))  # on one cluster names are unique
+    job.write_text(job.read_text().replace("unit-tests", f"tests-of-{system}"))  # names are unique in a cluster
     checked = pipelines.run(steps("check"), project, f"{system}-1")
     assert checked.returncode == 0, checked.stderr
     first = pipelines.run(steps("run"), project, f"{system}-1")
     again = pipelines.run(steps("run"), project, f"{system}-1")
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    assert first.stdout.split()[0] == again.stdout.split()[0]  # the id: no second workload was made
+    assert first.stdout.split()[0] == again.stdout.split()[0]  # the ID: no second workload was created
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

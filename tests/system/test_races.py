@@ -1,7 +1,7 @@
-"""Several processes that all believe to lead, and evict: nothing is given twice, nothing lost, every document right.
+"""Several processes that all act as leader, and evict: nothing is reserved twice or lost, every document is correct.
 
-The lease is switched off in them, so that only the compare-and-set and the indexes of the database stand between them.
-HETSCHED_TEST_RACE_SECONDS sets how long they race, HETSCHED_TEST_SEED where they begin.
+The lease is disabled in them, so only the compare-and-set and the indexes of the database prevent conflicts.
+HETSCHED_TEST_RACE_SECONDS sets the duration, HETSCHED_TEST_SEED the seed.
 """
 
 from __future__ import annotations

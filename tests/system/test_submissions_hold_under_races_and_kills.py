@@ -1,6 +1,6 @@
-"""Many who submit, hold, claim and end the same at once, and senders that are killed: each thing is there once.
+"""Concurrent senders that submit, hold, claim and end the same objects, and killed senders: each object exists once.
 
-HETSCHED_TEST_RACE_REPEATS sets how often each race is run.
+HETSCHED_TEST_RACE_REPEATS sets the number of runs of each race.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ spec: {containers: [{name: main, image: "job:1", resources: {requests: {cpu: 100
     params=["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
 def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
-    """Give two nodes with 4 cards each, and a cluster beside; nobody may have more than 10 holds."""
+    """Yield two nodes with 4 GPUs each and a second cluster; an owner may have at most 10 holds."""
     with BACKENDS[request.param](
         HETSCHED_MOST_HOLDS="10", HETSCHED_CALLBACK_HOSTS="ci.example", HETSCHED_DEFAULT_CLUSTER="race"
     ) as plane:
@@ -54,7 +54,7 @@ def test_each_thing_goes_to_one_of_many(plane: Plane, repeat: int) -> None:
     batch = ask("race_batch", key=f"b{repeat}", **of)
     assert batch == {"answers": {"202": THREADS}, "ids": 5, "workloads": 5}
     batches = ask("race_batches", key=f"a{repeat}", **of)
-    # Two senders for each set of keys, with pods of their own: one of them is answered that its keys are taken.
+    # Two senders for each set of keys, with different pods: one of them gets the response that its keys are used.
     assert batches == {"answers": {"202": half, "422 BatchRefused": half}, "workloads": half * 6}
     claim = ask("race_claim", key=f"c{repeat}", **of)
     assert claim == {"answers": {"202": 1, "409 HoldOver": THREADS - 1}}
@@ -97,7 +97,7 @@ def _hold(plane: Plane, when: str) -> None:
 
 
 def _batch(plane: Plane, when: str) -> None:
-    """Kill a batch at the end of its first item: what was accepted is found again, the rest is done."""
+    """Kill a batch at the end of its first item; the retry finds the accepted item and processes the others."""
     assert plane.driver
     before = sum(plane.driver("workloads").values())
     items = [{"manifest": POD.replace("NAME", f"b{number}-{when}")} for number in range(3)]
@@ -108,7 +108,7 @@ def _batch(plane: Plane, when: str) -> None:
 
 
 def _killed(plane: Plane, when: str, address: str, body: dict[str, Any]) -> list[Any]:
-    """Have a process killed amid a request, then send the same again; return what is answered."""
+    """Kill a process during a request, then send the same request again; return the response."""
     assert plane.driver
     key = f"{address} {when}".replace(" ", "-")
     words = ("-m", "tests.system.submission_races", when, address, json.dumps(body), key, plane.driver("token"))

@@ -1,4 +1,4 @@
-"""Faked here: the broker (tasks run at once, in this process) and the channel layer.
+"""Faked here: the broker (tasks run immediately, in this process) and the channel layer.
 
 Checked here: tasks from the submission to rows and events. Not tested here: real workers and brokers (tests/system).
 """
@@ -19,13 +19,13 @@ IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"
 
 @pytest.fixture
 def builtins(db: None) -> None:
-    """Have the built-in policies, for tests that bring their cluster in by another door than `a_cluster`."""
+    """Create the built-in policies, for tests that do not use `a_cluster`."""
     ensure_builtins()
 
 
 @pytest.fixture(autouse=True)
 def eager(settings: Any) -> Iterator[None]:
-    """Run tasks where they are sent, and forget every warm copy after the test."""
+    """Run tasks in the sending process, and clear every scheduler cache after the test."""
     settings.CHANNEL_LAYERS = IN_THIS_PROCESS
     app.loader.import_default_modules()
     app.conf.update(task_always_eager=True, task_eager_propagates=True)

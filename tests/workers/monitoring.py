@@ -1,6 +1,6 @@
 """A real Prometheus with real exporters on loopback, scraped every second.
 
-Some exporters show this machine; others show what a test says, by their textfile collector.
+Some exporters report this machine; others report values of a test through their textfile collector.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import yaml
 from tests import parts
 from tests.system.processes import accepts, free_port, wait_until
 
-# What a made-up machine shows of itself; counters of what it does each second.
+# Gauges of a simulated machine, and its counters with their increase per second.
 _GAUGES = {"node_memory_MemTotal_bytes": 8 * 2**30}
 _COUNTERS = {
     "cpu": ('node_cpu_seconds_total{cpu="0",mode="user"}', 'node_cpu_seconds_total{cpu="0",mode="idle"}'),
@@ -34,7 +34,7 @@ _COUNTERS = {
 
 
 class Machine:
-    """A made-up machine: cores in use, bytes of memory in use, bytes per second each way of network and disk."""
+    """A simulated machine: used cores, used bytes of memory, bytes per second of network and disk in each direction."""
 
     def __init__(self, **use: float) -> None:
         self.use = {"cpu": 0.0, "memory": 0.0, "network": 0.0, "disk": 0.0, **use}
@@ -42,7 +42,7 @@ class Machine:
         self._at = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write what the machine shows by now."""
+        """Write the machine's current metrics."""
         now = time.monotonic()
         for kind, (first, second) in _COUNTERS.items():
             self._counted[first] += self.use[kind] * (now - self._at)
@@ -59,7 +59,7 @@ class Machine:
 
 
 class Monitoring:
-    """Prometheus at `url`; `down` and `exporter_down` end what runs."""
+    """Prometheus at `url`; `down` and `exporter_down` stop processes."""
 
     def __init__(self, url: str, prometheus: subprocess.Popen[bytes], exporters: dict[str, subprocess.Popen[bytes]]):
         self.url = url
@@ -97,9 +97,9 @@ def _exporter(arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes],
 
 @contextmanager
 def a_monitoring(machines: Mapping[str, Machine]) -> Iterator[Monitoring]:
-    """Run Prometheus with an exporter for each made-up machine, labelled by its name, and one for this machine.
+    """Run Prometheus with an exporter for each simulated machine, labelled by its name, and one for this machine.
 
-    This one carries no label: its series name it by their address.
+    This machine has no label: the address in its series identifies it.
     """
     folder = Path(tempfile.mkdtemp(prefix="hetsched-prometheus-"))
     processes: dict[str, subprocess.Popen[bytes]] = {}

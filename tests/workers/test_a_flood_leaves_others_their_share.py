@@ -1,4 +1,4 @@
-"""Where more is due than a batch takes, namespaces take turns: a flood costs the others a batch, not all of its own."""
+"""Namespaces share a batch if more pods are due than fit into it: a flood delays others by one batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.schedule import run
 
 @pytest.fixture
 def cluster(db: None) -> Cluster:
-    """Have one node with 8 CPUs."""
+    """Return a cluster with one node of 8 CPUs."""
     made = a_cluster(a_node("n1").cpu(8))
     spec = PolicySpec("hetsched", tuple(PluginUse(name) for name in ("priority-sort", "resource-fit")))
     activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
@@ -44,7 +44,7 @@ def flooded(cluster: Any) -> Any:
 
 
 def test_namespaces_take_turns(flooded: Any) -> None:
-    # 12 places: both of the small one's, and ten for the two others, five each.
+    # 12 places: both pods of the small namespace, and five pods of each of the two others.
     assert shares(flooded, 12) == {"small": 2, "flood": 5, "other": 5}
 
 

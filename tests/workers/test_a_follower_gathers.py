@@ -1,4 +1,4 @@
-"""A follower gathers what comes for a moment; where a pod waits for its node, it takes what is there and goes on."""
+"""The informer collects events for a moment; when a pod is pending, it processes the available events immediately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.informer import Follower
 
 
 class News(queue.Queue[Any]):
-    """What came, of which nothing comes later; notes how often somebody would have waited for more."""
+    """A queue without further events; it counts how often the consumer would have waited for more."""
 
     waited = 0
 
@@ -33,7 +33,7 @@ class Live:
 
 
 def waits_after(event: Event) -> int:
-    """Return how often a follower that decides waits for more once it has this."""
+    """Return how often a deciding informer process waits for more events after this one."""
     nothing: Any = None
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     live: Any = Live()

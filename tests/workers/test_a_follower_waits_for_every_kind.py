@@ -1,4 +1,4 @@
-"""A follower begins once it has every kind, and ends where one is not read any more, whatever happens meanwhile."""
+"""The informer starts after every kind is listed, and stops when the watch of any kind has ended."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_kind_that_is_not_read_any_more_ends_it_though_the_lease_is_renewed(mo
     follower._renewed -= 1000
 
     def renew(_: Any) -> bool:
-        follower._lost = True  # by the thread of that kind, while this one asked the database
+        follower._lost = True  # set by the thread of that kind during the database query of this one
         return True
 
     monkeypatch.setattr(following, "renew", renew)

@@ -1,4 +1,4 @@
-"""An API server that always fails for one pod keeps no other from being told what was decided."""
+"""An API server that always fails for one pod does not delay the status updates of other pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 class ApiServer:
-    """Takes what it is told, but for pods that are broken."""
+    """Accept status updates, except those of broken pods."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -43,13 +43,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(tell, "tell", made.tell)
     monkeypatch.setattr(tell, "api_of", lambda _: None)
     monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))  # the number stands in the query
+    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))  # the query contains the number
     return made
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a live cluster where five pods, `p0` to `p4`, are too large for its node."""
+    """Return a live cluster with five pods, `p0` to `p4`, that are too large for its node."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     ensure_builtins()
@@ -64,10 +64,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_others_are_told_and_it_is_tried_again_after_them(cluster: Cluster, server: ApiServer) -> None:
-    assert server.round(cluster) == {"p0", "p1"}  # a whole step that fails
+    assert server.round(cluster) == {"p0", "p1"}  # a whole step fails
     assert server.round(cluster) == {"p2", "p3"}
     assert server.round(cluster) == {"p4", "p0"}
-    assert server.round(cluster) == {"p1", "p0"}  # whoever failed longest ago comes first
+    assert server.round(cluster) == {"p1", "p0"}  # the pod with the oldest failure comes first
     server.broken = set()
     assert server.round(cluster) == {"p0", "p1"}
     assert server.round(cluster) == set()

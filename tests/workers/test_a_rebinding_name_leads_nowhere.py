@@ -1,7 +1,7 @@
-"""A name that leads outside when it is checked and inside a moment later is called where it was checked, or not at all.
+"""DNS rebinding: a name that resolves to an outside address for the check and to loopback later is never called inside.
 
-Faked here: the resolver, whose second answer is loopback, and the network beyond this machine, where nobody answers.
-Real here: a server on loopback that counts who comes.
+Faked here: the resolver, whose second answer is loopback, and the outside network, which does not respond. Real here: a
+server on loopback that counts connections.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTSIDE = "10.9.9.9"
 
 @pytest.fixture
 def victim() -> Iterator[tuple[int, list[str]]]:
-    """Listen on loopback; return the port and who came."""
+    """Listen on loopback; yield the port and the received connections."""
     came: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)
@@ -54,7 +54,7 @@ def victim() -> Iterator[tuple[int, list[str]]]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return how often the resolver was asked: its first answer is outside, every later one loopback."""
+    """Return the queries to the resolver: its first answer is outside, every later one loopback."""
     names: list[str] = []
     connect = socket.socket.connect
 
@@ -79,7 +79,7 @@ def _told(port: int) -> None:
     callbacks.delivery(f"http://{NAME}:{port}/", "webhook.test", "{}", now).save(force_insert=True)
     assert callback.run(f"{NAME}:{port}") == 0
     assert Delivery.objects.get().code == "HostUnreachable"
-    # The next attempt looks the name up anew, and is refused before it connects.
+    # The next attempt resolves the name again, and is rejected before it connects.
     Delivery.objects.update(not_before=now)
     CallbackHost.objects.update(quiet_until=None)
     callback.run(f"{NAME}:{port}")

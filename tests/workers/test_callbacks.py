@@ -1,4 +1,4 @@
-"""Whoever submitted a workload is told how it fares, at an address that the deployment allows, and at no other."""
+"""Callbacks report the states of a workload to its submitter, only at addresses that the deployment allows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _placed(url: str) -> Workload:
 
 
 def _later() -> None:
-    """Let the time come for whatever waits for it."""
+    """Make every delivery due now."""
     Delivery.objects.update(not_before=timezone.now())
     CallbackHost.objects.update(quiet_until=None)
 
@@ -61,14 +61,14 @@ def test_a_refusal_is_tried_again_later_and_given_up_in_the_end(receiver: Receiv
     for attempt in range(1, deliveries.MOST_ATTEMPTS + 1):
         assert callback.run(receiver.host) == 0
         assert len(receiver.heard) == attempt
-        assert callback.run(receiver.host) == 0  # its time has not come
+        assert callback.run(receiver.host) == 0  # not due yet
         assert len(receiver.heard) == attempt
         _later()
     assert not deliveries.due().exists()
     given_up = Delivery.objects.get()
     assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
     assert given_up.log.count() == deliveries.MOST_ATTEMPTS
-    # Whoever hears it ten times knows that it is one message.
+    # A receiver of ten copies can see that they are one message.
     assert len({one.headers["webhook-id"] for one in receiver.heard}) == 1
     assert len({one.body for one in receiver.heard}) == 1
 
@@ -118,7 +118,7 @@ def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
     assert deliveries.hold(receiver.host)
     assert callback.run(receiver.host) == 0
     assert (receiver.heard, deliveries.due_hosts()) == ([], [])
-    # A process that died with it loses it by and by.
+    # The claim of a process that died expires.
     CallbackHost.objects.update(held_until=timezone.now() - timedelta(seconds=1))
     assert callback.run(receiver.host) == 1
 
@@ -132,7 +132,7 @@ def test_a_host_that_asks_for_time_gets_it(receiver: Receiver) -> None:
 
 
 def test_waits_grow_threefold_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 5, 15, 45, 135, 405, 1215, 3645 s, then 3 h; the least is half of each.
+    # 5, 15, 45, 135, 405, 1215, 3645 s, then 3 h; the minimum is half of each.
     waits = [5, 15, 45, 135, 405, 1215, 3645, 10_800, 10_800]
     for least, share in ((1.0, 1.0), (0.5, 0.5)):
         monkeypatch.setattr("random.uniform", lambda low, high, share=share: share)

@@ -1,6 +1,6 @@
-"""Between a kubelet that refuses a kind of pod and a controller that makes the next one stands a growing back-off.
+"""A growing back-off for pods of a controller that a kubelet keeps rejecting.
 
-The clock is the test's: hours pass in a loop. No API server here; what it would show is said by the test.
+The test controls the clock: hours pass in a loop. There is no API server here; the test creates its events.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a live cluster with one node of 8 CPUs, followed under epoch 1 and in step."""
+    """Return a live cluster with one node of 8 CPUs, with an informer in sync under epoch 1."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     ensure_builtins()
@@ -80,7 +80,7 @@ def waiting(cluster: Cluster, name: str, owner: str = "red") -> None:
 
 
 def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: Any) -> None:
-    """Say what a kubelet made of a pod that is on its node."""
+    """Report the kubelet's result for a pod on its node."""
     node = Pod.objects.get(name=name).node
     assert node is not None
     pod = spec(name, owner)
@@ -90,9 +90,9 @@ def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: 
 
 
 def tried(cluster: Cluster, clock: Clock) -> list[str]:
-    """Let the sweep and the scheduler have a look; return the pods that are on their way to a node now."""
+    """Run the sweep and the scheduler; return the newly assigned pods."""
     wake_after_backoff(cluster.pk, clock.now)
-    clock.go_on(seconds=11)  # a pod that did not fit waits up to 10 s
+    clock.go_on(seconds=11)  # a pod that did not fit backs off for up to 10 s
     schedule.run(cluster.pk)
     placed = list(Pod.objects.filter(state="placed").order_by("id"))
     begin_binding(cluster.pk, [pod.pk for pod in placed])
@@ -116,10 +116,10 @@ def test_what_is_avoided_is_read_again_when_it_changes(
     refused(cluster, clock, "p0")
     assert told()["red"].nodes["n1"].rests
     with django_assert_num_queries(1), warm(cluster.pk).held():
-        pass  # the revision alone
+        pass  # only the revision
     clock.go_on(seconds=58)
     assert told()["red"].nodes["n1"].rests
-    clock.go_on(seconds=2)  # a minute after the refusal
+    clock.go_on(seconds=2)  # a minute after the rejection
     assert not told()["red"].nodes["n1"].rests
     waiting(cluster, "p1")
     assert tried(cluster, clock) == ["p1"]
@@ -134,9 +134,9 @@ def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(clus
         for name in tried(cluster, clock):
             tries.append(clock.minute)
             became(cluster, name, "Failed", refusal=MISFIT, reason=MISFIT.reason)
-            waiting(cluster, f"p{len(tries)}")  # as its controller does, at once
+            waiting(cluster, f"p{len(tries)}")  # as its controller does, immediately
         clock.go_on(seconds=49)
-    # Refused 11 s after the look at 0; tried again at the first look that is 1, 30, 60, 60 minutes after each refusal.
+    # Rejected 11 s after the check at 0; retried at the first check that is 1, 30, 60, 60 minutes after each rejection.
     assert tries == [0, 1, 32, 93, 154]
     assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
     assert Node.objects.get().pods == 0

@@ -1,6 +1,6 @@
-"""Decisions by what Prometheus measured, and by requests, visibly, as soon as it is gone.
+"""Decisions use measurements of Prometheus, and visibly use requests as soon as it is unavailable.
 
-Real here: Prometheus and node_exporter. One exporter shows this machine, two show machines that the test makes up.
+Real here: Prometheus and node_exporter. One exporter reports this machine, two report simulated machines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def monitoring() -> Iterator[Monitoring]:
-    """Return a Prometheus that watches a machine with 3.9 of its 4 cores in use, one that idles, and this one."""
+    """Yield a Prometheus that scrapes a machine with 3.9 of its 4 cores in use, an idle one, and this one."""
     busy = Machine(cpu=3.9, memory=2 * GIB, network=5_000_000, disk=15_000_000)
     idle = Machine(cpu=0.1, memory=GIB)
     with a_monitoring({"busy": busy, "idle": idle}) as watched:
@@ -43,7 +43,7 @@ def monitoring() -> Iterator[Monitoring]:
 
 @pytest.fixture
 def cluster(settings: Any, monitoring: Monitoring) -> Cluster:
-    """Return a cluster of two equal nodes, and this machine, where nothing may be put."""
+    """Return a cluster of two equal nodes, and this machine as a cordoned node."""
     settings.HETSCHED_SOURCE_HOSTS = [monitoring.host]
     here = sized(a_node("here")).cordoned().having(addresses=("127.0.0.1",))
     made = a_cluster(sized(a_node("busy")), sized(a_node("idle")), here)
@@ -57,7 +57,7 @@ def sized(node: NodeBuilder) -> NodeBuilder:
 
 
 def asked() -> bool:
-    """Have the collector asked as if its time had come."""
+    """Run the collector as if it were due."""
     Collector.objects.update(due_at=timezone.now())
     return collect.run(Collector.objects.get().pk)
 
@@ -74,7 +74,7 @@ def used(node: str) -> dict[str, int]:
 
 
 def near(amounts: dict[str, int]) -> bool:
-    """Tell whether this is about what the busy machine does, by a tenth.
+    """Return whether these amounts match the busy machine, within a tenth.
 
     3.9 cores; 2 GiB; 5 000 000 bytes/s each way * 8 / 10^6 = 40 Mbit/s, the busier way; 15 + 15 MB/s.
     """
@@ -104,10 +104,10 @@ def viewer() -> Client:
 def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     cluster: Cluster, monitoring: Monitoring, viewer: Client
 ) -> None:
-    # Nobody asked yet: both are empty by what is requested, and the first by name wins.
+    # Not collected yet: by requests both are empty, and the first by name wins.
     assert decided(cluster, "before").node_name == "busy"
 
-    # A machine that is busy itself writes and reads late: a rate comes near its value after some scrapes.
+    # A busy machine writes and reads late: a rate approaches its value after some scrapes.
     wait_until(lambda: asked() and near(used("busy")), what=lambda: f"not near: {used('busy')}", seconds=90)
     row = Collector.objects.get()
     assert (row.nodes_told, row.nodes_stale, row.stale_since, row.problems) == (3, 0, None, [])
@@ -120,7 +120,7 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     assert here.amounts[MEMORY] > 2**26
 
     measured = decided(cluster, "measured")
-    assert measured.node_name == "idle"  # 3.9 cores and one more do not fit on the other
+    assert measured.node_name == "idle"  # 3.9 cores and one more do not fit on the other node
     assert "stale" not in measured.summary
     page = viewer.get("/balance/").content.decode()
     assert 'data-source="load"' in page
@@ -135,17 +135,17 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
 
     monitoring.exporter_down("idle")
     wait_until(lambda: not monitoring.query('node_memory_MemTotal_bytes{node="idle"}'), what="nobody noticed")
-    assert asked()  # rates over some seconds may still give a number for it
+    assert asked()  # rates over some seconds may still have a value for it
     assert load_state(cluster.pk).state.stale() == ["idle"]
     row.refresh_from_db()
     assert (row.nodes_told, row.nodes_stale, row.stale_since) == (3, 1, None)
 
     monitoring.down()
-    assert not asked()  # the next time that it is due: within one interval
+    assert not asked()  # the next run: within one interval
     row.refresh_from_db()
     assert row.stale_since is not None
     assert row.failure_code == "HostUnreachable"
-    # busy holds one core of 4, idle one: by requests they are even again.
+    # busy holds one core of 4, idle one: by requests they are equal again.
     alone = decided(cluster, "afterwards")
     assert alone.node_name == "busy"
     assert "by requests: the measured use of 3 of 3 nodes is stale" in alone.summary

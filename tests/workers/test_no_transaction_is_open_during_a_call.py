@@ -1,4 +1,4 @@
-"""The watch over all tests (I33) sees a transaction that is open during a call, and no other."""
+"""The check of invariant I33 in all tests detects an open transaction during a call, and no other one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_call_inside_a_transaction_is_seen(receiver: Receiver) -> None:
     with transaction.atomic():
         _call(receiver)
     assert len(calls_outside.seen) == 1
-    calls_outside.seen.clear()  # or this very test fails by it
+    calls_outside.seen.clear()  # otherwise this test itself would fail
 
 
 @pytest.mark.django_db(transaction=True)

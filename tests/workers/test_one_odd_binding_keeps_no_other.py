@@ -1,4 +1,4 @@
-"""A binding that fails in a way nobody thought of is unknown; the others of its run are noted."""
+"""A binding that fails with an unexpected error has an unknown result; the others of its run are recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers import bind
 
 
 def test_what_fails_oddly_is_unknown_and_so_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A claim that was made anew with other requests than those that were decided on.
+    # A claim that was created again with other requests than the decision used.
     def allocate(_: Any, one: ToBind) -> Bound | None:
         if one.name == "odd":
             raise KeyError("exactly")

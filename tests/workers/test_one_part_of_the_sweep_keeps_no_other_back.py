@@ -1,4 +1,4 @@
-"""A part of the sweep that fails, as no part should, leaves the other parts and the other clusters their turn."""
+"""A failing part of the sweep does not stop the other parts and the other clusters."""
 
 from __future__ import annotations
 

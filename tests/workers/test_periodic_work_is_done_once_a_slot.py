@@ -1,4 +1,4 @@
-"""However many beats ask for it, and however late a worker hears of it, periodic work is done once a slot."""
+"""A periodic task runs once per slot, with any number of beat processes and any delay of the workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORK, SECONDS = "workers.canary.run", 10
 
 @pytest.fixture(autouse=True)
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the queues whose canary was sent through."""
+    """Return the queues whose canary task ran."""
     queues: list[str] = []
     monkeypatch.setattr(canary.run, "run", queues.append)
     return queues

@@ -1,4 +1,4 @@
-"""Evictions through the worker: room is made, the victims wait again, and every row agrees at every moment."""
+"""Evictions by the worker: resources become free, victims are pending again, and all rows stay consistent."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_where_nobody_may_evict_the_candidates_are_named(monkeypatch: pytest.Mon
 
 @pytest.mark.django_db
 def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
-    # 8 CPUs, min 4 each: q1 borrows all, q2 claims 2 of its own in the same batch.
+    # 8 CPUs, min 4 each: q1 borrows all, q2 reclaims 2 of its own in the same batch.
     quotas = tuple(ElasticQuota(name, name, (("cpu", 4000),)) for name in ("q1", "q2"))
     a_preempting_cluster()
     content = ClusterContent(nodes=(a_node("n1").cpu(8).build(),), quotas=quotas)
@@ -173,7 +173,7 @@ def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
 
 @pytest.mark.django_db
 def test_who_left_for_a_pod_that_had_to_leave_itself_is_in_the_ledger_and_worked_out_again() -> None:
-    # a/low borrows the 2 CPUs of "b"; in one batch a/high has it leave, then b/own has a/high leave.
+    # a/low borrows the 2 CPUs of "b"; in one batch a/high preempts it, then b/own preempts a/high.
     quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", (("cpu", 2000),)))
     a_preempting_cluster()
     content = ClusterContent(nodes=(a_node("n1").cpu(2).build(),), quotas=quotas)
@@ -191,7 +191,7 @@ def test_who_left_for_a_pod_that_had_to_leave_itself_is_in_the_ledger_and_worked
 def test_a_pod_that_only_the_rows_refuse_blocks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1").gpus(2), a_node("n2").cpu(64).memory("256Gi"))
     placed(cluster, "n2", a_pod("holds"))
-    # Rows that the scheduler does not see: card 0 of n1 is held by a reservation of another node.
+    # Rows that the scheduler does not see: a reservation of another node holds GPU 0 of n1.
     unseen = Reservation.objects.get(pod__name="holds")
     n1 = cluster.nodes.get(name="n1")
     unseen.cards.create(node=n1, card_index=0, milli=1000, memory_mib=0, exclusive=True)

@@ -1,4 +1,4 @@
-"""From a submission to placements, reservations and events, by the task that a worker runs."""
+"""From a submission to placements, reservations and events, by the scheduling task."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
     def beaten(*arguments: Any, **named: Any) -> int:
         tries.append(named["revision"])
         if len(tries) == 1:
-            placed(cluster, "n2", a_pod("foreign").cpu(4))  # somebody books the better node first
+            placed(cluster, "n2", a_pod("foreign").cpu(4))  # another writer reserves on the better node first
         return real(*arguments, **named)
 
     monkeypatch.setattr(schedule, "record", beaten)
@@ -289,7 +289,7 @@ def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytes
 
 @pytest.mark.django_db
 def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 4 CPUs: what the failed decision had booked is free for the next pod at once.
+    # 4 CPUs: the reservation of the failed decision is free for the next pod immediately.
     cluster = a_cluster(a_node("n1").cpu(4))
     submitted(cluster, a_pod("before"), a_pod("poison").cpu(3), a_pod("after").cpu(3))
     real = Scheduler.schedule
@@ -297,7 +297,7 @@ def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.M
     def failing(self: Scheduler, pod: Any, **more: Any) -> Any:
         outcome = real(self, pod, **more)
         if pod.name == "poison":
-            raise RuntimeError("no")  # after it was booked: the worst moment
+            raise RuntimeError("no")  # after the reservation: the worst moment
         return outcome
 
     with monkeypatch.context() as patch:

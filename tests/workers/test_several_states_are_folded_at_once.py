@@ -1,4 +1,4 @@
-"""Clusters that are folded at the same time give way to others, and leave the interpreter as it was."""
+"""Concurrent rebuilds of scheduler caches yield to other threads, and restore the interpreter's switch interval."""
 
 from __future__ import annotations
 

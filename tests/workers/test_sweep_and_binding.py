@@ -1,4 +1,4 @@
-"""What messages lost is found again: due pods, unbound placements, unsent events."""
+"""The sweep recovers the work of lost messages: due pods, unbound placements, unsent events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Note wake-ups instead of running them."""
+    """Record wake-ups instead of running them."""
     sent: list[tuple[int, str]] = []
     monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task=dispatch.SCHEDULE: sent.append((cluster_id, task)))
     return sent
@@ -51,7 +51,7 @@ def test_a_cluster_that_is_led_or_has_nothing_due_is_left_alone(woken: list[Any]
 def test_a_pod_that_waits_for_time_is_looked_at_again_after_a_minute(woken: list[Any]) -> None:
     cluster = a_cluster()
     submitted(cluster)
-    recorded(cluster, refusing(cluster))  # nobody said what would help
+    recorded(cluster, refusing(cluster))  # no plugin registered an event
     Pod.objects.update(not_before=None, tried_at=timezone.now() - timedelta(seconds=61))
     assert sweep.run()["woken"] == 1
     assert Pod.objects.values_list("queued", "flushed").get() == (True, False)

@@ -1,4 +1,4 @@
-"""While pods wait for their nodes those that are decided are told one by one, with rests, afterwards many at once."""
+"""Status updates are sent one by one with pauses while pods are pending, and many at once afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a live cluster where three pods were refused, and a lot is two."""
+    """Return a live cluster with three rejected pods, and a batch size of two."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(tell, "tell", lambda *_, **__: True)

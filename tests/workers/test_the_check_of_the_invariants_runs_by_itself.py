@@ -1,6 +1,6 @@
-"""Checked here: the periodic check of the invariants by the way that the beat takes, with no transaction around it.
+"""Checked here: the periodic check of the invariants as beat starts it, without an enclosing transaction.
 
-Not tested here: what the check finds (tests/apps/test_invariants_notice.py).
+Not tested here: the results of the check (tests/apps/test_invariants_notice.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hetsched.journal import counters, figures
 from hetsched.placement.queries.invariants import CHECKED
 from workers import ticking
 
-pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task begins outside of any
+pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task starts outside of any transaction
 
 
 def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:

@@ -1,4 +1,4 @@
-"""A stream of work leaves as many rows after two days as after one; what still holds or tells something stays."""
+"""A stream of work leaves as many rows after two days as after one; rows that are still in use stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUNDS, HOURS = 9, 6
 
 @pytest.fixture
 def rounds(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Let six hours pass between rounds; finished work is kept for seven, summaries for a day."""
+    """Advance six hours between rounds; finished work is kept for seven hours, summaries for a day."""
     settings.HETSCHED_KEEP_FINISHED_HOURS, settings.HETSCHED_KEEP_SUMMARIES_DAYS = HOURS + 1, 1
     monkeypatch.setattr(retention, "LATEST", 1)
     began = datetime(2026, 11, 1, tzinfo=UTC)
@@ -47,7 +47,7 @@ def rows() -> dict[str, int]:
 
 
 def work(cluster: Cluster, number: int) -> None:
-    """Have two pods decided, of which one ran and ended and one never fits and is cancelled."""
+    """Decide two pods: one runs and ends, and one never fits and is cancelled."""
     workload = submitted(cluster, a_pod(f"run-{number}"), a_pod(f"huge-{number}").cpu(500))
     schedule.run(cluster.pk)
     ran = workload.pods.order_by("id")[0]
@@ -56,7 +56,7 @@ def work(cluster: Cluster, number: int) -> None:
 
 
 def strangers(cluster: Cluster, number: int) -> None:
-    """Show a pod that another scheduler placed, and then that it is gone."""
+    """Add and delete a pod that another scheduler placed."""
     spec = a_pod(f"theirs-{number}").having(uid=f"u{number}", node_name="m1").build()
     seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="other", spec=spec, node_name="m1",
                        phase="Running")  # fmt: skip
@@ -77,12 +77,12 @@ def test_rows_come_and_go(rounds: Iterator[int]) -> None:
         strangers(live, number)
         sweep.run()
         counted.append(rows())
-    # After a day everything that is ever forgotten has begun to be; from then on as much goes as comes.
+    # After a day every deletable kind of row is being deleted; from then on deletions balance additions.
     settled = counted[-4]
     grown = {table for last in counted[-3:] for table, count in last.items() if count > settled[table]}
     assert grown == {"journal_auditentry"}
     assert settled["placement_pod"] < ROUNDS
-    # Who runs keeps what it holds and the decision that says why; who went left a summary, for a day.
+    # A running pod keeps its reservation and its decision; a deleted one leaves a summary for a day.
     assert Reservation.objects.get(active=True).pod.name == "stays"
     assert Decision.objects.filter(pod__name="stays").count() == 1
     assert set(Pod.objects.filter(origin=Pod.IMPORTED).values_list("name", flat=True)) == {"theirs-7", "theirs-8"}
@@ -98,7 +98,7 @@ def test_rows_come_and_go(rounds: Iterator[int]) -> None:
 )
 def test_what_a_decision_keeps_is_a_setting(settings: Any, kept: str, reasons: bool, nodes: int) -> None:
     settings.HETSCHED_KEEP_WITH_DECISION = kept
-    settings.HETSCHED_TOP_NODES = {"nodes": 3, "matrix": 1_000_000}.get(kept, 0)  # as the settings work it out
+    settings.HETSCHED_TOP_NODES = {"nodes": 3, "matrix": 1_000_000}.get(kept, 0)  # as the settings compute it
     cluster = a_cluster(*(a_node(f"n{number}") for number in range(5)))
     submitted(cluster, a_pod("p"), a_pod("huge").cpu(500))
     schedule.run(cluster.pk)

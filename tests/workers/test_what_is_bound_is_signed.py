@@ -1,4 +1,4 @@
-"""What a pod was given is signed for the agent of its node, and told to it again when asked."""
+"""Allocations are signed for the agent of the node, and repeated in the responses to its reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def secret(settings: Any) -> None:
 
 @pytest.fixture
 def pod() -> Pod:
-    """Return a pod that was placed on node n1 of cluster prod."""
+    """Return a pod that is placed on node n1 of cluster prod."""
     now = timezone.now()
     cluster = Cluster.objects.create(name="prod", kind="kubernetes")
     node = Node.objects.create(cluster=cluster, name="n1", report=a_node("n1").build(), updated_at=now)

@@ -1,4 +1,4 @@
-"""Whoever will decide leads before the first list is written, so that no worker is faster with the pods of it."""
+"""The deciding informer process acquires the lease before it writes the first list, ahead of any worker."""
 
 from __future__ import annotations
 

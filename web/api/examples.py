@@ -1,8 +1,8 @@
-"""One worked example of every operation, in the OpenAPI document.
+"""One example of every operation, in the OpenAPI document.
 
-Rule: an example is what was really asked and answered: `tests/api/test_every_operation_has_an_example.py` asks it all
-and writes `examples.json`. Long lists are cut to their first entries; names that are made by chance and moments are
-replaced by others of their kind, and secrets by what is none.
+Examples are recorded requests and responses: `tests/api/test_every_operation_has_an_example.py` sends all requests and
+writes `examples.json`. Long lists are cut to their first entries; random names and times are replaced by fixed values
+of the same kind, and secrets by placeholders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JSON = "application/json"
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was asked of one operation, and what it answered; `media` is that of the request."""
+    """The request and the response of one operation; `media` is the media type of the request."""
 
     status: int
     path: dict[str, Any] = {}
@@ -36,7 +36,7 @@ def examples() -> dict[str, Example]:
 
 
 def with_example(operation: dict[str, Any], method: str, path: str) -> dict[str, Any]:
-    """Return the description of an operation with its example in it."""
+    """Return the description of an operation with its example added."""
     found = examples().get(f"{method} {path.removeprefix('/api/v1/')}")
     if found is None:
         return operation

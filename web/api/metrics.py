@@ -1,4 +1,4 @@
-"""`metrics/`: how evenly and how fully a cluster is used, and who is at risk, by the engine's own formulas."""
+"""`metrics/`: balance and utilisation of a cluster, and pods at risk, by the engine's own formulas."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .views import ApiView, answer
 
 
 class LoadSource(Document, frozen=True):
-    """A collector that measures use: whether what it tells counts, since when not, and why.
+    """A collector of measured use: whether its samples count, since when not, and why.
 
-    `nodes` were told of; of `nodesStale` nothing counts any more.
+    `nodes` have samples; the samples of `nodesStale` have expired.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Balance(ApiView):
 
 
 def load_sources(cluster: Cluster) -> list[LoadSource]:
-    """Return how the collectors fare that measure use."""
+    """Return the state of the collectors that measure use."""
     return [
         LoadSource(
             name=row.name,

@@ -36,7 +36,7 @@ class PluginInfo(Document, frozen=True):
 
 @cache
 def registry() -> Registry:
-    """Return the plugins of this process; they change with a restart only."""
+    """Return the plugins of this process; they change only with a restart."""
     return load_registry()
 
 

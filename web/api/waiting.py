@@ -1,8 +1,8 @@
-"""Wait for a workload to get somewhere, for as many requests as there are.
+"""Wait for a workload to reach a state, for any number of requests.
 
-Problem: a poll per waiting request multiplies queries; a message may be lost.
-Rule: one thread asks for all waited-for workloads in one query, 20 times a second, as long as anybody waits; a request
-is woken when its workload is in one of the states it waits for. A waiting request holds no database connection.
+A poll per waiting request multiplies queries, and a message may be lost. One thread therefore queries all awaited
+workloads at once, 20 times a second, while a request waits; a request wakes up when its workload is in one of its
+states. A waiting request holds no database connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 def states_of(workload_ids: set[str]) -> dict[str, str]:
-    """Read the states of workloads; one that is gone is left out."""
+    """Read the states of workloads; deleted ones are left out."""
     return dict(Workload.objects.filter(pk__in=workload_ids).values_list("id", "state"))
 
 
@@ -43,7 +43,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def wait(self, workload_id: str, states: Iterable[str], seconds: float) -> None:
-        """Return when the workload is in one of these states, or after `seconds`; at once when too many wait."""
+        """Return when the workload is in one of these states, or after `seconds`; immediately with too many waiters."""
         waiter = _Waiter(workload_id, frozenset(states), threading.Event())
         with self._lock:
             if len(self._waiters) >= MOST_WAITING:
@@ -69,7 +69,7 @@ class Watch:
                     break
             try:
                 self._wake(waiters)
-            except Exception as error:  # the waiting requests ask for themselves, and tell what is wrong
+            except Exception as error:  # the waiting requests query the database themselves and report the error
                 log.warning("workload watch failed", error=repr(error))
                 for waiter in waiters:
                     waiter.woken.set()

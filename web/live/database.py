@@ -1,10 +1,10 @@
-"""Calls of sockets into the database, in the one thread that Channels keeps for them.
+"""Run database calls of sockets in the single thread that Channels reserves for them.
 
-Problem: Channels closes a connection after each call; SQLite reads a schema and settings anew with each that is opened,
-and hundreds of sockets that come back at once wait for one another, most of the time for the thread to be woken.
-Rule: a connection to SQLite is kept for `KEPT_SECONDS`, or until something failed on it; any other is left to its pool.
-What sockets ask while the thread is busy is asked in one turn of it, and what is the same, once (`Together`).
-Invariant: nobody is answered by what was read before they asked, or by what is wrong with another's question.
+Channels closes a connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
+sockets that reconnect at once queue for the thread. An SQLite connection is therefore kept open for `KEPT_SECONDS` or
+until a call fails on it; other databases use their connection pool.
+Queries that arrive while the thread is busy run together in its next slot; equal queries run once (`Together`).
+Invariant: no query gets a result that was read before the query was made, or the error of another query.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from asgiref.sync import SyncToAsync
 from django.db import connections
 
 KEPT_SECONDS = 60.0
-# In one turn of the thread: so many that a turn is worth it, so few that others come between.
+# Queries per slot of the thread: enough to pay for the wake-up, few enough to let others in between.
 MOST_TOGETHER = 50
 P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-_kept: dict[str, Any] = {}  # by alias: what was opened last in that thread
+_kept: dict[str, Any] = {}  # by alias: the connection that was opened last in that thread
 
 
 class _InDatabase(SyncToAsync[P, T]):
@@ -38,12 +38,12 @@ class _InDatabase(SyncToAsync[P, T]):
 
 
 def in_database(call: Callable[P, T]) -> SyncToAsync[P, T]:
-    """Make a function that reads rows one that can be awaited."""
+    """Wrap a function that reads rows so that it can be awaited."""
     return _InDatabase(call, thread_sensitive=True)
 
 
 class _Asked(Generic[K, T]):
-    """What waits for its turn in one event loop."""
+    """The pending queries of one event loop."""
 
     def __init__(self) -> None:
         self.waiting: dict[K, asyncio.Future[T]] = {}
@@ -51,7 +51,7 @@ class _Asked(Generic[K, T]):
 
 
 class Together(Generic[K, T]):
-    """A question to the database that many sockets ask at the same time."""
+    """Combine the same database query of many sockets into one call."""
 
     def __init__(self, answer: Callable[[K], T]) -> None:
         self._answer = answer
@@ -80,7 +80,7 @@ class Together(Generic[K, T]):
                             future.set_exception(error)
                 finally:
                     for future in turn.values():
-                        future.cancel()  # does nothing to one that is answered
+                        future.cancel()  # has no effect on a finished future
         finally:
             asked.answering = None
 
@@ -90,13 +90,13 @@ class Together(Generic[K, T]):
     def _one(self, key: K) -> tuple[Any, Exception | None]:
         try:
             return self._answer(key), None
-        except Exception as error:  # told to who asked; the others' questions are asked all the same
+        except Exception as error:  # reported to its caller; the other queries still run
             _close_old()
             return None, error
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:
-    """Have an error count as seen also where everybody who asked has left meanwhile."""
+    """Mark an exception as retrieved, even if all callers have been cancelled."""
     if not future.cancelled():
         future.exception()
 

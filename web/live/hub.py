@@ -1,15 +1,15 @@
-"""One subscription per process, fanned out to sockets.
+"""Receive events through one subscription per process and fan them out to sockets.
 
-Problem: a group per socket costs a broker round trip per message and socket, drops silently when it is full, and lets
-one slow reader hold memory without bound.
-Rule: the hub receives every event once. A topic keeps its last events; a socket gets an event only if it is the next
-one after what the socket has, is let through once, and has room. Anything else (a gap, a full queue) makes the topic
-*stale* for that socket: its queued events are dropped and a fresh snapshot is sent instead. Snapshots are read once for
-all sockets that wait for one. What the broker lost without a trace is found by looking at the topics' numbers every
-second. A socket that asks for it gets what happened within a tick as one delta, made and encoded once for all of them;
-one that says what it has already is sent what came since, as long as that is known.
-Invariant: what a socket is sent of a topic is a snapshot, or leave to go on, then deltas that follow each other without
-a gap, then perhaps again.
+A channel-layer group per socket would cost a broker round trip per message and socket, drop messages silently when it
+is full, and let one slow reader hold memory without bound. The hub receives every event once. A topic keeps its latest
+events; a socket gets an event only if it directly follows the socket's revision and the socket's queue has space. After
+a gap or with a full queue the topic is *stale* for that socket: its queued events are dropped and a fresh snapshot is
+sent instead. A snapshot is read once for all sockets that wait for it. The hub compares the topics' revisions with the
+database every second to detect events that the broker lost silently. On request, a socket gets the events of a tick as
+one delta, composed and encoded once for all sockets. A socket that names its revision gets the later events if they are
+still known.
+Invariant: for each topic a socket gets a snapshot or permission to continue, then deltas without a gap; this may
+repeat.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CAUGHT_MOST = 64
 TICK_SECONDS = 0.1
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
-# Sockets that come at once share a snapshot; one who asks again later gets a fresh one.
+# Sockets that join at the same time share a snapshot; a later request gets a new one.
 KEPT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
-# The revision and the document of a topic, read in one moment; None for a topic that there is not.
+# Read the revision and the document of a topic in one database snapshot; None for an unknown topic.
 ReadSnapshot = Callable[[str], Awaitable["Snapshot | None"]]
 ReadRevisions = Callable[[list[str]], Awaitable[dict[str, int]]]
-# The latest events of a topic, at most so many, and the number of the last one.
+# Read the latest events of a topic, at most the given number, and the number of the last event.
 ReadRecent = Callable[[str, int], Awaitable[tuple[int, list[Event]]]]
 
 
@@ -63,9 +63,10 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Listener:
-    """What one socket has heard, and what waits to be sent to it; `ready` is set while anything does.
+    """The received revisions of one socket and its send queue; `ready` is set while the queue has messages.
 
-    `merges`: several events may reach it as one; `since`: what it said it has of topics it has just joined.
+    `merges`: the socket accepts merged events. `since`: the revisions that the socket has of topics it has just
+    joined.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Listener:
         self.queue: deque[tuple[str, str]] = deque()
 
     def offer(self, topic: str, revision: int, text: str, since: int | None = None) -> None:
-        """Take the event if it is the next one of a topic that is not stale; `since` is what it begins after."""
+        """Queue the event if it is the next one of a topic that is not stale; `since`: the revision before it."""
         if topic in self.stale:
             return
         heard = self.heard[topic]
@@ -94,12 +95,12 @@ class Listener:
         self.put(topic, text)
 
     def put(self, topic: str, text: str) -> None:
-        """Queue a text; those that answer a wrong command stand under no topic."""
+        """Queue a text; replies to invalid commands have no topic."""
         self.queue.append((topic, text))
         self.ready.set()
 
     def mark_stale(self, topic: str) -> None:
-        """Drop what is queued of a topic: a snapshot will replace it."""
+        """Drop the queued events of a topic; a snapshot will replace them."""
         self.stale[topic] = None
         before = len(self.queue)
         self.queue = deque(item for item in self.queue if item[0] != topic)
@@ -114,12 +115,12 @@ class Listener:
 
 
 class _Topic:
-    """One topic that somebody listens to."""
+    """One topic with at least one listener."""
 
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
         self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
-        # What came after a revision, as few messages: the same for all who come back from there.
+        # Merged events after a revision, shared by all sockets that resume from that revision.
         self.caught: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
@@ -131,7 +132,7 @@ class _Topic:
         self.reading: asyncio.Task[Snapshot | None] | None = None
 
     def after(self, name: str, revision: int) -> list[Span]:
-        """Return what came after a revision as few messages."""
+        """Return the events after a revision, merged into few messages."""
         found = self.caught.get(revision)
         if found is None:
             if len(self.caught) >= CAUGHT_MOST:
@@ -140,7 +141,7 @@ class _Topic:
         return found
 
     def outdated(self) -> bool:
-        """Say whether a snapshot must be read before one can be sent."""
+        """Return whether a snapshot must be read before one can be sent."""
         if self.snapshot is None or self.snapshot.revision < self.newest:
             return True
         return time.monotonic() - self.read_at > KEPT_SECONDS
@@ -176,7 +177,7 @@ class Hub:
         self._subscribed.clear()
 
     def join(self, listener: Listener, topics: Iterable[str], since: int | None = None) -> None:
-        """Let a socket listen to topics; each begins with a snapshot, or after `since` if that is possible."""
+        """Subscribe a socket to topics; each begins with a snapshot, or after `since` if the later events are known."""
         for topic in topics:
             self._topics.setdefault(topic, _Topic()).listeners.add(listener)
             listener.heard[topic] = -1
@@ -197,9 +198,9 @@ class Hub:
                     del self._topics[topic]
 
     async def refresh(self, listener: Listener, topic: str) -> str | None:
-        """Return the snapshot that makes a stale topic fresh, or leave to go on, and queue what came after it.
+        """Return the snapshot that makes a stale topic fresh, or permission to continue, and queue the later events.
 
-        None when there is nothing to send: the topic is not stale any more, or, if it still is, there is no such topic.
+        Return None if there is nothing to send: the topic is no longer stale, or it is stale and does not exist.
         """
         found = self._topics.get(topic)
         if found is not None and topic in listener.since:
@@ -218,14 +219,14 @@ class Hub:
         return found.snapshot.text
 
     async def _goes_on(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
-        """Let a socket go on after `since`, and queue what came after it, if all of that is known."""
+        """Let a socket continue after `since` and queue the later events, if all of them are known."""
         if self._read_recent is None:
             return False
         if found.filling is None:
             found.filling = asyncio.create_task(self._fill(topic, found))
         try:
             await asyncio.shield(found.filling)
-        except Exception as error:  # the database is away: the next one tries again, this one waits for a snapshot
+        except Exception as error:  # the database is unavailable: the next socket tries again, this one gets a snapshot
             log.warning("live events not read", topic=topic, error=repr(error))
             found.filling = None
             return False
@@ -242,7 +243,7 @@ class Hub:
         return True
 
     def _catch_up(self, listener: Listener, topic: str, found: _Topic) -> None:
-        """Queue what came after what a socket has."""
+        """Queue the events after the revision of a socket."""
         heard = listener.heard[topic]
         if listener.merges:
             for since, revision, text in found.after(topic, heard):
@@ -252,7 +253,7 @@ class Hub:
             listener.offer(topic, revision, text)
 
     async def _fill(self, topic: str, found: _Topic) -> None:
-        """Take in what happened before anybody listened here."""
+        """Load the events from before the first listener joined."""
         assert self._read_recent is not None
         newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
         known = dict(earlier) | dict(found.recent)
@@ -272,7 +273,7 @@ class Hub:
             found.reading = None
 
     def hear(self, topic: str, text: str) -> None:
-        """Pass one event on."""
+        """Forward one event."""
         found = self._topics.get(topic)
         if found is None:
             return
@@ -290,7 +291,7 @@ class Hub:
             found.flushing = loop.call_later(wait, self._tell, topic, found)
 
     def _tell(self, topic: str, found: _Topic) -> None:
-        """Tell those who take several events as one what happened since the last tick."""
+        """Send the events since the last tick, merged, to sockets that accept merged events."""
         found.flushing, found.told_at = None, asyncio.get_running_loop().time()
         events, found.pending = found.pending, []
         merging = [listener for listener in found.listeners if listener.merges]
@@ -311,19 +312,19 @@ class Hub:
                     message = await layer.receive(channel)
                     for topic, text in message["events"]:
                         self.hear(topic, text)
-            except Exception as error:  # whatever the layer raises: subscribe anew, `_look` finds what was missed
+            except Exception as error:  # any error of the layer: subscribe again; `_look` finds missed events
                 log.warning("live subscription lost", error=repr(error))
                 self._subscribed.set()
                 await asyncio.sleep(1)
 
     async def _look(self) -> None:
-        """Compare what was heard with the topics' numbers in the database."""
+        """Compare the received revisions with the topics' revisions in the database."""
         owed: dict[str, int] = {}
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for name, revision in owed.items():
                 found = self._topics.get(name)
-                # It was in the database one look ago and was not heard since: it will not come any more.
+                # The event was in the database at the last check and has not arrived since: it is lost.
                 if found is not None and found.snapshot is not None and found.newest < revision:
                     GAPS.inc()
                     found.newest = revision

@@ -1,9 +1,9 @@
-"""When rights changed anywhere, every socket of this process looks at its own again within seconds.
+"""Re-check the permissions of every socket within seconds of a change.
 
-Rule: whoever takes a right away raises the number of the topic `access` in the same transaction
-(`hetsched/access/changes.py`). One task of this process reads that number from the database every second while sockets
-are open, so nothing depends on a message that may be lost, and a thousand sockets cost one query. A socket says which
-number the topic had before its rights were read: none looks twice because it has just come.
+Each revocation raises the revision of the topic `access` in the same transaction (`hetsched/access/changes.py`). One
+task of this process reads that revision from the database every second while sockets are open, so nothing depends on a
+message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the topic had before
+its permissions were read, so a new socket does not check twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Watch:
         while self.waiting:
             try:
                 number = (await reading.revisions([TOPIC])).get(TOPIC, 0)
-            except Exception as error:  # the database is away: nobody's rights change meanwhile
+            except Exception as error:  # without the database no permission can change
                 log.warning("rights not looked at", error=repr(error))
             else:
                 if number != self.number:
@@ -48,16 +48,16 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictiona
 
 
 async def until_rights_change(number: int, at_most_seconds: float) -> None:
-    """Wait until somebody's rights changed after the topic had this number, or that long."""
+    """Wait until permissions changed after this revision of the topic, or until the timeout."""
     watch = _watches.setdefault(asyncio.get_running_loop(), _Watch())
     watch.waiting += 1
     try:
         if watch.task is None:
-            watch.number = -1  # what was read while nobody listened tells nothing
+            watch.number = -1  # a revision read without listeners is outdated
             watch.task = asyncio.create_task(watch.look())
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_seconds):
-                # It may be behind what this one has seen, for a second.
+                # The caller's revision may be newer than the watched one for up to a second.
                 while watch.number <= number:
                     await watch.changed.wait()
     finally:

@@ -1,11 +1,10 @@
-"""Several events of one topic as one message.
+"""Merge events of one topic into one message.
 
-Problem: a hundred changes a second, sent to two hundred sockets one by one, are twenty thousand messages; nobody looks
-a hundred times a second.
-Rule: neighbouring merge patches are one merge patch: what the later one says of a key holds. The message names the
-revision it ends at and, as `since`, the one it begins after; whoever has anything in between may apply it, because it
-says of every key how it stood in the end. A key that was taken away and came back with content of its own cannot be
-told by one patch, so there the span ends.
+A hundred changes a second, sent to two hundred sockets one by one, are twenty thousand messages, far more than a
+display needs. Adjacent merge patches therefore become one merge patch; the later value of a key wins. The message names
+its last revision and, as `since`, the revision before its first; a client at any revision in between can apply it,
+because it has the final value of every key. A key that was removed and added again with other content does not fit into
+one patch, so the span ends there.
 Source: RFC 7396.
 """
 
@@ -41,7 +40,7 @@ _delta = msgspec.json.Decoder(_Delta)
 
 
 def spans(topic: str, events: Iterable[Event]) -> Iterator[Span]:
-    """Give these events as few messages, in order; a gap between them stays one between two messages."""
+    """Yield these events merged into few messages, in order; a gap between events stays a gap between messages."""
     run: list[Event] = []
     merged: dict[str, Any] = {}
     for revision, text in sorted(dict(events).items()):
@@ -71,7 +70,7 @@ def _patch(event: Event) -> dict[str, Any]:
 
 
 def compose(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that does what `first` and then `second` do. Raises: where no patch does."""
+    """Return the merge patch equal to `first` followed by `second`. Raises: if no single patch is."""
     both = dict(first)
     for key, value in second.items():
         if key in first and isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""Lives here: the console: one file a page, which reads rows and hands them to a template.
+"""The console: one module per page; a page reads rows and renders a template.
 
-May import: what `web` may, and the documents of `web.api`.
-Never: write a row; a page asks REST for that, from the browser.
+May import: everything that `web` may, and the documents of `web.api`.
+Never: write a row; the browser writes through REST.
 """

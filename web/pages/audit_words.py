@@ -1,8 +1,8 @@
-"""What the audit trail holds in English words of the product, said in the language of the reader.
+"""Translate the English texts that the audit log stores.
 
-Rule: actions such as `node.cordon`, roles of people and names are codes and stay as they are, as filters ask for them.
-The kind of an object, the names of details and sentences of the product are said; in English nothing changes. The words
-stand in the catalogue under the contexts `kind`, `role` and `detail`; what it does not have is shown as it is kept.
+Actions such as `node.cordon`, roles of users and names are codes and stay untranslated, because filters use them.
+Object kinds, names of details and sentences of the product are translated. The catalogue has them under the contexts
+`kind`, `role` and `detail`; a text without an entry is shown unchanged.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from hetsched.journal.models import AuditEntry
 
 from .told import told
 
-# Roles of what acts by itself: its name is a sentence of the product, and no person's.
+# Roles of programs: the actor's name is a text of the product, not a user name.
 _PROGRAMS = ("", "system", "plan")
 _CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
 
 
 def kind(row: AuditEntry) -> str:
-    """Return what kind of object an entry is about."""
+    """Return the translated kind of the object of an entry."""
     return _word("kind", row.object_kind)
 
 
 def actor(row: AuditEntry) -> str:
-    """Return who acted; programs by what they are."""
+    """Return the name of the actor, translated for programs."""
     return told(row.actor) if row.role in _PROGRAMS else row.actor
 
 
 def role(row: AuditEntry) -> str:
-    """Return the role under which it was done."""
+    """Return the translated role of the actor."""
     return _word("role", row.role)
 
 
 def changed(details: dict[str, Any]) -> str:
-    """Return in one line what an entry says beside its reason: before → after where that is recorded."""
+    """Return the details of an entry in one line, as before → after if both are recorded."""
     rest = dict(details)
     said = []
     for before, after in _CHANGES:

@@ -1,7 +1,7 @@
-"""The pictures of the balance page: every node as a dot between CPU and memory, and the balance over time.
+"""The charts of the balance page: each node as a dot over CPU and memory use, and the balance over time.
 
-Rule: a dot on the diagonal uses as much of its CPU as of its memory; the further off, the less even. The trend is of
-the figures that are taken every minute, the last day at most. The tables below both have the same figures.
+A node on the diagonal uses the same share of CPU and memory. The trend has one sample per minute of at most the
+last day. The tables below the charts list the same values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_NAMED = 3
 SPAN = timedelta(hours=24)
 MOST_POINTS = 96
 WIDTH, HEIGHT = 480, 96
-# What a name takes of the plane, whose sides are 100.
+# Size of a label on the plane, whose sides are 100.
 NAME_WIDTH, NAME_HEIGHT = 40, 4
 
 
 class Dot(msgspec.Struct, frozen=True):
-    """One node; `x` and `y` are percent of CPU and memory, `y` from above, as pictures have it.
+    """One node; `x` and `y` are percent of CPU and memory, with `y` measured from the top.
 
-    `name_y`: how high its name stands, None for a dot without one.
+    `name_y`: the height of its label, None without a label.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Dot(msgspec.Struct, frozen=True):
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """The balance of a cluster, the oldest figure first; `line` is a polyline between `low` and 1."""
+    """The balance of a cluster, the oldest sample first; `line` is a polyline between `low` and 1."""
 
     points: list[tuple[datetime, float]]
     line: str
@@ -46,7 +46,7 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
-    """Return a dot for each of the least even nodes that state CPU and memory; the first few carry their names."""
+    """Return dots of the least balanced nodes that report CPU and memory; the first few are labelled."""
     found: list[Dot] = []
     for node in nodes[:MOST_DOTS]:
         (cpu, cpu_said), (memory, memory_said), *_rest = node["cells"]
@@ -59,14 +59,14 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def _free(x: float, y: float, named: Sequence[Dot]) -> float:
-    """Return the height nearest to a dot's own where its name covers no other one."""
+    """Return the height nearest to the dot at which its label overlaps no other one."""
     near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
     heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))
 
 
 def trend(cluster: Cluster, now: datetime) -> Trend | None:
-    """Return how the balance went, None where fewer than two figures were taken."""
+    """Return the trend of the balance; None with fewer than two samples."""
     rows = Measure.objects.filter(cluster=cluster, at__gt=now - SPAN, at__lte=now).order_by("at")
     taken = [(row.at, row.figures.balance) for row in rows if row.figures.balance is not None]
     if len(taken) < 2:

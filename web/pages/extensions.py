@@ -1,4 +1,4 @@
-"""Every instruction-set extension, level and profile that is known, to be found by name or by what it does."""
+"""Every known instruction-set extension, level and profile; searchable by name or purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsched.isa.x86 import X86
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One name; `requirement` is what a program writes that needs it."""
+    """One name; `requirement` is the text of a request that needs it."""
 
     name: str
     family: str
@@ -24,7 +24,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """Return all that can be asked for: profiles and levels first, then extensions by name."""
+    """Return all names that a request can use: profiles and levels first, then extensions by name."""
     found = [Extension(name, "RISC-V", "", name) for name in PROFILES]
     found += [Extension(level, "x86", "", level) for level in X86.levels]
     found += [Extension(level, "Arm", "", level) for level in ARM.levels]
@@ -45,7 +45,7 @@ def _can_be_asked(requirement: str) -> bool:
 
 
 def find(word: str, most: int) -> list[Extension]:
-    """Return the extensions that a word names: the exact name first, then beginnings, then what else contains it."""
+    """Return the extensions that match a word: the exact name first, then prefixes, then other matches."""
     wanted = word.lower()
     ranked = [(_rank(one, wanted), one) for one in extensions()]
     ranked = [pair for pair in ranked if pair[0] is not None]

@@ -7,5 +7,5 @@ from .told import told
 
 register = template.Library()
 register.filter("told", lambda text: told(str(text)) if text else text)
-# Built-in policies and plugins describe themselves in English; what others say of theirs is shown as they say it.
+# Descriptions of built-in policies and plugins are translated; those of others are shown unchanged.
 register.filter("of_policy", lambda text: pgettext("policy", text) if text else text)

@@ -1,7 +1,7 @@
-"""The ghost of a candidate on a node's page: what it would hold, out of the address.
+"""The preview of a candidate pod on a node page: its allocation, read from the query string.
 
-Rule: `?ghost=cpus:0-3;gpu:0/500` names CPUs and thousandths of cards. What cannot be read, or is not there, is left
-out: a link may be older than the node.
+`?ghost=cpus:0-3;gpu:0/500` names CPUs and thousandths of GPUs. Invalid or unknown parts are ignored, because a link may
+be older than the node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CARD = re.compile(r"([0-9]{1,4})(?:/([0-9]{1,4}))?")
 
 
 class Ghost(msgspec.Struct, frozen=True):
-    """CPUs, and thousandths of cards by index, that a candidate would hold."""
+    """CPUs, and thousandths of GPUs by index, that a candidate would use."""
 
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
@@ -27,7 +27,7 @@ class Ghost(msgspec.Struct, frozen=True):
 
 
 def ghost_of(text: str) -> Ghost:
-    """Read a ghost; an empty one where nothing of it can be read."""
+    """Parse a preview; an invalid one is empty."""
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
     for part in text.split(";"):

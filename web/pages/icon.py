@@ -1,4 +1,4 @@
-"""The icon where browsers look for it when a page names none, such as that of the API's reference."""
+"""The icon at the default address that browsers request for pages without an icon link, such as the API reference."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Instruction-set extensions in groups that people think in.
+"""Group instruction-set extensions by purpose.
 
-Rule: the first pattern that a name matches decides; what matches none stands under *others*. Names are those of
+The first matching pattern selects the group; a name without a match is in *others*. Names are those of
 `hetsched.isa`: RISC-V extensions, Linux flag names for x86 and Arm.
 """
 

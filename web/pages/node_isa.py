@@ -1,7 +1,8 @@
-"""The instruction set of a node: what it runs, who says so and since when, and who in the queue needs it.
+"""The ISA tab of a node: its extensions, their sources, and the pending pods that need them.
 
-Rule: an extension is charged to the sources whose own words name or imply it. A waiting pod that states an instruction
-set is told with whether it runs here, and what it lacks; an extension of this node that such pods need says how many.
+The source of an extension is each source whose report names or implies it. For each pending pod with an ISA
+request the tab shows whether the node runs it and which extensions are missing; an extension shows the number of
+pending pods that need it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from web.api import facts
 from .isa_groups import grouped
 
 MOST_WAITING = 500
-# What every machine of an architecture runs is no news.
+# Extensions that every machine of an architecture has are left out.
 _FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
 
 
 def instruction_set(node: Node, held: list[Reservation]) -> Context:
-    """Return what the tab of the instruction set shows."""
+    """Return the context of the ISA tab."""
     shown = facts.isa_facts(node, held, timezone.now())
     said = _said(node)
     needs, by_extension = _needs(node)
@@ -46,7 +47,7 @@ def instruction_set(node: Node, held: list[Reservation]) -> Context:
 
 
 def _said(node: Node) -> list[tuple[Said, frozenset[str]]]:
-    """Return what sources say of the instruction set now, each with the extensions that follow from it."""
+    """Return the current reports of the instruction set, each with the extensions that it implies."""
     row = facts.stated(node)
     found = []
     for one in row.claims.get("isa", ()) if row is not None else ():
@@ -59,7 +60,7 @@ def _said(node: Node) -> list[tuple[Said, frozenset[str]]]:
 
 
 def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
-    """Return what waiting pods ask of processors, the most frequent first, and how many need each extension."""
+    """Return the ISA requests of pending pods, the most frequent first, and the number of pods per extension."""
     rows = Pod.objects.filter(cluster=node.cluster, state__in=_QUEUED).order_by("-id")
     demands: Counter[IsaDemand] = Counter()
     first: dict[IsaDemand, Pod] = {}
@@ -73,7 +74,7 @@ def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
     for demand, count in demands.most_common():
         text = demand.native or demand.emulated or demand.cross or demand.qemu
         run = run_on("lattice", "native-first", demand, node.report.isa)
-        with suppress(InputError):  # a text that only the publication's rules can read
+        with suppress(InputError):  # a text that only the policy of the publication can parse
             required = required_isa(text)
             floor = required_isa(_FLOORS[required.arch]).extensions if required.arch in _FLOORS else ()
             by_extension.update(dict.fromkeys(set(required.extensions) - set(floor), count))

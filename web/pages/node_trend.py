@@ -1,7 +1,7 @@
-"""How evenly a node was used over the last day, by what was requested of it.
+"""Trend of the requested shares and the balance of a node over the last day.
 
-Rule: the ledger knows what was held at any moment: a reservation counts from when it was made until it was released.
-Capacity is today's. Measured use is not kept, so the trend is one of requests, and says so.
+The ledger has the reservations of any time; a reservation counts from its creation until its release. Capacity
+is that of today. Measured use is not stored, so the trend shows requests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 SPAN = timedelta(hours=24)
-POINTS = 49  # one every half hour of a whole day, both ends included
+POINTS = 49  # one per half hour of a day, both ends included
 MOST_RESERVATIONS = 20_000
 WIDTH, HEIGHT = 480, 96
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One moment: the requested share of each resource, 0-1, and the balance that follows from them."""
+    """One point in time: the requested share of each resource, 0-1, and the resulting balance."""
 
     at: datetime
     ratios: list[float | None]
@@ -31,7 +31,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """The last day, the oldest moment first; `lines` are polylines of the resources, `balance` that of the balance."""
+    """The last day, the oldest point first; `lines` are polylines of the resources, `balance` that of the balance."""
 
     points: list[Point]
     lines: list[str]
@@ -41,15 +41,15 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def trend(node: Node, now: datetime) -> Trend | None:
-    """Return the trend of a node since it may be known, a day at most; None where nothing was held in that time."""
-    since = max(now - SPAN, node.cluster.created_at)  # of what was before, nothing is known
+    """Return the trend of a node, at most one day; None without reservations in that time."""
+    since = max(now - SPAN, node.cluster.created_at)  # there is no data from before
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
     if not spans:
         return None
     step = (now - since) / (POINTS - 1)
     points = [_point(node, since + position * step, spans) for position in range(POINTS)]
-    # A balance lies between 0.75 and 1; the picture is of that part.
+    # A balance is between 0.75 and 1; the chart shows that range.
     low = min(0.75, *(point.balance for point in points))
     return Trend(
         points=points,
@@ -74,7 +74,7 @@ def _point(node: Node, at: datetime, spans: list[tuple[datetime, datetime | None
 
 
 def _line(values: list[float | None] | list[float], low: float, high: float) -> str:
-    """Return the points of a polyline in a box of `WIDTH` x `HEIGHT`, empty where a value is not known."""
+    """Return the points of a polyline in a box of `WIDTH` x `HEIGHT`; empty if a value is unknown."""
     if any(value is None for value in values):
         return ""
     width = WIDTH / (len(values) - 1)

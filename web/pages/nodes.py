@@ -1,4 +1,4 @@
-"""The table twin of the node grid: every node with its load, filtered, sorted, with the columns that somebody wants."""
+"""The node list: every node with its load, with filter, order and selected columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nodes(shell: Shell) -> HttpResponseBase:
 
 
 def _values(rows: list[NodeRow], name: str) -> list[Any]:
-    """Return what a field has for values, of labels the keys first and then the values of one key."""
+    """Return the values of a field; for labels first the keys, then the values of one key."""
     field, _colon, key = name.partition(":")
     if field == "pool":
         return [row.pool for row in rows]

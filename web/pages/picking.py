@@ -1,7 +1,7 @@
-"""Rows of a list that are picked, to act on several workloads at once.
+"""Selection of list rows for actions on several workloads.
 
-Rule: who may not act picks nothing. Offered is what makes sense for the rows that are listed: what waits or failed is
-tried again, what waits gets another priority, what is not over is cancelled.
+Only users with the permission can select rows. The actions depend on the listed rows: retry for pending and
+failed pods, priority for pending pods, cancel for unfinished ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .lists.view import View
 
 
 def _cell(row: Any) -> Cell:
-    # Pods that others put there belong to no workload.
+    # Pods of other schedulers have no workload.
     return Cell(row.workload_id, look="pick" if row.workload_id else "", title=row.key)
 
 
@@ -24,7 +24,7 @@ _PICK = Column("pick", "", lambda row: row.workload_id, _cell, sortable=False)
 
 
 def pickable(view: View, *offered: str) -> dict[str, bool]:
-    """Let rows of this view be picked, for those who may act; return what the bar above the list offers.
+    """Enable row selection for users with the permission; return the context of the action bar.
 
     `offered` are of retry, priority and cancel.
     """

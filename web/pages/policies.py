@@ -1,4 +1,4 @@
-"""The policies: what each is for, which version decides, who uses it, and which drafts wait."""
+"""The policy list: purpose, active version, users and drafts of each policy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def policies(shell: Shell) -> HttpResponse:
 
 
 def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return by policy the clusters and the namespaces that have it by default."""
+    """Return by policy the clusters and namespaces whose default it is."""
     clusters: dict[str, list[str]] = defaultdict(list)
     namespaces: dict[str, list[str]] = defaultdict(list)
     for cluster in shell.clusters:
@@ -70,7 +70,7 @@ def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def _goldens(names: list[str]) -> dict[str, dict[str, int]]:
-    """Return by policy how many golden placements guard it, and how they stand under what is active."""
+    """Return by policy the number of its golden placements and their state under the active version."""
     counts = {name: {"all": 0, "broken": 0, "unknown": 0} for name in names}
     rows = GoldenPlacement.objects.filter(enabled=True).values_list("policy_name", "state")
     for guarded, state in rows:

@@ -27,7 +27,7 @@ from .what_if import what_if
 from .workload_list import workloads
 from .workloads import workload
 
-# Any name that a file may have brought, as long as it is one segment of an address.
+# Any name from an imported file that is one path segment.
 _NODE = r"(?P<name>[^/\x00]{1,253})"
 
 urlpatterns = [

@@ -1,7 +1,7 @@
-"""The sentences of the floors below in one language, for scripts that say what REST answers.
+"""Translations of engine and ledger messages in one language, for scripts that display REST responses.
 
-Rule: a page in another language than English names the document by what is in it, so a browser fetches it once and
-keeps it, whatever becomes of its cookies; scripts wait for it, so a page has it fetched before they are there.
+A page in a language other than English links the document by a digest of its content, so a browser fetches it once and
+caches it regardless of cookies. Scripts wait for it, so the page preloads it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from .told import catalogue
 @cache_control(private=True, max_age=30 * 86400, immutable=True)
 @login_required
 def sentences(request: HttpRequest, language: str, digest: str) -> HttpResponse:
-    """Answer with the patterns and their translations; a digest that is not the present one names nothing."""
+    """Return the patterns and their translations; 404 for a digest that is not the current one."""
     if not translation.check_for_language(language) or digest != _digest(language):
         raise Http404
-    # Cookies decide whether it is answered, not what is in it; varying by them, it would be fetched after each change.
+    # Cookies decide about access, not about the content; with `Vary: Cookie` the browser would fetch it after each
+    # change of a cookie.
     request.session.accessed = False
     return HttpResponse(_document(language), content_type="application/json")
 
 
 def address() -> str:
-    """Return where the document of the language in use is, nothing in English."""
+    """Return the address of the document in the active language, empty for English."""
     language = translation.get_language() or "en"
     return "" if language.startswith("en") else reverse("sentences", args=[language, _digest(language)])
 

@@ -1,19 +1,19 @@
-"""What the engine, the ledger and the doors say, in the language of the reader.
+"""Translate messages of the engine, the ledger and the API into the language of the reader.
 
-Problem: a refusal is worded where it is known, in the engine's floor, which has no languages; it is kept in the ledger
-and answered by REST as it was said. A page has to say it in the reader's own language, also a year later.
-Rule: a sentence is read by patterns (`sentences`), each of which stands in the catalogue under the context `told`.
-What a pattern's holes take follows from their names:
+The engine words its messages in English, because it has no translations; the ledger stores them and REST returns them
+unchanged. A page translates a message when it is displayed, even a year later. It matches the message against patterns
+(`sentences`), which are entries of the catalogue under the context `told`. The name of a placeholder defines the text
+that it matches:
     n, m, k         a whole number
-    names...        words between commas, taken over
-    text...         any text, taken over
-    said, told      a sentence, said in turn; behind a colon it may be one that nobody knows
+    names...        words between commas, unchanged
+    text...         any text, unchanged
+    `said`, `told`  a sentence, translated in turn; behind a colon it may be an unknown sentence
     each            sentences between semicolons, each behind a number of nodes
-    any other       one word without spaces, taken over
-The pattern with the most fixed letters counts, one that begins with any text last. Sentences between semicolons or
-full stops, what is waited for between `, or` and changes between `and` are said one by one; the name of a pod or a
-field in front is kept. What no pattern reads stays as it was said.
-Invariant: `static/js/told.js` reads by the same rules, with what `catalogue` gives it.
+    any other       one word without spaces, unchanged
+The pattern with the most fixed letters wins; patterns that begin with any text are tried last. Sentences between
+semicolons or full stops, alternatives between `, or` and changes between `and` are translated one by one; a leading
+name of a pod or a field is kept. A text without a matching pattern is returned unchanged.
+Invariant: `static/js/told.js` applies the same rules to the result of `catalogue`.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _ANY = ".+?"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """What a script needs: [source, translation] of every pattern, first one first, and what stands between parts."""
+    """The translations for a script: [source, translation] of every pattern in matching order, and the separators."""
 
     patterns: list[tuple[str, str]]
     glue: dict[str, str]
 
 
 def told(text: str) -> str:
-    """Return what was said in English in the language that is active; unknown sentences are returned as they are."""
+    """Translate an English message into the active language; return unknown messages unchanged."""
     language = translation.get_language() or "en"
     return text if not text or language.startswith("en") else _say(text, language) or text
 
 
 def catalogue() -> Catalogue:
-    """Return the patterns in the language that is active."""
+    """Return the patterns in the active language."""
     return Catalogue([(source, pgettext("told", source)) for source, *_ in _patterns()], _glue())
 
 
 @lru_cache(maxsize=16384)
 def _say(text: str, language: str) -> str | None:
-    """Return a sentence in the language, which is active; None where nobody knows it. Parts are shorter: it ends."""
+    """Translate a sentence into the active language; None if it is unknown. Parts are shorter, so recursion ends."""
     for between in (", or ", "; ", ". ", " and "):
         if between in text and None not in (parts := [_say(part, language) for part in text.split(between)]):
             return _glue()[between].join(filter(None, parts))
@@ -97,7 +97,7 @@ def _counted(part: str, language: str) -> str:
 
 
 def _in_part(text: str, language: str) -> str | None:
-    """Say what stands behind a pod's name, or those of several sentences that are known."""
+    """Translate the text after a pod's name, or the known ones of several sentences."""
     if (found := _KEY.fullmatch(text)) and (said := _say(found[3], language)) is not None:
         return f"{found[1]}{_glue()[': '] if found[2] else ' '}{said}"
     parts = text.split("; ")
@@ -108,7 +108,7 @@ def _in_part(text: str, language: str) -> str | None:
 
 
 def _glue() -> dict[str, str]:
-    """Return what stands between parts, by what stands there in English."""
+    """Return the translated separators by their English form."""
     return {
         ", ": pgettext("told", ", "),
         "; ": pgettext("told", "; "),
@@ -122,7 +122,7 @@ def _glue() -> dict[str, str]:
 
 @cache
 def _patterns() -> tuple[tuple[str, str, str, re.Pattern[str]], ...]:
-    """Return every sentence with its beginning, its end and its pattern, in the order in which they are tried."""
+    """Return every sentence with its prefix, its suffix and its pattern, in matching order."""
     found = []
     for source in sorted(SENTENCES, key=_order):
         parts = _HOLE.split(source)
@@ -132,7 +132,7 @@ def _patterns() -> tuple[tuple[str, str, str, re.Pattern[str]], ...]:
 
 
 def _order(source: str) -> tuple[bool, int]:
-    """Put those that begin with any text behind the others, and those with more fixed letters first."""
+    """Sort patterns that begin with any text last, and those with more fixed letters first."""
     hole = _HOLE.match(source)
     return hole is not None and _taken(hole[1]) == _ANY, -len(_HOLE.sub("", source))
 

@@ -1,9 +1,9 @@
-"""Characters that nobody sees, or that turn the text around them, are shown by name.
+"""Show invisible and text-direction characters by name.
 
-Problem: a name may hold a mark that has what follows it read from the right, so that `gnp.exe` is seen as `exe.png`;
-escaping protects the page from markup, not its reader from this.
-Rule: controls stand as their pictures (`␛`), marks of direction and invisible ones as `⟦U+202E⟧`. Letters of all
-directions stay as they are, and so do the joiners that they and emoji need. Scripts do the same (`static/js/draw.js`).
+A direction mark in a name reverses the text after it, so that `gnp.exe` reads as `exe.png`; escaping protects the page
+from markup, but not the reader from this. Control characters become their pictures (`␛`), direction marks and invisible
+characters become `⟦U+202E⟧`. Letters of all directions and the joiners of scripts and emoji are unchanged.
+`static/js/draw.js` does the same.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ _UNSEEN = re.compile("[" + "".join(re.escape(chr(code)) for code in _SHOWN) + "]
 
 
 def visible(text: str) -> str:
-    """Return a text with what cannot be seen in it shown by name."""
+    """Return a text with its invisible characters shown by name."""
     return text.translate(_SHOWN) if _UNSEEN.search(text) else text

@@ -1,7 +1,7 @@
-"""Why a pod is where it is, or nowhere: one decision, made ready to be shown.
+"""The explanation of one decision, prepared for display.
 
-Rule: reasons stand in the order of the filters, each node is charged to the first filter that refused it, for all the
-reasons that this filter has.
+Reasons are in filter order; each node counts for the first filter that rejected it, with all reasons of that
+filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .told import told
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
-    """Return what the template `why.html` shows of a decision about a pod; of its latest one, what it waits for."""
+    """Return the context of `why.html` for a decision; for the latest one of a pod, also the awaited events."""
     latest = pod.decision_id == decision.pk and pod.state == decision.verdict
     top = [row for row in decision.top if row.feasible]
     most = max((reason.nodes for reason in decision.reasons), default=0)
@@ -31,7 +31,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             {
                 "reason": reason,
                 "ratio": reason.nodes / most if most else None,
-                # A message often names what is missing already.
+                # A message often names the missing items already.
                 "missing": [name for name in reason.missing if name not in reason.message],
             }
             for reason in decision.reasons
@@ -57,7 +57,7 @@ def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
 
 
 def left_out(decision: Decision) -> str:
-    """Name the plugins that score and did not rate this pod, with the weights that do not count for it."""
+    """Name the scoring plugins without a score for this pod, with their weights."""
     rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
     if rated is None:
         return ""
@@ -68,7 +68,7 @@ def left_out(decision: Decision) -> str:
 
 
 def _handed(decision: Decision, pod: Pod) -> HandedCards | None:
-    """Return what the node gave the pod of the cards that this decision granted, None where nobody tells."""
+    """Return the GPUs that the node allocated for this decision; None without a report."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None
     row = HandedOut.objects.filter(pod=pod).first()
@@ -76,7 +76,7 @@ def _handed(decision: Decision, pod: Pod) -> HandedCards | None:
 
 
 def _doubts(decision: Decision) -> list[dict[str, Any]]:
-    """Return what is in doubt by now about the nodes that the decision speaks of."""
+    """Return the currently contradicted facts of the nodes of a decision."""
     names = {decision.node_name, *(row.name for row in decision.top)} - {""}
     rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
     found = list(rows.filter(name__in=names)) if names else []

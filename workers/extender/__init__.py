@@ -1,5 +1,5 @@
-"""Lives here: the extender: a process that answers kube-scheduler over TLS, on the state that decides here too.
+"""The scheduler extender: a process that serves kube-scheduler over TLS from hetsched's scheduler cache.
 
 May import: what workers may, workers.bind, prometheus-client, sockets and TLS.
-Never: answer anybody without a client certificate that is on the list, or write a row other than through the actions.
+Never: serve a client without a listed client certificate, or write a row other than through the actions.
 """

@@ -1,7 +1,7 @@
-"""What one cluster's kube-scheduler is answered about its nodes.
+"""Responses to the kube-scheduler of one cluster: filter, prioritize, preempt.
 
-Rule: every answer is made on the warm state that decides here, brought up to date first. A pod that was told of nodes
-that fit has its turn until it is bound; the next one is answered then.
+Every response is computed on the up-to-date scheduler cache. A pod whose filter call found feasible nodes keeps its
+turn until it is bound; the filter call of the next pod waits for that (see `turns`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hetsched.placement.models import Pod
 from .binding import Binder
 
 _POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.1
-_IMPATIENCE = 9  # a tenth of the time at most is spent on waiting for what was just freed
+_IMPATIENCE = 9  # spend at most a tenth of the time on waiting for capacity that was just freed
 
 
 class Extender(Binder):
-    """Answers for one cluster within `seconds`, from several threads."""
+    """Serves one cluster; each call has `seconds`. Safe for several threads."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds, threads)
         self._impatient_until = 0.0
 
     def filter(self, args: Args) -> FilterResult:
-        """Say which nodes fit, in the form in which they came. Raises: InputError."""
+        """Return the feasible nodes, as names or objects like the request. Raises: InputError."""
         nodes = args.named()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
@@ -62,7 +62,7 @@ class Extender(Binder):
         return result
 
     def prioritize(self, args: Args) -> list[HostPriority]:
-        """Say how well each node fits. Raises: InputError."""
+        """Return the score of each node. Raises: InputError."""
         nodes = args.named()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
@@ -72,7 +72,7 @@ class Extender(Binder):
         return [HostPriority(name, score) for name, score in told.items()]
 
     def preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """Say on which of these nodes who would have to leave. Raises: InputError."""
+        """Return the victims on each of the offered nodes. Raises: InputError."""
         offered = args.offered()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
@@ -89,7 +89,7 @@ class Extender(Binder):
         )
 
     def _with_images(self, cluster: Cluster, spec: PodSpec, pod: Pod) -> Pod:
-        """Return the pod once its images are looked up, or as it is when that takes too long."""
+        """Return the pod once its images are looked up, or unchanged after a quarter of `seconds`."""
         until = time.monotonic() + self.seconds / 4
         while pod.images_until and pod.images_until > timezone.now() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
@@ -97,9 +97,10 @@ class Extender(Binder):
         return pod
 
     def _fitting(self, pod: Pod, names: list[str], until: float) -> Fitting:
-        """Say which nodes fit; where none does for now, what was just freed is waited for, a short while now and then.
+        """Return the feasible nodes; if there are none at present, wait briefly for capacity that was just freed.
 
-        Whoever asks has often seen a pod go a moment before us, and asks again only after something else happened.
+        kube-scheduler often sees the deletion of a pod shortly before hetsched does, and retries only after another
+        event.
         """
         began = time.monotonic()
         patient_until = began + self.seconds / 8 if began > self._impatient_until else began
@@ -112,7 +113,7 @@ class Extender(Binder):
                 return told
 
     def _is_changed(self, revision: int, until: float) -> bool:
-        """Tell, by `until`, whether something was booked or freed after a revision."""
+        """Return, by `until`, whether an allocation changed after `revision`."""
         while time.monotonic() < until:
             if Cluster.objects.filter(pk=self.cluster_id, revision__gt=revision).exists():
                 return True

@@ -1,10 +1,10 @@
-"""One pod after the other.
+"""Serialize the pods of one kube-scheduler.
 
-Problem: kube-scheduler asks about the next pod while the binding of the last one is still on its way to us, so the next
-answer would not know what the last one took.
-Rule: a pod that was told of nodes that fit it has its turn until it is bound, or for `patience_seconds`; who asks for
-another pod waits so long. A scheduler whose pods come to no binding here `MOST_MISSED` times in a row, because it binds
-by itself, is waited for again only after it has bound one.
+kube-scheduler sends the filter call of the next pod while the bind call of the previous one is still in flight, so the
+next response would not include the previous pod's allocation.
+A pod whose filter call found feasible nodes keeps its turn until it is bound, at most for `patience_seconds`; the
+filter call of another pod waits that long. After `MOST_MISSED` consecutive timeouts, as with a scheduler that binds
+by itself, filter calls wait again only once a pod was bound through the extender.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_MISSED = 3
 
 
 class Turns:
-    """Whose turn it is, by uid; used from several threads."""
+    """The pod whose turn it is, by uid; safe for several threads."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -26,7 +26,7 @@ class Turns:
         self._missed = 0
 
     def begin(self, uid: str) -> None:
-        """Take the turn, at the latest when the patience with the one before is over."""
+        """Take the turn, at the latest when the patience with the previous pod is over."""
         with self._changed:
             if self._pod not in ("", uid) and self._missed < MOST_MISSED:
                 left = self._since + self._patience_seconds - time.monotonic()
@@ -35,7 +35,7 @@ class Turns:
             self._pod, self._since = uid, time.monotonic()
 
     def end(self, uid: str, *, bound: bool = False) -> None:
-        """Give the turn up, if it is still this pod's."""
+        """Release the turn if this pod still has it."""
         with self._changed:
             if bound:
                 self._missed = 0

@@ -1,7 +1,7 @@
-"""Lives here: clusters without their names, so that whoever helps with a decision does not learn whose it is.
+"""Anonymised clusters: content without names, so that a helper can analyse a decision without learning the owner.
 
 May import: hetsched.contracts, hetsched.isa, hetsched.adapters, msgspec.
-Never: Django, Celery, the engine; a name or a hash of one in what is returned.
+Never: Django, Celery, the engine; a name or a hash of a name in a result.
 """
 
 from .whole import anonymised

@@ -1,9 +1,8 @@
-"""Devices, their classes and claims without their names.
+"""Anonymised devices, device classes and claims.
 
-Problem: selectors are expressions of a language, in which anything may be said.
-Rule: each expression becomes a question for one attribute, and each device gets the answers of its own as attributes:
-true and false as they were; where the answer was unknown the attribute is missing, and stays unknown. Of a device's own
-attributes only those are kept that must be equal to another device's.
+Selectors are expressions that may contain any text. Each expression is replaced by a query for one attribute, and each
+device gets its own results as attributes: true and false are kept; for an unknown result the attribute is missing and
+the result stays unknown. Of a device's own attributes only those are kept that a constraint compares between devices.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hetsched.contracts.devices import (
 from .names import WITHHELD, Names, renamed
 from .realms import ATTRIBUTE, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT, DEVICE_CLAIM, DEVICE_CLASS, POOL, SELECTOR
 
-_DOMAIN = "hetsched.io"  # of the attributes that answer selectors
+_DOMAIN = "hetsched.io"  # domain of the attributes with selector results
 
 
 class DeviceNames:
@@ -65,12 +64,12 @@ class DeviceNames:
         return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
 
     def _selector_text(self, text: str) -> str:
-        """Return an expression that asks for the attribute which holds the answer of this one."""
+        """Return an expression that queries the attribute with the result of this one."""
         name = self._names.of(SELECTOR, text)
         return f'device.attributes["{_DOMAIN}"]["{name}"]' if name else ""
 
     def _device(self, device: Device, answers: Mapping[str, Value], compared: set[str]) -> Device:
-        """Keep of a device what selectors say of it, and the attributes that must be equal to others'."""
+        """Keep a device's selector results and the attributes that constraints compare."""
         equal = {
             self._attribute(key): self._attribute_value(value)
             for key, value in device.attributes.items()

@@ -1,7 +1,7 @@
-"""Names that stand in many places, selectors that compare them, and text that is no name.
+"""Pseudonyms for names that occur in several places, and for the selectors that compare them.
 
-Rule: what is equal stays equal: the value of a label and what a selector asks for, a node and its host name, a claim
-and who uses it. A value that is compared by size is a number and stays.
+Equal names stay equal: a label's value and the value in a selector, a node and its host name, a claim and its users. A
+value that is compared by size is a number and is kept.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _T = TypeVar("_T")
 
 
 class Names:
-    """Renames what stands in many places; `by_size` are keys whose values are compared by size.
+    """Renames names that occur in several places; `by_size` are keys whose values are compared by size.
 
-    Before `pseudonyms` are settled nothing is renamed: they are told the names.
+    Until `pseudonyms` are settled nothing is renamed: the names are only collected.
     """
 
     def __init__(self, pseudonyms: Pseudonyms, by_size: frozenset[str] = frozenset()) -> None:
         self.of = pseudonyms.of
         self._by_size = by_size
-        self.sized: set[str] = set()  # keys of this kind that were met
+        self.sized: set[str] = set()  # keys found whose values are compared by size
 
     def node(self, name: str) -> str:
         return self.of(NODE, name)
@@ -71,7 +71,7 @@ class Names:
         return self.of(KEY, key, stays=well_known.is_known_key(key))
 
     def value(self, key: str, value: str) -> str:
-        """Rename the value of a label or a taint, or one that it is compared with."""
+        """Rename the value of a label or a taint, or a value that it is compared with."""
         if key == well_known.HOST_NAME:
             return self.node(value)
         if key == well_known.NAMESPACE_NAME:
@@ -103,7 +103,7 @@ class Names:
         return tuple(sorted(self.resources(dict(resources)).items()))
 
     def zone(self, name: str) -> str:
-        """Rename a zone; the number at its end means something."""
+        """Rename a zone and keep the number at its end, which is significant."""
         found = _ZONE.fullmatch(name)
         assert found is not None  # it matches every text
         return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")
@@ -138,7 +138,7 @@ class Names:
         return Expression(self.key(expression.key), expression.operator, values)
 
     def _field(self, expression: Expression) -> Expression:
-        """Rename a requirement on `metadata.name`, the only field there is."""
+        """Rename a requirement on `metadata.name`, the only supported field."""
         return Expression("metadata.name", expression.operator, renamed(self.node, expression.values))
 
     def node_term(self, term: NodeTerm) -> NodeTerm:
@@ -160,24 +160,24 @@ class Names:
         )
 
 
-# -- what needs no name ------------------------------------------------------------------------------------------------
+# -- values without names ----------------------------------------------------------------------------------------------
 
 
 def renamed(rename: Callable[[_T], _T], found: Iterable[_T]) -> tuple[_T, ...]:
-    """Return everything renamed."""
+    """Apply `rename` to every item."""
     return tuple(map(rename, found))
 
 
 def known_isa(text: str | None) -> str | None:
-    """Return an instruction set, None for what is none."""
+    """Return a valid instruction set unchanged, None for any other text."""
     return text if text is not None and well_known.is_isa(text) else None
 
 
 def one_of(text: str | None, known: Iterable[str], *, other: str | None = WITHHELD) -> str | None:
-    """Return a word of a list, and `other` for all that are not in it."""
+    """Return a word of a list, and `other` for any word that is not in it."""
     return text if text is None or text in known else other
 
 
 def moment(text: str) -> str:
-    """Return a time, empty for what is none."""
+    """Return a valid time unchanged, empty for any other text."""
     return text if seconds(text) is not None else ""

@@ -1,12 +1,11 @@
-"""Other names for names, in the same order.
+"""Order-preserving pseudonyms.
 
-Problem: who may not learn what something is called must still see which names are equal, and decisions break ties by
-the order of names.
-Rule: names belong to realms, such as nodes or values of labels. A realm is first told all its names; then each gets the
-realm's stem and its number in the order of names, `node-0001`. Between names that stay, the stem is one that sorts
-there. Numbers are all that is kept: nothing of a name goes into its pseudonym, and no hash of it.
-Invariants: one name, one pseudonym within a realm, and never one for two; pseudonyms sort as their names do, unless no
-name that is allowed sorts between two that stay.
+A reader without access to the names must still see which names are equal, and decisions break ties by the order of
+names. Names belong to realms, such as nodes or label values. All names of a realm are collected first; then each gets
+the realm's stem and its number in the order of names, `node-0001`. Between two names that are kept, the stem is one
+that sorts between them. A pseudonym contains only a number: no part of the name and no hash of it.
+Invariants: within a realm each name has exactly one pseudonym, and no two names share one; pseudonyms sort as their
+names do, unless no valid name sorts between two that are kept.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ def _as_it_is(name: str, pseudonym: str) -> str:
 
 
 class Realm(NamedTuple):
-    """A kind of names: what its pseudonyms begin with, by what names sort, which pseudonym may stand for a name.
+    """A kind of names: the stem of its pseudonyms, the sort key of its names, and the check of a pseudonym for a name.
 
-    `write` makes a pseudonym of a name out of stem and number; `of` tells realms apart that are alike.
+    `write` forms a pseudonym for a name from stem and number; `of` distinguishes realms that are otherwise equal.
     """
 
     stem: str
@@ -40,7 +39,7 @@ class Realm(NamedTuple):
 
 
 class Pseudonyms:
-    """Takes names until it is settled, and from then on returns their pseudonyms."""
+    """Collects names until it is settled, and returns their pseudonyms from then on."""
 
     def __init__(self) -> None:
         self._told: dict[Realm, set[str]] = {}
@@ -48,7 +47,7 @@ class Pseudonyms:
         self._given: dict[Realm, dict[str, str]] | None = None
 
     def of(self, realm: Realm, name: str, *, stays: bool = False) -> str:
-        """Return what stands for a name, itself where it is empty, stays, or nothing is settled yet."""
+        """Return the pseudonym of a name; the name itself if it is empty, `stays`, or nothing is settled yet."""
         if not name:
             return name
         if self._given is None:
@@ -57,7 +56,7 @@ class Pseudonyms:
         return name if stays else self._given[realm][name]
 
     def settle(self) -> None:
-        """Give every name that was told its pseudonym."""
+        """Assign a pseudonym to every collected name."""
         self._given = {
             realm: dict(_numbered(realm, names, self._staying.get(realm, set()))) for realm, names in self._told.items()
         }
@@ -76,7 +75,7 @@ def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tupl
 
 
 def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield the names between two that stay, in order, with these two; empty where there is none."""
+    """Yield runs of renamed names in order, each with the kept names before and after it, empty if there is none."""
     low, run = "", list[str]()
     for name in sorted(names | staying, key=realm.order):
         if name in names:
@@ -90,7 +89,7 @@ def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[st
 
 
 def _stem(realm: Realm, low: str, high: str, numbers: dict[str, str]) -> str:
-    """Return the first stem that sorts between two names that stay; the realm's own where there is none."""
+    """Return the first stem that sorts between two kept names; the realm's own if there is none."""
     for stem in _stems(realm.stem, low):
         between = low < stem and (not high or (stem < high and not high.startswith(stem)))
         if between and all(realm.may_stand(name, realm.write(name, stem + number)) for name, number in numbers.items()):

@@ -1,7 +1,7 @@
-"""The kinds of names that a cluster holds, and what may stand for each.
+"""The realms of names in a cluster, and the valid pseudonyms of each.
 
-Rule: a pseudonym is valid where its name was: a label's key is a qualified name that means nothing, a resource is
-counted in whole units where it was, a zone keeps the number at its end, an address and an image lead nowhere.
+A pseudonym is valid wherever its name was: a label key is a qualified name without a known meaning, a resource is
+counted in the same units, a zone keeps the number at its end, an address and an image lead nowhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _may_be_key(key: str, pseudonym: str) -> bool:
 
 
 def _as_resource(resource: str, pseudonym: str) -> str:
-    """Write a resource that is counted as this one is: in whole units where it has a domain that is not Kubernetes'."""
+    """Format a resource with the original's units: whole units if its domain is not Kubernetes' own."""
     if "/" not in resource or "/" in pseudonym:
         return pseudonym
     return f"{pseudonym}.example.com/device" if is_extended(resource) else f"kubernetes.io/{pseudonym}"

@@ -1,4 +1,4 @@
-"""Volumes, claims and classes without their names."""
+"""Anonymised volumes, claims and storage classes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A cluster without its names: what may leave the house, and still decides the same.
+"""Anonymised cluster content that may be shared and gives the same decisions.
 
-Problem: whoever helps with a decision needs the cluster, and must not learn who runs what on which machine.
-Rule: deny by default. A content is built anew, field by field: amounts, times, flags and what `well_known` knows are
-taken over, every other name gets a pseudonym of its realm, all other text is left out or says `withheld`. A field that
-this module does not name is left out. What is equal stays equal (selectors, owners, topology, grants) and names keep
-their order, by which ties are broken. A value that is compared by size is a number and stays. Expressions of devices
-are replaced by attributes that answer them as before. Names of policies and models of cards stay.
-Invariants: the anonymised content, written and read again, decides as its original does, pod by pod and node by node,
-but for policies whose ties are random: these draw by the pod's name. No name can be worked out from its pseudonym.
+To analyse a decision a helper needs the cluster, but must not learn which users run which workloads on which machine.
+Everything is denied by default. The content is rebuilt field by field: amounts, times, flags and names in `well_known`
+are copied, every other name gets a pseudonym of its realm, and all other text is omitted or replaced by `withheld`. A
+field that this module does not name is omitted. Equal names stay equal (selectors, owners, topology, grants), and names
+keep their order, which breaks ties. A value that is compared by size is a number and is kept. Device expressions are
+replaced by attributes with their results. Names of policies and models of GPUs are kept.
+Invariants: the anonymised content, exported and read again, gives the same decisions pod by pod and node by node,
+except for policies with random ties, which draw by the pod's name. No name can be derived from its pseudonym.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
 
 
 def anonymised(content: ClusterContent) -> ClusterContent:
-    """Return a content that decides the same and names nobody."""
+    """Return a content that gives the same decisions and contains no names."""
     pseudonyms = Pseudonyms()
     names = Names(pseudonyms)
     _Renaming(names).content(content)
@@ -42,7 +42,7 @@ def anonymised(content: ClusterContent) -> ClusterContent:
 
 
 class _Renaming:
-    """One way through a content; the first only tells the names."""
+    """One pass over a content; the first pass only collects the names."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -122,7 +122,7 @@ class _Renaming:
         return PluginUse(use.name, use.weight, self._params(use.name, use.params))
 
     def _params(self, plugin: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename what parameters name; one that is neither known nor numbers and words of ours is left out."""
+        """Rename names in parameters; omit a parameter that is neither known nor made of numbers and built-in words."""
         team = str(params.get("team_label", ""))
         named: dict[tuple[str, str], Callable[[Any], Any]] = {
             ("binpack", "resources"): self._names.resources,
@@ -144,7 +144,7 @@ class _Renaming:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a parameter is made of numbers, yes and no, and words that built-in plugins know."""
+    """Return whether a parameter consists of numbers, booleans and words that built-in plugins define."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Lives here: collectors, one file each: what a node cannot know of itself, asked of systems that do.
+"""Collectors, one per file: facts about nodes from external systems that the node itself cannot know.
 
-May import: contracts, isa, engine and other adapters. Never: Django, Celery, the network other than by `asking`.
+May import: contracts, isa, engine and other adapters. Never: Django, Celery, the network other than by `requests`.
 """

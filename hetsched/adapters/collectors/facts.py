@@ -1,6 +1,6 @@
-"""Facts as other systems tell them, in our words.
+"""Conversion of values from other systems into facts.
 
-Rule: a wrong value is a problem with its place, and as if it were not told.
+An invalid value is recorded as a problem with its node and counts as absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDING = re.compile(r"(?<![0-9])[0-9]{1,9}$", re.ASCII)
 
 
 class Told:
-    """Collects problems while values are read."""
+    """Reader of values that collects problems."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -31,7 +31,7 @@ class Told:
             self.problems.append(f"{node[:100]}: {message}")
 
     def state(self, node: str, value: Any, words: Mapping[str, str]) -> str | None:
-        """Return a power state; `words` says what other words mean."""
+        """Return a power state; `words` maps other words to ours."""
         text = str(value)
         state = words.get(text, text).lower() if isinstance(value, str | int | bool) else ""
         if state in POWER_STATES:
@@ -62,7 +62,7 @@ class Told:
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
-        """Return a moment, told as RFC 3339 or as seconds since 1970."""
+        """Return a time, given as RFC 3339 or as seconds since 1970."""
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))
@@ -71,7 +71,7 @@ class Told:
 
 
 def zone_of(text: Any, zones: tuple[str, ...]) -> str | None:
-    """Return the zone that is meant, by its name, or by its number where that is all there is."""
+    """Return the zone with this name, or the only zone that ends in the same number."""
     name = str(text)
     if name in zones:
         return name

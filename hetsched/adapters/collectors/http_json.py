@@ -1,11 +1,11 @@
-"""What is known of racks and hosts, as any system tells it that answers a GET with JSON.
+"""Facts about racks and hosts from any system that returns a JSON document for a GET.
 
-Rule: `nodes` leads to a list of items, each with its node's name at `name`, or to a mapping from names to items. Every
-other path starts at an item and leads to one fact; an empty path, and one that leads nowhere, is a fact not told.
-`zones` leads to a mapping from zones to what is left of their CPU (a quantity, or cores), or to a list with `zone_name`
-and `offline_capacity` in each item. Without `observed_at` facts are as old as the answer. A path names places, it
-computes nothing (`json_path`).
-Source: cassini (Tencent 2022): a master adds what a node cannot know; where it takes that from is not published.
+`nodes` is the path to a list of items, each with its node's name at `name`, or to a mapping from names to items. Every
+other path starts at an item and leads to one fact; an empty path, or a path without a value, means that the fact is
+absent. `zones` is the path to a mapping from zones to their remaining CPU (a quantity, or cores), or to a list with
+`zone_name` and `offline_capacity` in each item. Without `observed_at`, facts have the time of the response. A path only
+locates values, it computes nothing (`json_path`).
+Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Path = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class HttpJsonParams(Params, frozen=True):
-    """Where the document is, and where in it the facts stand."""
+    """Address of the document, and the paths of the facts in it."""
 
     url: Annotated[str, msgspec.Meta(title="Address", description="Of the document.", max_length=500)] = ""
     nodes: Annotated[

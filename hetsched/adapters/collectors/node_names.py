@@ -1,8 +1,8 @@
-"""Which node a source means.
+"""Mapping of a source's node names to nodes of the cluster.
 
-Rule: of the labels that may name a node the first one that names a node of ours counts: `node`, `kubernetes_node`,
-`nodename`, then `instance`; a value is a node's name, else one of its addresses, both also with a port at the end. The
-node's name up to its first dot is tried last, where it is nobody else's: machines call themselves by it.
+The first label that matches a node is used, in the order `node`, `kubernetes_node`, `nodename`, `instance`. A value is
+a node's name or one of its addresses, either with an optional port. The node's name up to its first dot is tried last,
+if no other node shares it: machines use it as their host name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LABELS = ("node", "kubernetes_node", "nodename", "instance")
 
 
 class Naming:
-    """The nodes of one cluster, by everything they may be called."""
+    """The nodes of one cluster, indexed by all their names and addresses."""
 
     def __init__(self, nodes: Iterable[NodeAlias]) -> None:
         nodes = list(nodes)
@@ -29,11 +29,11 @@ class Naming:
         self._names.update({node.name: node.name for node in nodes})
 
     def of(self, text: str) -> str | None:
-        """Return the node that a name or an address, with or without a port, means."""
+        """Return the node with this name or address, with or without a port."""
         return self._names.get(text) or self._names.get(_without_port(text))
 
     def of_labels(self, labels: Mapping[str, str], label: str = "") -> str | None:
-        """Return the node that the labels of a series mean; `label` is the only one that counts, where it is given."""
+        """Return the node that the labels of a series identify; `label`, if given, is the only label that is tried."""
         found = (self.of(labels[name]) for name in ((label,) if label else LABELS) if labels.get(name))
         return next((name for name in found if name), None)
 

@@ -1,11 +1,11 @@
-"""What is known of racks and hosts, as Prometheus has it: power, and what co-located machines leave of each zone.
+"""Facts about racks and hosts from Prometheus: power, and the CPU that co-located machines leave in each zone.
 
-Rule: one query per fact for the whole cluster; an empty one is not asked.
+Each fact has one query for the whole cluster; an empty query is skipped.
     offline capacity   cores, with a label that names the node and a label `zone`: the zone's name or number
-    power state        1 for the state that a node is in, with the labels of the node and `state`
-    power headroom     watts that a node could draw on top of what it does
-Facts are as old as the evaluation.
-Source: cassini (Tencent 2022): a master adds what a node cannot know; where it takes that from is not published.
+    power state        1 for the current state of a node, with the labels of the node and `state`
+    power headroom     watts that a node could draw in addition to its current draw
+Facts have the time of the evaluation.
+Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Label = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class PrometheusFactsParams(Params, frozen=True):
-    """Where Prometheus is and which queries give the facts."""
+    """Address of Prometheus and the queries for the facts."""
 
     url: Annotated[
         str,

@@ -1,16 +1,16 @@
-"""Measured use of nodes, as Prometheus has it from node_exporter or from the kubelets (cAdvisor).
+"""Measured usage of nodes from Prometheus, as node_exporter or the kubelets (cAdvisor) report it.
 
-Rule: per interval one query per resource for the whole cluster, and one for when the exporters were read last:
-    cpu      cores in use, without idle, waiting for disks and what the hypervisor took: rate over the window
-    memory   total - available; of a kubelet the working set
-    network  the busier of the two directions of all physical devices, bytes/s * 8 / 10^6 -> Mbit/s
+Each interval runs one query per resource for the whole cluster, and one for the time of the last scrape:
+    cpu      cores in use, without idle, iowait and steal: rate over the window
+    memory   total - available; for a kubelet the working set
+    network  the busier direction, summed over all physical devices, bytes/s * 8 / 10^6 -> Mbit/s
     disk     read + written of all physical devices, bytes/s / 10^6 -> MB/s
-    time     the moment at which the exporter of a node was read last
-Series are told apart by job and by every label that may name a node (`naming`); where several mean one node, the
-greatest counts, as two jobs may read one exporter. A node without a time has no sample: its exporter is gone. Which
-sample is too old is decided by whoever uses it. A query may be replaced, or left out by `-`.
-Source: MBCGT (Li et al. 2021) takes its load from node_exporter by way of Prometheus; node_exporter and cAdvisor state
-what their metrics mean.
+    time     the time at which the exporter of a node was last scraped
+Series are grouped by job and by every label that may name a node (`node_names`). If several series belong to one node,
+the largest value is used, as two jobs may scrape one exporter. A node without a time has no sample: its exporter is
+gone. The consumer decides when a sample is too old. A query may be replaced, or omitted with `-`.
+Source: MBCGT (Li et al. 2021) takes its load from node_exporter through Prometheus; node_exporter and cAdvisor document
+their metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .registry import collector
 from .requests import Asker, SourceFailed
 
 _MOST = 2**53
-# Units of Prometheus' number in one of ours.
+# Factors from Prometheus' units to ours.
 _FACTORS = {CPU: 1000.0, MEMORY: 1.0, NETWORK_MBPS: 8e-6, DISK_MBPS: 1e-6}
 _NO_NETWORK = "lo|veth.*|cali.*|cilium.*|lxc.*|cni.*|docker.*|br-.*|flannel.*|kube-.*|nodelocaldns|virbr.*|tun.*|tap.*"
 _NO_DISK = "loop.*|ram.*|zram.*|sr.*|fd.*|dm-.*|md.*"
@@ -77,7 +77,7 @@ _HOW = "In place of the preset's query; - leaves the resource out. %W, %L and %M
 
 
 class PrometheusLoadParams(Params, frozen=True):
-    """Where Prometheus is and what it is asked."""
+    """Address of Prometheus and the queries for usage."""
 
     url: Annotated[
         str,
@@ -129,7 +129,7 @@ class PrometheusLoad:
             raise InputError("CollectorParamInvalid", "without times nothing is fresh", place="params.time_query")
 
     def queries(self) -> dict[str, str]:
-        """Return what is asked, by resource, and under `time` when exporters were read."""
+        """Return the queries by resource, and under `time` the query for the last scrape."""
         params, preset = self.params, _PRESETS[self.params.exporter]
         own = {
             "time": params.time_query,

@@ -1,7 +1,7 @@
-"""Ask a source for a JSON document, by the guard of all calls to the outside.
+"""Requests for JSON documents through the egress filter of all outbound calls.
 
-Rule: an answer counts only with status 200, a JSON content type and JSON within. What a source says is quoted in no
-message. A token is sent to the source's own address only, which redirects cannot change.
+A response is accepted only with status 200, a JSON content type and a valid JSON body. Messages never quote a response.
+The token is sent only to the source's own address, which redirects cannot change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class SourceFailed(Exception):
-    """A source gave no answer to use; `code` is stable, the message is for people and quotes no answer."""
+    """A source returned no usable response; `code` is stable, the message is for people and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class SourceFailed(Exception):
 
 
 class Asker:
-    """Whom a collector may ask, and how."""
+    """HTTP client of a collector: the allowed hosts, the token and the limits."""
 
     def __init__(
         self, allowed: Allowed, *, token: str = "", most: int = outbound.MOST_BYTES, seconds: float = outbound.SECONDS
@@ -40,7 +40,7 @@ class Asker:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def json(self, url: str, form: Mapping[str, str] | None = None) -> Any:
-        """Fetch a document, by POST where there is a form to send. Raises: SourceFailed."""
+        """Fetch a document, by POST if there is a form to send. Raises: SourceFailed."""
         headers, body = self._headers, None
         if form is not None:
             headers, body = {**headers, "Content-Type": _FORM}, urlencode(form).encode()

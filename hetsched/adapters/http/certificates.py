@@ -1,9 +1,9 @@
-"""A private authority with one server pair and one client pair, by which two programs know each other.
+"""Private certificate authority with one server pair and one client pair for mutual TLS between two programs.
 
-Rule: ECDSA on P-256. The authority lasts ten years and is kept, so pairs may be made anew, for more names too, while it
-is trusted already. A server pair is good for servers alone, a client pair for clients alone. Each of the folders
-`server` and `client` holds what one Secret holds: `tls.crt`, `tls.key` and `ca.crt`; the authority's own key stays
-beside them and goes nowhere.
+Keys are ECDSA on P-256. The authority is valid for ten years and is kept, so pairs can be reissued, also for more
+names, while clients already trust it. A server pair is valid for servers only, a client pair for clients only. Each of
+the folders `server` and `client` holds the content of one Secret: `tls.crt`, `tls.key` and `ca.crt`. The authority's
+own key stays in the parent folder and is never distributed.
 Source: RFC 5280.
 """
 
@@ -27,7 +27,7 @@ _SLACK = timedelta(minutes=5)  # clocks differ
 
 
 def make_pairs(folder: Path, *, hosts: Sequence[str], client: str, days: int) -> None:
-    """Write both pairs, under the authority of the folder or a new one.
+    """Write both pairs, signed by the authority of the folder or a new one.
 
     Raises: InputError `AuthorityUnusable` or `NameInvalid`.
     """
@@ -41,7 +41,7 @@ def make_pairs(folder: Path, *, hosts: Sequence[str], client: str, days: int) ->
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the authority of a folder, made at the first time. Raises: InputError `AuthorityUnusable`."""
+    """Return the authority of a folder, creating it on first use. Raises: InputError `AuthorityUnusable`."""
     at, key_at = folder / "ca.crt", folder / "ca.key"
     if at.exists() != key_at.exists():
         lacking = key_at if at.exists() else at
@@ -114,7 +114,7 @@ def _begun(
 
 
 def _name(text: str) -> x509.Name:
-    """Raises: InputError `NameInvalid`."""
+    """Return a common name. Raises: InputError `NameInvalid`."""
     try:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
     except ValueError:
@@ -122,7 +122,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _general(text: str) -> x509.GeneralName:
-    """Raises: InputError `NameInvalid`."""
+    """Return an IP address or DNS name as a general name. Raises: InputError `NameInvalid`."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
@@ -143,7 +143,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone reads, whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

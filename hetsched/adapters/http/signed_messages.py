@@ -1,9 +1,9 @@
-"""Sign what is sent to others, so that they know it is ours, whole, and of now.
+"""Signatures of outgoing messages: origin, integrity and time of sending.
 
-Rule: Standard Webhooks. A message has an id, which stays the same however often it is sent, and the moment of sending;
-HMAC-SHA-256 over `id.timestamp.body` under the secret, base64, behind `v1,`. While a secret is being changed there is
-a signature for each that counts, and a receiver takes the message where any of them fits. A secret is `whsec_` and the
-base64 of 32 random bytes; the key is what that base64 stands for.
+The format is Standard Webhooks. A message has an id, which is the same for every delivery attempt, and the time of
+sending. The signature is HMAC-SHA-256 over `id.timestamp.body` with the secret, in base64, prefixed with `v1,`. During
+a rotation there is one signature per valid secret, and a receiver accepts the message if any of them matches. A secret
+is `whsec_` and the base64 of 32 random bytes; the key is the decoded base64.
 Source: https://www.standardwebhooks.com, specification 1.0.0; RFC 2104.
 """
 
@@ -19,7 +19,7 @@ PREFIX = "whsec_"
 
 
 def new_secret() -> str:
-    """Return a secret that nobody else has."""
+    """Return a new random secret."""
     return PREFIX + b64encode(token_bytes(32)).decode()
 
 
@@ -31,7 +31,7 @@ def signature(secret: str, message_id: str, timestamp_seconds: int, body: bytes)
 
 
 def signed_headers(secrets: Sequence[str], message_id: str, timestamp_seconds: int, body: bytes) -> dict[str, str]:
-    """Return the headers that go with a message; without a secret it is not signed."""
+    """Return the headers of a message; without a secret it is not signed."""
     headers = {"webhook-id": message_id, "webhook-timestamp": str(timestamp_seconds)}
     if secrets:
         signatures = [signature(secret, message_id, timestamp_seconds, body) for secret in secrets]

@@ -1,5 +1,4 @@
-"""Lives here: how a Kubernetes API server is spoken to: its address and credentials, raw calls, list and watch.
+"""The Kubernetes API server: client, informer, binding, eviction, leader lease, events and extender messages.
 
 May import: hetsched.contracts, hetsched.adapters, the kubernetes client, msgspec, clocks, threads.
-Never: Django, Celery, the engine; a decision about what was read.
 """

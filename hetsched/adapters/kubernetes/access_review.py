@@ -1,7 +1,7 @@
-"""What we may have to do at an API server, and whether we may.
+"""RBAC rights that hetsched needs at an API server, and a check of each through a SelfSubjectAccessReview.
 
-Rule: one table of rights; the test of a connection asks for each, and manifests grant exactly these. A right to submit
-is needed in the enrolled namespaces only. Rights on kinds that an API server does not serve are not asked for.
+`RIGHTS` is the single table: the connection test checks every entry, and the manifests grant exactly these. Rights to
+submit are needed in the enrolled namespaces only. Rights on kinds that the API server does not serve are not checked.
 Source: Kubernetes documentation, "Checking API access" (SelfSubjectAccessReview).
 """
 
@@ -37,14 +37,15 @@ STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
-# What a submission may bring to a cluster.
+# Kinds that a submission may create in a cluster.
 SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
 
 
 class Right(msgspec.Struct, frozen=True):
-    """One verb on one kind, on a part of it (`binding`) or on one object of a name.
+    """One verb on one kind, on a subresource (`binding`) or on one named object.
 
-    `namespace`: only in this one. `per_namespace`: only where submissions may go.
+    `namespace`: limits the right to this namespace. `per_namespace`: needed only in the namespaces that accept
+    submissions.
     """
 
     purpose: str
@@ -66,14 +67,14 @@ RIGHTS = (
     *(Right("follow", verb, resource) for resource in (*REQUIRED, *OPTIONAL) for verb in ("list", "watch")),
     Right("identify", "get", NAMESPACES, name="kube-system"),
     *(Right("elect", verb, LEASES, name=NAME, namespace=NAMESPACE) for verb in ("get", "update")),
-    Right("elect", "create", LEASES, namespace=NAMESPACE),  # of what is to be made nobody can ask by name
+    Right("elect", "create", LEASES, namespace=NAMESPACE),  # RBAC cannot limit create by name
     Right("bind", "create", PODS, "binding"),
     Right("bind", "get", PODS),
     *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
     Right("allocate", "get", DEVICE_CLASSES),
     *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch")),
     Right("allocate", "patch", RESOURCE_CLAIMS, "status"),
-    # No call of its own: the API server asks for it when the allocation in a status changes.
+    # Not called directly: the API server checks this right when the allocation in a claim's status changes.
     Right("allocate", "patch", RESOURCE_CLAIMS, "binding"),
     Right("explain", "patch", PODS, "status"),
     Right("explain", "patch", SCHEDULING_POLICIES, "status"),
@@ -83,7 +84,7 @@ RIGHTS = (
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
 )
 
-# Of the account that discovery writes as, and of no other. An object that is applied for the first time is created.
+# For the service account of discovery only. The first server-side apply of an object needs create.
 DISCOVERY_RIGHTS = (
     Right("discover", "get", NAMESPACES, name="kube-system"),
     Right("discover", "get", LEASES, name=NAME, namespace=NAMESPACE),
@@ -93,12 +94,12 @@ DISCOVERY_RIGHTS = (
     *(Right("discover", verb, kind) for kind in (TOPOLOGIES, NODE_GPUS) for verb in ("list", "create", "patch")),
 )
 
-# Only where a connection says that pull secrets are read, and only where they are granted.
+# Needed only where the connection has reading of pull secrets switched on, and only in namespaces that grant it.
 PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Whether a right is granted, in one namespace where it is asked for by namespace."""
+    """Review result of one right, in one namespace where the right is per namespace."""
 
     right: Right
     namespace: str
@@ -120,9 +121,9 @@ _reviewed = msgspec.json.Decoder(_Reviewed)
 
 
 def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS) -> Iterator[Answer]:
-    """Yield for each right whether we have it; kinds that are not served are left out.
+    """Yield a review result for each right; rights on kinds that are not served are left out.
 
-    Raises: ApiFailure where the API server does not answer.
+    Raises: ApiFailure if the API server does not respond.
     """
     served: dict[Resource, bool] = {}
     for right in rights:
@@ -135,7 +136,7 @@ def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS
 
 
 def is_served(api: Api, resource: Resource) -> bool:
-    """Tell whether an API server has this kind of object. Raises: ApiFailure."""
+    """Return whether the API server serves this kind. Raises: ApiFailure."""
     try:
         listed = msgspec.json.decode(api.get(f"/apis/{resource.api_version}" if resource.group else "/api/v1"))
     except ApiFailure as failure:

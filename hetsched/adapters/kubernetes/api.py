@@ -1,8 +1,8 @@
 """Raw calls to one API server.
 
-Problem: typed clients parse a hundred times slower than needed, raise after a write that succeeded, and let a name like
-`..` climb out of its path.
-Rule: bytes out, bytes in; the status decides. Every name in a path is checked first. Each call has its own time-outs.
+Request and response bodies are bytes. Typed clients parse about a hundred times slower than needed, raise after a write
+that succeeded, and let a name like `..` leave its path. Here the HTTP status alone decides between success and failure,
+every name is validated before it goes into a path, and each call has its own timeouts.
 Source: Kubernetes documentation, "Kubernetes API Concepts".
 """
 
@@ -30,9 +30,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class ApiFailure(Exception):
-    """The API server answered with a refusal (`status` 4xx or 5xx) or not at all (`status` 0).
+    """The API server returned an error (`status` 4xx or 5xx) or no response (`status` 0).
 
-    `retry_after_seconds`: how long it asks to be left alone, 0 where it does not. `causes`: what its details name.
+    `retry_after_seconds`: the Retry-After value, 0 if absent. `causes`: the reasons listed in the Status details.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Resource(msgspec.Struct, frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, *, namespace: str = "", name: str = "", part: str = "") -> str:
-        """Return the path of the collection, of one object, or of a part of it (`status`, `binding`).
+        """Return the path of the collection, of one object, or of a subresource (`status`, `binding`).
 
         Raises: ValueError for a name that is not a DNS name.
         """
@@ -95,17 +95,17 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-# The kinds that are posted to ask something.
+# Review kinds: a POST to them changes nothing.
 _ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
 _status = msgspec.json.Decoder(_Status)
 _list = msgspec.json.Decoder(_List)
 
 
 class Api:
-    """Calls to one API server as one identity; may be used from several threads.
+    """Calls to one API server under one identity. Safe for use from several threads.
 
-    `told` hears of each call its verb and the status of the answer, 0 where none came. One that `reads` only refuses
-    everything that could change anything over there.
+    `told` is called with the verb and the response status of each call, 0 if there was no response. With `reads`, the
+    client is read-only: it rejects every call that could change the cluster (shadow mode).
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Api:
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self._wire = Wire(configuration)
-        # The official client's own pool, with its certificates, for what is long; its typed calls are not used.
+        # The official client's connection pool, with its certificates, serves watches; its typed calls are not used.
         from kubernetes import client  # slow to import, and not every process has a live cluster
 
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
@@ -151,7 +151,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
     ) -> bytes:
-        """Make one call and return the body. Raises: ApiFailure; with status 0 nobody knows what became of a write."""
+        """Make one call and return the body. Raises: ApiFailure; status 0 leaves the outcome of a write unknown."""
         if self._reads and method != "GET" and not path.endswith(_ASKING):
             raise ApiFailure(
                 403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written"
@@ -172,7 +172,7 @@ class Api:
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], *, quiet_seconds: float) -> Iterator[Iterator[bytes]]:
-        """Give the lines of an answer as they come. Raises: ApiFailure, also when nothing comes for `quiet_seconds`."""
+        """Yield the lines of a response as they arrive. Raises: ApiFailure, also after `quiet_seconds` without data."""
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=quiet_seconds)
         try:
             answer: Any = self._pool.request(
@@ -193,9 +193,9 @@ class Api:
             answer.close()
 
     def list_all(self, resource: Resource) -> tuple[list[bytes], str]:
-        """Return all objects of a kind, as the API server's own JSON, and the version of the list.
+        """Return all objects of a kind, as the API server's own JSON, and the resourceVersion of the list.
 
-        Raises: ApiFailure; a list that expires half-way (410) is read again from its start, once.
+        A list that expires between pages (410) is restarted once. Raises: ApiFailure.
         """
         try:
             return self._pages(resource)
@@ -236,14 +236,15 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
     try:
         said = _status.decode(body)
     except msgspec.DecodeError:
-        said = _Status(message="the answer is not an API server's")  # whoever it is, what it says is not passed on
+        # do not pass on text from a server that is no API server
+        said = _Status(message="the answer is not an API server's")
     wait = answer.headers.get("retry-after", "")
     causes = said.details.causes if said.details is not None else None
     return ApiFailure(
         answer.status,
         said.reason or "Refused",
         said.message,
-        float(wait) if wait.isdecimal() else 0.0,  # it may be a date as well; API servers send seconds
+        float(wait) if wait.isdecimal() else 0.0,  # the header may also be a date; API servers send seconds
         tuple(cause.reason for cause in causes or ()),
     )
 

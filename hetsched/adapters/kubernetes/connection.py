@@ -1,8 +1,8 @@
-"""Where a cluster's API server is and how we identify ourselves, as the official client's configuration.
+"""Address and credentials of a cluster's API server, as a configuration of the official client.
 
-Rule: from a kubeconfig that `kubeconfig` let pass, or from inside the cluster. No proxy of the environment is taken.
-The TLS library reads a client certificate from files only; they lie in a folder of this process alone, which goes with
-the configuration.
+The source is a kubeconfig that `kubeconfig` has validated, or the pod's own service account. Proxy variables of the
+environment are ignored. The TLS library reads client certificates from files only: they are written to a directory
+private to this process, which is removed together with the configuration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .kubeconfig import Access, one_context
 
 
 def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration:
-    """Read a kubeconfig document; `context` names one of its contexts, by default the current one.
+    """Return the configuration for a kubeconfig document; `context` names a context, by default the current one.
 
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`.
     """
@@ -43,7 +43,7 @@ def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration
 
 
 def inside() -> client.Configuration:
-    """Return the configuration of a pod's own service account, whose token is read again as it is renewed.
+    """Return the configuration of the pod's service account; its token is reloaded when it is rotated.
 
     Raises: InputError `NotInCluster`.
     """

@@ -1,6 +1,7 @@
-"""Connections of the official client's pool, by the one way out.
+"""Connection pools for the official client that connect through the egress filter.
 
-Rule: whoever watches connects where `hetsched.adapters.http.outbound` lets it, to the address that was checked.
+Every watch connects only to destinations that `hetsched.adapters.http.outbound` allows, and to the address that was
+checked.
 """
 
 from __future__ import annotations

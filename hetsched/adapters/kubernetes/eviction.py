@@ -1,15 +1,16 @@
-"""Ask the API server to evict a pod for a more important one, and tell the pod by whom and why.
+"""Evict a pod through the API server in favour of a preemptor, and report the reason on the pod.
 
-Problem: deleting a pod ignores the budgets of its owner and may hit another pod of its name.
-Rule: `pods/eviction` with the victim's uid as precondition and no grace period, so that the victim has its own. Asked
-twice is asked once. Outcomes:
-    2xx                            asked: it goes when its containers have ended
+Deleting a pod ignores its PodDisruptionBudget and may hit another pod of the same name. The request is therefore
+`pods/eviction` with the victim's uid as precondition and no grace period, so the victim's own one applies. Repeating
+the request has no further effect. Results by response:
+    2xx                            asked: the pod goes when its containers have terminated
     404, 409 with another uid      gone
-    429 because of a budget        refused, with the server's words; so 400, 403, 422, and 500 for two budgets at once
-    other 429, 5xx, no answer      unknown: asked again, after as long as the server asks for; so 429 for a budget that
-                                   the server has not counted yet, which says when to come again
-A victim gets one event, and after the eviction, which writes a condition of its own, the condition `DisruptionTarget`
-as kube-scheduler writes it. Both are news for people: what cannot be written is let go.
+    429 because of a budget        refused, with the server's message; likewise 400, 403, 422, and 500 for a pod with
+                                   two budgets
+    other 429, 5xx, no response    unknown: retried, no earlier than Retry-After; this includes 429 for a budget that
+                                   the disruption controller has not processed yet, which carries Retry-After
+A victim gets one event. After the eviction, which writes a condition of its own, it gets the condition
+`DisruptionTarget` as kube-scheduler writes it. Both are informational: write errors are ignored.
 Source: Kubernetes policy/v1 Eviction; "API-initiated eviction"; "Pod disruption conditions".
 """
 
@@ -32,7 +33,7 @@ _TWO_BUDGETS = "more than one PodDisruptionBudget"
 
 
 class Fate(enum.StrEnum):
-    """What became of asking."""
+    """Result of an eviction request."""
 
     ASKED = "asked"
     GONE = "gone"
@@ -41,7 +42,7 @@ class Fate(enum.StrEnum):
 
 
 class ToEvict(msgspec.Struct, frozen=True):
-    """One victim by its uid, and a sentence about by whom and why; `eviction_id` makes its event distinct."""
+    """One victim by its uid, and a sentence with the preemptor and the reason; `eviction_id` makes its event unique."""
 
     eviction_id: int
     namespace: str
@@ -51,7 +52,7 @@ class ToEvict(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of one question; `message` is the server's."""
+    """Response to one eviction request; `message` is the server's text."""
 
     fate: Fate
     message: str = ""
@@ -59,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> Answer:
-    """Ask for an eviction; `only_ask`: find out, without effect, what the answer would be."""
+    """Request an eviction; `only_ask` sends it as a dry run."""
     options: dict[str, Any] = {"preconditions": {"uid": one.uid}}
     body = {
         "apiVersion": "policy/v1",

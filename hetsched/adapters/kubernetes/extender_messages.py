@@ -1,9 +1,9 @@
-"""What kube-scheduler and its extender tell each other, as JSON.
+"""JSON messages between kube-scheduler and the scheduler extender.
 
-Problem: a scheduler in production sends this for every pod, and what it cannot read back it takes for a failure.
-Rule: members are called as the Go types call them. Nodes come as names, where the scheduler's configuration says
-`nodeCacheCapable`, else as whole objects, and are answered in the form in which they came; whole objects go back as the
-very bytes they came in. What is not of this form is refused before anything is decided.
+kube-scheduler sends these for every pod and treats a reply that it cannot decode as an error. Members have the names of
+the Go types. Nodes arrive as names if the scheduler's configuration sets `nodeCacheCapable`, otherwise as whole
+objects. Replies use the form of the request, and whole objects are returned byte for byte. A message of another form is
+rejected before any decision.
 Source: k8s.io/kube-scheduler/extender/v1.
 """
 
@@ -36,14 +36,14 @@ class _Nodes(msgspec.Struct):
 
 
 class Args(msgspec.Struct):
-    """A pod and the nodes it is asked for: `ExtenderArgs`."""
+    """A pod and its candidate nodes: `ExtenderArgs`."""
 
     pod: msgspec.Raw = msgspec.field(name="Pod")
     nodes: _Nodes | None = msgspec.field(default=None, name="Nodes")
     node_names: list[str] | None = msgspec.field(default=None, name="NodeNames")
 
     def named(self) -> dict[str, msgspec.Raw | None]:
-        """Return the nodes by name, with their objects where whole ones came.
+        """Return the nodes by name, with their objects if the request has whole objects.
 
         Raises: InputError `ExtenderArgsInvalid`.
         """
@@ -87,21 +87,21 @@ class MetaPod(msgspec.Struct):
 
 
 class MetaVictims(msgspec.Struct, rename="pascal"):
-    """Who would leave a node, by uid, and how many disruption budgets that breaks by the scheduler's own count."""
+    """Victims on a node, by uid, and the number of PodDisruptionBudget violations that kube-scheduler counted."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class PreemptionArgs(msgspec.Struct):
-    """A pod that no node fits, and whom the scheduler would have leave, node by node: `ExtenderPreemptionArgs`."""
+    """A pod that fits no node, and the scheduler's victims per node: `ExtenderPreemptionArgs`."""
 
     pod: msgspec.Raw = msgspec.field(name="Pod")
     whole: dict[str, _Victims] | None = msgspec.field(default=None, name="NodeNameToVictims")
     meta: dict[str, MetaVictims] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
 
     def offered(self) -> dict[str, MetaVictims]:
-        """Return the victims by node, in the short form whatever they came in."""
+        """Return the victims by node in the short form, whichever form the request has."""
         if self.meta is not None:
             return self.meta
         return {
@@ -145,24 +145,24 @@ def _read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def read_args(body: bytes) -> Args:
-    """Read what `filter` and `prioritize` are asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    """Decode the body of `filter` and `prioritize`. Raises: InputError `ExtenderArgsInvalid`."""
     return _read(body, _args)
 
 
 def read_preemption(body: bytes) -> PreemptionArgs:
-    """Read what `preempt` is asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    """Decode the body of `preempt`. Raises: InputError `ExtenderArgsInvalid`."""
     return _read(body, _preemption)
 
 
 def read_binding(body: bytes) -> BindingArgs:
-    """Read what `bind` is asked with. Raises: InputError `ExtenderArgsInvalid`."""
+    """Decode the body of `bind`. Raises: InputError `ExtenderArgsInvalid`."""
     return _read(body, _binding)
 
 
 def read_pod(body: bytes, reader: PodReader) -> PodSpec:
-    """Read a pod that waits, by the adapter that reads all pods.
+    """Read a pending pod with the reader that reads all pods.
 
-    Raises: InputError `ExtenderArgsInvalid`, or what the pod is refused for.
+    Raises: InputError `ExtenderArgsInvalid`, `PodNotWaiting`, or the reader's error for an invalid pod.
     """
     try:
         spec = reader.pod(View(json.loads(body)))

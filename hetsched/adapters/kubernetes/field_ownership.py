@@ -1,7 +1,7 @@
-"""Who keeps which field of an object, as the API server writes it down.
+"""Field managers of an object, from `metadata.managedFields`.
 
-Rule: `metadata.managedFields` names for each manager the fields that it set last; a field that two set to the same
-value has both. Server-side apply under a name of ours keeps our fields apart from everybody else's.
+`managedFields` lists for each manager the fields that it set last; a field that two managers set to the same value
+belongs to both. Server-side apply under our manager name keeps our fields apart from those of other managers.
 Source: Kubernetes documentation, "Server-Side Apply", section Field management.
 """
 
@@ -14,7 +14,7 @@ Plain = Mapping[str, Any]
 
 
 def owners(obj: Plain, *path: str) -> dict[str, set[str]]:
-    """Return for each key of the mapping at `path` who keeps it."""
+    """Return the managers of each key of the mapping at `path`."""
     found: dict[str, set[str]] = {}
     for entry in _entries(obj):
         for key in _at(entry, path):
@@ -23,7 +23,7 @@ def owners(obj: Plain, *path: str) -> dict[str, set[str]]:
 
 
 def applied(obj: Plain, manager: str, *path: str, part: str = "") -> set[str]:
-    """Return the keys of the mapping at `path` that a manager keeps by applying the object, or a part of it."""
+    """Return the keys of the mapping at `path` that `manager` applied to the object or to subresource `part`."""
     return {
         key
         for entry in _entries(obj)
@@ -35,7 +35,7 @@ def applied(obj: Plain, manager: str, *path: str, part: str = "") -> set[str]:
 
 
 def managers(obj: Plain) -> list[str]:
-    """Return everybody who set something of an object, by name."""
+    """Return the names of all field managers of an object."""
     return sorted({str(entry.get("manager", "")) for entry in _entries(obj)} - {""})
 
 

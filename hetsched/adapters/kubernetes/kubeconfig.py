@@ -1,11 +1,12 @@
-"""What a kubeconfig may say, read without trust.
+"""Validation of untrusted kubeconfigs.
 
-Problem: a kubeconfig may name programs to run and files to read, and whoever hands one in may be nobody we trust.
-Rule: only what stands inline counts: an https server, its authority, a token or a client certificate with its key. What
-would run a program, read a file, take a proxy, act as somebody else or skip verification is refused with its field;
-what only concerns a person's own tools is left out. One context is kept and nothing else.
+A kubeconfig may name programs to run and files to read, and its sender may be untrusted. Only inline values are
+accepted: an https server, its certificate authority, a token or a client certificate with its key. Fields that run a
+program, read a file, use a proxy, impersonate a user or skip verification are rejected by name. Fields that concern
+only client tools are dropped. One context is kept and nothing else.
 Source: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files".
-Invariant: nothing is opened, started or called here, and no message shows a value that may be secret.
+Invariant: this module opens no file, starts no program and makes no call, and no message contains a value that may be
+secret.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from hetsched.contracts.errors import InputError
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 _AUTHORITY, _CERTIFICATE, _KEY = "certificate-authority-data", "client-certificate-data", "client-key-data"
-# All that a context, a cluster and a user may say; everything else acts on this machine or weakens the connection.
+# Fields accepted in a context, a cluster and a user; any other acts on this machine or weakens the connection.
 _FIELDS = {
     "context": {"cluster", "user"},
     "cluster": {"server", _AUTHORITY, "tls-server-name"},
     "user": {"token", _CERTIFICATE, _KEY},
 }
-# What changes nothing between an API server and us.
+# Fields without effect on the connection.
 _LEFT_OUT = {"namespace", "extensions", "disable-compression"}
 _LISTS = {"context": "contexts", "cluster": "clusters", "user": "users"}
 _LINE = re.compile(r"[\x21-\x7e]{1,200000}")
@@ -40,9 +41,9 @@ Plain = dict[str, Any]
 
 
 def read(text: bytes) -> Plain:
-    """Read the text of a kubeconfig, YAML or JSON.
+    """Parse the text of a kubeconfig, YAML or JSON.
 
-    Raises: InputError for what is no such text, or one that grows when it is read.
+    Raises: InputError for text that does not parse, exceeds `MAX_BYTES` or expands beyond `MAX_VALUES`.
     """
     documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
@@ -51,7 +52,7 @@ def read(text: bytes) -> Plain:
 
 
 def one_context(document: Any, *, context: str = "") -> Plain:
-    """Return a kubeconfig of one context, `context` or the current one, and nothing that was not looked at.
+    """Return a kubeconfig with one context, `context` or the current one, that contains only validated fields.
 
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, with the field.
     """
@@ -85,7 +86,7 @@ def one_context(document: Any, *, context: str = "") -> Plain:
 
 
 class Access:
-    """How one API server is reached and who we are there; the credentials are in no text made of it."""
+    """Address and credentials of one API server. The object has no text form that shows credentials."""
 
     __slots__ = ("authority", "certificate", "key", "server", "server_name", "token")
 
@@ -129,7 +130,7 @@ def _entries(config: Plain, kind: str) -> list[Plain]:
 
 
 def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
-    """Return what stands under a name, every field of it allowed and one line of text."""
+    """Return the entry of a name after checking that each field is allowed and holds one line of text."""
     found = [entry for entry in _entries(config, kind) if entry.get("name") == name]
     if not found or not name:
         return None
@@ -147,7 +148,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
                 place=f"{place}.{key[:80]}",
                 hint="kubectl config view --raw --flatten --minify writes such a file",
             )
-        # Names of entries are a person's own; what we send somewhere is one line without blanks.
+        # Names of entries may be any text; values that are sent to a server must be one line without blanks.
         if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
             raise _malformed(f"{place}.{key}", "it is not one line of plain text")
         kept[key] = value

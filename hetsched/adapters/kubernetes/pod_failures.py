@@ -1,12 +1,12 @@
-"""What keeps a bound pod from running on its node: a kubelet's refusal, or containers that cannot be started there.
+"""Failures of a bound pod on its node: rejection by the kubelet, or containers that cannot start there.
 
-Problem: its controller makes the next pod at once, and whoever places that one where this one failed loops for ever.
-Rule: two cases are the node's: the kubelet did not admit the pod (it failed before any of its containers was made), or
-a container's image or program is not for this machine. Everything else that keeps containers waiting (a secret that is
-not there, a registry that refuses) would be the same on any node, and is told but not held against this one.
-Each case puts in doubt the facts by which the pod came there.
+The controller replaces a failed pod at once; a scheduler that chose the same node again would loop. Two cases are
+attributed to the node: the kubelet did not admit the pod (it failed before any container was created), or a container's
+image or program is not built for this machine. Every other waiting reason (a missing secret, a registry error) would be
+the same on any node: it is reported but not held against this node. Each case marks the facts behind the placement as
+suspect.
 Source: kubelet, `pkg/kubelet/lifecycle` (reasons of admission) and `pkg/kubelet/images` (reasons of waiting);
-containerd's and CRI-O's own words for images without a manifest for the platform.
+messages of containerd and CRI-O for images without a manifest for the platform.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hetsched.adapters.objects.fields import View
 from hetsched.contracts.observed import ContainerWait, NodeRefusal
 from hetsched.contracts.units import GPU_RESOURCES
 
-# Reasons of a pod that was not admitted, and what each puts in doubt.
+# Reasons of a pod that was not admitted, and the facts that each makes suspect.
 _ADMISSION = {
     "TopologyAffinityError": ("numa",),
     "SMTAlignmentError": ("numa",),
-    "UnexpectedAdmissionError": (),  # its message says which
+    "UnexpectedAdmissionError": (),  # the message names the resource
     "NodeAffinity": ("labels",),
     "NodeName": (),
     "NodePorts": (),
@@ -36,7 +36,7 @@ _ADMISSION = {
     "NodeDeclaredFeaturesNotMet": (),
 }
 _OUT_OF = re.compile(r"OutOf(.+)")
-_NOT_ADMITTED = "Pod was rejected"  # how the kubelet's message begins, whatever the reason
+_NOT_ADMITTED = "Pod was rejected"  # start of the kubelet's message for every reason
 _CPUS = re.compile(r"\bcpus?\b", re.IGNORECASE)
 _PLATFORM = re.compile(
     r"no matching manifest|no match for platform|does not match the specified platform"
@@ -44,13 +44,13 @@ _PLATFORM = re.compile(
     re.IGNORECASE,
 )
 _ON_THIS_NODE = frozenset({"CreateContainerError", "RunContainerError"})
-# What every container goes through.
+# Waiting reasons of every container's normal start.
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LONGEST = 1000
 
 
 def refusal(status: View) -> NodeRefusal | None:
-    """Return why its node does not run a pod, None where it does or where the node has nothing to do with it."""
+    """Return why the node does not run a pod; None if the pod runs or the cause is not the node."""
     reason, message = status.text("reason"), status.text("message")[:_LONGEST]
     if status.text("phase") == "Failed" and not any(_begun(container) for container in _containers(status)):
         out_of = _OUT_OF.fullmatch(reason)
@@ -68,7 +68,7 @@ def refusal(status: View) -> NodeRefusal | None:
 
 
 def waiting(status: View) -> ContainerWait | None:
-    """Return the first container that waits for more than its turn."""
+    """Return the first container that waits for a reason other than normal start-up."""
     for container in _containers(status):
         wait = container.view("state").view("waiting")
         if wait.text("reason") not in _USUAL:
@@ -104,7 +104,7 @@ def _lacking(resource: str) -> tuple[str, ...]:
 
 
 def _named(message: str) -> tuple[str, ...]:
-    """Return the facts that a message speaks of: devices by their resource, CPUs of their own by name."""
+    """Return the facts that a message refers to: GPUs by their resource name, CPUs by the word."""
     if any(resource in message for resource in GPU_RESOURCES):
         return ("gpu",)
     return ("numa",) if _CPUS.search(message) else ()

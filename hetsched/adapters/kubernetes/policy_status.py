@@ -1,8 +1,8 @@
-"""Tell a policy's own object what became of it.
+"""Write the review result of a policy into the status of its object.
 
-Rule: one condition, `Accepted`: True with the version that it is here, or False with a code and the field that is
-wrong. `observedGeneration` is the generation that was judged. The object is named by its uid, so one that was made
-anew under the name is told nothing of the old one.
+The status has one condition, `Accepted`: True with the version number in this installation, or False with a code and
+the invalid field. `observedGeneration` is the generation that was reviewed. The patch names the object by its uid, so
+a recreated object of the same name never gets the old object's status.
 Source: Kubernetes API conventions, "Typical status properties".
 """
 
@@ -23,7 +23,7 @@ _FOR_NOTHING = (400, 403, 404, 409, 422)
 
 
 class PolicyTold(msgspec.Struct, frozen=True):
-    """What one object is told; `version` is the one that decides by now, 0 where none was accepted yet."""
+    """Status to write on one object; `version` is the one now in effect, 0 if none was accepted yet."""
 
     name: str
     uid: str
@@ -34,7 +34,7 @@ class PolicyTold(msgspec.Struct, frozen=True):
 
 
 def tell_policy(api: Api, one: PolicyTold) -> bool:
-    """Write the status of one object; False where it should be tried again."""
+    """Write the status of one object; return False if the call should be retried."""
     condition = {
         "type": "Accepted",
         "status": "True" if one.problem is None else "False",

@@ -1,8 +1,8 @@
-"""The kinds of objects that are followed, and what they are to us.
+"""The kinds of objects that the informers watch, with their group and version.
 
-Rule: `REQUIRED` must be in step before anything is decided; `OPTIONAL` kinds exist only where somebody installed them
-(or serve nothing we need to wait for): an API server that does not know one, or gives it to others only, is asked again
-every half a minute, and one that fails with it is waited for a few tries long.
+`REQUIRED` kinds must be synced before any scheduling decision. `OPTIONAL` kinds need a CRD or feature, or need not be
+waited for: if an API server does not serve one or denies access, the informer retries every 30 seconds; if a call for
+one fails otherwise, the sync waits for a few attempts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
-# Kubernetes' own groups and workloads, in the versions that have what a pod of that version names.
+# Kubernetes' own groups and workloads, in the versions that pods of that version refer to.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-# Devices that drivers publish, and claims on them.
+# Dynamic resource allocation: devices that drivers publish, and claims on them.
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass")
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
@@ -42,5 +42,5 @@ OPTIONAL = (
     TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, SCHEDULING_POLICIES, POD_GROUPS, NATIVE_GROUPS,
     NATIVE_WORKLOADS, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, QUOTAS,
 )  # fmt: skip
-# What describes a node further, joined to it by name.
+# Kinds that describe a node and are joined to it by name.
 OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)

@@ -1,8 +1,8 @@
-"""Which node a service account's token was given to, by the word of the API server that made it.
+"""Node of a service account token, as confirmed by a TokenReview of its API server.
 
-Problem: one secret for all agents lets each of them speak for every node.
-Rule: a pod's projected token names an audience, its account, its pod and that pod's node. The API server is asked
-whether it is valid for our audience by now; a token of a pod that is gone is not. Nothing is read from a token itself.
+A shared secret would let each agent report for every node. A pod's projected token names an audience, its service
+account, its pod and that pod's node. The API server checks whether the token is valid for our audience now; the token
+of a deleted pod is not. The token itself is not parsed.
 Source: Kubernetes authentication.k8s.io/v1 TokenReview; KEP-4193 (node name in the claims, on by default since 1.30).
 """
 
@@ -19,7 +19,7 @@ _POD = "authentication.kubernetes.io/pod-name"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a token: the account as `namespace:name`, its pod and node; empty where it is bound to none."""
+    """Owner of a token: the account as `namespace:name`, its pod and node, empty if the token is not bound to them."""
 
     account: str
     pod: str = ""
@@ -46,14 +46,14 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> Holder | None:
-    """Return who holds a token that is valid for our audience; None for any other.
+    """Return the owner of a token that is valid for our audience; None for any other token.
 
-    Raises: ApiFailure where the API server does not answer, or does not let us ask.
+    Raises: ApiFailure if the API server does not respond or denies the review.
     """
     wanted = {"token": token, "audiences": [audience]}
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
     status = _decode(api.send("POST", TOKEN_REVIEWS.path(), msgspec.json.encode(body))).status
-    # An API server that knows no audiences answers for its own, and says so by naming none.
+    # An API server without audience support validates for its own audience and returns no audiences.
     if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None
     return Holder(

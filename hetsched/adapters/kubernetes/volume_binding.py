@@ -1,12 +1,12 @@
-"""Have the volumes of a pod's claims before the pod is bound.
+"""Bind the volumes of a pod's claims before the pod is bound.
 
-Problem: a volume controller must learn which volume or which node was chosen, and a kubelet must not get a pod whose
-claims are still without a volume.
-Rule: for each claim of the pod that is not bound yet
-    a volume was chosen    it is written into the volume, which is then this claim's
-    one is to be made      the node is written on the claim; where it was and is gone, making it has failed
-and the pod waits until all claims are bound. Nothing is written over: what is somebody else's sends the pod back. Every
-write names the version that was read.
+The volume controller must learn the chosen volume or node, and a kubelet must not get a pod with unbound claims. Each
+unbound claim of the pod is handled by the decision:
+    a volume was chosen      the claim is written into the volume's `claimRef`
+    a volume is provisioned  the node is written on the claim; if that annotation has disappeared since, provisioning
+                             has failed
+The pod waits until all claims are bound. Nothing is overwritten: if an object belongs to another claim or node, the pod
+is refused. Every write names the resourceVersion that was read.
 Source: kube-scheduler's VolumeBinding (bindAPIUpdate, checkBindings); annotations of component-helpers/storage/volume.
 """
 
@@ -23,20 +23,20 @@ from .api import Api, ApiFailure, Resource
 from .binding import Bound, Fate, ToBind
 from .resources import CLAIMS, VOLUMES
 
-BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # so that it is free again when its claim goes
+BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # releases the volume when its claim is deleted
 MARK = "hetsched.io/selected-for"
 _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({403, 404, 422})
 
 
 def provide(api: Api, one: ToBind) -> Bound | None:
-    """Bring the claims of a pod on; None: all are bound. One that is not patient any more is refused."""
+    """Advance the claims of a pod. Return None once all are bound; without `patient` a wait becomes a refusal."""
     try:
         told = [told for claim, volume in one.claims if (told := _claim(api, one, claim, volume)) is not None]
     except ApiFailure as failure:
         fate = Fate.REFUSED if failure.status in _REFUSED else Fate.WAITING
         told = [Bound(one.pod_id, fate, str(failure))]
-    # One claim that cannot be had decides for the pod.
+    # One refused claim decides for the pod.
     first = min(told, key=lambda bound: bound.fate is not Fate.REFUSED, default=None)
     if first is not None and first.fate is Fate.WAITING and not one.patient:
         return msgspec.structs.replace(first, fate=Fate.REFUSED)
@@ -61,7 +61,7 @@ def _claim(api: Api, one: ToBind, name: str, volume: str) -> Bound | None:
 
 
 def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> Bound | None:
-    """Write the claim into the volume that was chosen for it; a refusal where it is another's."""
+    """Write the claim into the chosen volume; return a refusal if the volume belongs to another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
         return Bound(one.pod_id, Fate.REFUSED, f"volume {name} is gone")
@@ -80,7 +80,7 @@ def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> Bound | No
 
 
 def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> Bound | None:
-    """Write on a claim for which node its volume is to be made; a refusal where that failed."""
+    """Write the node for provisioning on a claim; return a refusal if provisioning failed."""
     name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
     node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"
     if node == one.node:
@@ -107,7 +107,7 @@ def _read(api: Api, resource: Resource, name: str, namespace: str = "") -> dict[
 def _patch(
     api: Api, resource: Resource, read: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str | None]
 ) -> None:
-    """Change an object as it was read; somebody who was faster is found out by the next run."""
+    """Patch an object at the resourceVersion that was read; a conflict is resolved by the next run."""
     meta = read["metadata"]
     body = {**fields, "metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     path = resource.path(namespace=meta.get("namespace", ""), name=meta["name"])

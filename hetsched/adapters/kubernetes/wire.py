@@ -1,9 +1,9 @@
-"""HTTP/1.1 to one API server: short calls on connections that are kept open.
+"""HTTP/1.1 client for one API server: short calls on persistent connections.
 
-Problem: a general client spends several times longer on a call than its bytes take, and binding is nothing but calls.
-Rule: one request and its answer at a time on a connection; one that was idle is looked at before it is used again, for
-its server may have ended it. What is not plain HTTP/1.1 ends the connection. Nothing is retried here: whoever calls
-knows whether a second try is harmless.
+A general client takes several times longer per call than its bytes need, and binding consists of such calls. A
+connection carries one request and its response at a time. An idle connection is checked before reuse, because the
+server may have closed it. A response that is not plain HTTP/1.1 closes the connection. This module never retries: only
+the caller knows whether a second attempt is safe.
 Source: RFC 9112.
 """
 
@@ -29,11 +29,11 @@ _BODYLESS = frozenset({204, 304})
 
 
 class WireError(Exception):
-    """There was no whole answer: nobody knows what became of a write."""
+    """No complete response arrived; the outcome of a write is unknown."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer; names of headers are in lower case."""
+    """A response; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -119,7 +119,7 @@ class _Connection:
             self._socket.close()
 
     def is_open(self) -> bool:
-        """Tell whether the server left this idle connection alone: it has nothing to say before it is asked."""
+        """Return whether an idle connection is still open: readable data or EOF means that it cannot be reused."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
@@ -156,7 +156,7 @@ class _Connection:
         return int(told[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def _body(self, method: str, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
-        """Return the body, and whether it went on until the server ended the connection."""
+        """Return the body, and whether the end of the connection delimits it."""
         if method == "HEAD" or status in _BODYLESS:
             return b"", False
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -211,7 +211,7 @@ class _Connection:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """Return what a configuration of the official client says of certificates."""
+    """Return the TLS context for the certificates in a configuration of the official client."""
     data = getattr(configuration, "ca_cert_data", None)
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None, cadata=data or None)
     if not configuration.verify_ssl:

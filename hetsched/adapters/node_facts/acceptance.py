@@ -1,16 +1,18 @@
-"""What counts of what is told of a node, beside what is known of it.
+"""Acceptance of reported node facts against the facts known so far.
 
-Problem: a node that lies or breaks must neither draw pods nor lose them.
-Rule: `weigh` compares the report that all sources give together with what counted:
-    missing cards and CPUs stay known but take nothing new: cards unhealthy, CPUs in `lost_cpus`; memory is the lower
-    grown amounts          count up to `growth` times what was told first or approved last; beyond that, that counts
-    new cards              that a node itself tells beside those that are known do not count
-    another card           under a known uuid, of another model or grown: what was known of it counts, as of amounts
-    another machine of the same name (another uid) counts as it is, but for what of the old one it has not
-A card is known by its uuid and keeps its index, as others move up where one falls off the bus. An operator's approval
-makes what is told what is known; where a loss is rejected, what was known counts on.
+A faulty or malicious node must neither attract pods nor lose them. `weigh` compares the merged report of all sources
+with the facts accepted so far:
+    missing GPUs and CPUs  stay known but take no new pods: GPUs become unhealthy, CPUs are listed in `lost_cpus`; for
+                           memory the lower amount is used
+    grown amounts          are accepted up to `growth` times the first or last approved amount; beyond that, the known
+                           amount is used
+    new GPUs               that the node itself reports in addition to the known ones are not accepted
+    changed GPU            a known uuid with another model or grown amounts: the known facts are used, as for amounts
+    recreated node         (another uid) is accepted as reported, except for missing parts of the old one
+A GPU is identified by its uuid and keeps its index, because the indexes of others shift when one falls off the bus. An
+operator's approval makes the reported facts the known ones; if a loss is rejected, the known facts stay in use.
 Source: reliability rules F23, F24, T13, I5.
-Invariant: every card and CPU that counted is in the result, as usable or as missing.
+Invariant: every GPU and CPU accepted before is in the result, as usable or as missing.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ from hetsched.contracts.units import CPU, MEMORY, format_amount
 
 from .fact_text import card_amounts, card_name, card_words
 
-# A kernel that is updated leaves a little more or less of the same memory.
+# A kernel update changes the reported size of the same memory slightly.
 MEMORY_TOLERANCE = 0.02
-# What a card offers, and what goes with its model.
+# Amounts that a GPU offers, and fields that follow from its model.
 _AMOUNTS = ("memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz")
 _OF_THE_MODEL = ("model", "vendor", *_AMOUNTS)
 _replace = msgspec.structs.replace
 
 
 class Weighed(msgspec.Struct, frozen=True):
-    """What counts for placing, what is known (with what is missing), and what is in quarantine."""
+    """Facts used for scheduling, facts known (including missing parts), and facts in quarantine."""
 
     report: NodeReport
     known: NodeReport
@@ -44,7 +46,7 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 class _Scales:
-    """One weighing; entries are collected on the way."""
+    """State of one comparison; quarantine entries are collected on the way."""
 
     def __init__(self, rejected: Collection[str], approved: Collection[str], growth: float, source: str, now: str):
         self.rejected = rejected
@@ -59,7 +61,7 @@ class _Scales:
         return self.growth == float("inf")
 
     def ruled(self, fact: str, item: str, change: str, known: str, told: str) -> str:
-        """Return `approved`, `rejected` or `open`; what is not approved is noted."""
+        """Return `approved`, `rejected` or `open`; anything that is not approved is put in quarantine."""
         key = fact_id(fact, item, told)
         if key in self.approved:
             return "approved"
@@ -81,10 +83,10 @@ def weigh(
     trusted_cards: bool = False,
     stated: Mapping[str, int] | None = None,
 ) -> Weighed:
-    """Compare what is told with what is known; `first`: nothing was told before, so that it may be as much as it is.
+    """Compare a report with the known facts; `first`: there was no report before, so any amount is accepted.
 
-    `trusted_cards`: whoever lists cards is not the node itself, so that new ones count. `stated` are amounts that the
-    node itself tells where others' words count by now: they are weighed before anybody makes them the cluster's own.
+    `trusted_cards`: the GPUs are listed by a source other than the node, so new ones are accepted. `stated` are amounts
+    that the node itself reports while other sources are in use: they are compared too, before the cluster adopts them.
     """
     stood = {one.id: one for one in standing}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
@@ -138,7 +140,7 @@ def _weigh_cards(
 
 
 def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
-    """Return what counts of a known card, and what later words about it are measured by: the first or approved ones."""
+    """Return the accepted facts of a known GPU, and the baseline for later reports: the first or approved facts."""
     first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name))}
     measure = _replace(card, **first)
     amounts = {name: first[name] for name in _AMOUNTS if name in first and getattr(card, name) is not None}
@@ -151,7 +153,7 @@ def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard
 
 
 def _is_same_model(one: str, other: str) -> bool:
-    """Tell whether two names are of one model; a name that says less, as a prefix, may be of another."""
+    """Return whether two names denote the same model; a less specific name, such as a prefix, may denote another."""
     facts = facts_of(one)
     return model_tokens(one) == model_tokens(other) or (facts is not None and facts is facts_of(other))
 
@@ -168,10 +170,9 @@ def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
 
 
 def _same(told: tuple[GpuCard, ...], before: dict[int, GpuCard], *, anew: bool) -> dict[int, int]:
-    """Return which told card (by its index) is which known one: the one of its uuid, else that of its index.
+    """Map the index of each reported GPU to that of the known one: by uuid, otherwise by index.
 
-    Of a card that is known without a uuid, or told without one, only the index is there to go by; so it is where the
-    whole machine is another.
+    A GPU without a uuid on either side is matched by its index only; so are all GPUs of a recreated node.
     """
     by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not anew}
     found = {card.index: by_uuid[card.uuid] for card in told if card.uuid in by_uuid}
@@ -185,7 +186,7 @@ def _same(told: tuple[GpuCard, ...], before: dict[int, GpuCard], *, anew: bool) 
 
 
 def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
-    """Give known cards the index by which they are known, and others one that no known card has."""
+    """Give known GPUs their known index, and others an index that no known GPU has."""
     moved, used = dict(same), set(before)
     for card in told:
         if card.index not in moved:
@@ -259,7 +260,7 @@ def _only(zone: NumaZone, cpus: frozenset[int]) -> NumaZone:
 
 
 def _with(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...], lost: frozenset[int]) -> tuple[NumaZone, ...]:
-    """Return the zones with their lost CPUs, and zones that are lost as a whole."""
+    """Return the zones with their lost CPUs added back, including zones that are lost as a whole."""
     found = {zone.name: zone for zone in zones}
     for zone in known:
         own = parse_cpuset(zone.cpus or "") & lost
@@ -286,7 +287,7 @@ def _memory(zones: tuple[NumaZone, ...]) -> int:
 
 
 def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
-    """Return the zones with the memory that is known of them."""
+    """Return the zones with their known memory."""
     before = {zone.name: zone for zone in known}
     return tuple(
         _replace(
@@ -303,9 +304,9 @@ def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tu
 def _weigh_amounts(
     scales: _Scales, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the amounts that count, and those that later ones are measured by: no more than were approved.
+    """Return the amounts to use, and the baseline for later reports: at most the approved amounts.
 
-    Else a node would be believed to have any amount, told in small steps or after it was left out once.
+    Without the baseline a node could raise an amount without limit, in small steps or by omitting it once.
     """
     counted = dict(candidate.allocatable)
     measure = {} if scales.is_first else dict(known.allocatable)

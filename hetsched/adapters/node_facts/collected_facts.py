@@ -1,9 +1,10 @@
-"""What collectors told, laid over what a node's other sources say.
+"""Merge of collected facts with those of a node's other sources.
 
-Rule: fresh facts of collectors count before those of a node's agent and objects, among collectors the one that is first
-by name; an operator's override counts before all. Use is one source's alone; where the collector's is too old, that of
-another counts if it was taken later. Where there is none, the last one stays, marked as stale: requests stand for it,
-and everybody can see that. Stale facts of other kinds do not count, and the report says so among its problems.
+Fresh facts of collectors take precedence over those of a node's agent and objects; among collectors the first by name
+wins; an operator's override takes precedence over all. Usage comes from one source only. If the collector's sample is
+stale, a later sample of another source is used. If there is none, the last sample stays, marked as stale: the scheduler
+then uses requests instead, and the mark is visible to users. Stale facts of other kinds are not used, and the report
+lists them among its problems.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _replace = msgspec.structs.replace
 
 
 def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> NodeReport:
-    """Return a report with what collectors tell of its node."""
+    """Return a report merged with the collected facts of its node."""
     facts = sorted(collected, key=lambda fact: fact.collector, reverse=True)
     if not facts:
         return report
@@ -52,13 +53,13 @@ def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> No
 
 
 def measured_by(collected: Iterable[CollectedFact]) -> CollectedFact | None:
-    """Return the collector whose fresh measurement counts; None where there is none."""
+    """Return the collector whose fresh measurement is used; None if there is none."""
     fresh = [fact for fact in collected if fact.load and fact.finding is not None and not fact.stale]
     return min(fresh, key=lambda fact: fact.collector, default=None)
 
 
 def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage | None:
-    """Return the sample that counts, out of that of other sources and those of collectors; a stale one last."""
+    """Return the sample to use out of those of other sources and of collectors; a stale one last."""
     collected = list(collected)
     counting = measured_by(collected)
     if counting is not None and counting.finding is not None:
@@ -79,7 +80,7 @@ def _at(sample: Usage | Finding) -> float:
 
 
 def words_of(fact: CollectedFact) -> dict[str, str]:
-    """Say in a few words what a collector tells of a node besides its use."""
+    """Return short texts of a collector's facts about a node, except usage."""
     words: dict[str, str] = {}
     if fact.finding is None or fact.stale:
         return words

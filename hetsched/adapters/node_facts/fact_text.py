@@ -1,4 +1,4 @@
-"""What a report of a node states, in a few words: for pages, and for what stands in quarantine."""
+"""Short texts of a node report's facts, for pages and for quarantine entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hetsched.contracts.node_report import GpuCard, NodeReport, NumaZone
 
 
 def words_of(report: NodeReport) -> dict[str, str]:
-    """Say in a few words what a report states, by fact; what it does not state is left out."""
+    """Return short texts of the facts that a report states; absent facts are omitted."""
     words: dict[str, str] = {}
     if report.isa.native:
         words["isa"] = report.isa.native if report.isa.complete else f"at least {report.isa.native}"
@@ -27,7 +27,7 @@ def words_of(report: NodeReport) -> dict[str, str]:
 
 
 def card_words(card: GpuCard) -> str:
-    """Return which card it is."""
+    """Return a text that identifies a GPU, with its model and health."""
     health = "" if card.healthy else " unhealthy"
     return f"{card.uuid or f'card {card.index}'} {card.model or 'unknown'}{health}"
 
@@ -37,12 +37,12 @@ def _zone_words(zone: NumaZone) -> str:
 
 
 def card_amounts(card: GpuCard) -> str:
-    """Return what a card offers."""
+    """Return the model and amounts of a GPU."""
     stated = ((card.model, ""), (card.memory_mib, " MiB"), (card.cores, " cores"), (card.fp32_tflops, " TFLOPS"),
               (card.bandwidth_gbs, " GB/s"), (card.clock_mhz, " MHz"))  # fmt: skip
     return ", ".join(f"{value}{unit}" for value, unit in stated if value is not None) or "unknown"
 
 
 def card_name(card: GpuCard) -> str:
-    """Return the item by which a card stands in quarantine."""
+    """Return the name of a GPU in quarantine entries."""
     return card.uuid or f"card {card.index}"

@@ -1,8 +1,8 @@
-"""Controllers of a workload file, expanded to the pods they would make.
+"""Expansion of controllers in a workload file to the pods that they would create.
 
-Rule: `replicas` pods of a Deployment, ReplicaSet or StatefulSet, min(parallelism, completions) of a Job (none while it
-is suspended), named `<controller>-<ordinal>`; a name that another controller's pod has gets the kind in between. The
-template is read once, so the pods share one shape, unless they have claims of their own.
+A Deployment, ReplicaSet or StatefulSet gives `replicas` pods, a Job min(parallelism, completions) pods (none while it
+is suspended). Pods are named `<controller>-<ordinal>`, or `<controller>-<kind>-<ordinal>` if that name is taken. The
+template is read once, so the pods share one shape unless they have claims of their own.
 Source: Kubernetes apps/v1 and batch/v1.
 """
 

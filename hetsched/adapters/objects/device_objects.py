@@ -1,6 +1,6 @@
-"""Devices, their classes and claims as objects again, so that an export means what was read.
+"""Export of devices, device classes and claims as objects that read back to the same content.
 
-Rule: one slice for each pool and node. What was read as more than we do is written as a key of our own, with the words.
+Each pool and node gets one slice. Unsupported features are exported as keys of our own, with their text.
 """
 
 from __future__ import annotations

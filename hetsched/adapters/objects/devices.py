@@ -1,10 +1,10 @@
-"""ResourceSlices, DeviceClasses and ResourceClaims as `Devices`, selectors evaluated.
+"""Reader of ResourceSlices, DeviceClasses and ResourceClaims into `Devices`, with evaluated selectors.
 
-Rule: of each pool the slices of the highest generation count, and only where all of them are there. A device that needs
-more than we do (counters shared with others, several users at once, conditions of its own, a taint, nodes by selector)
-is known and never given; a claim that asks for more is known and refused, with the field. Fields that nobody here has
-heard of count as more. Selectors are evaluated in order, the class's own first, and each only of devices that the ones
-before let through.
+Only the slices of a pool's highest generation are used, and only if all of them are present. A device that needs an
+unsupported feature (shared counters, several simultaneous users, conditions of its own, a taint, nodes by selector) is
+kept and never allocated. A claim that asks for an unsupported feature is kept and refused, with the field. Unknown
+fields count as unsupported. Selectors are evaluated in order, those of the class first, each only for devices that
+match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 
@@ -41,7 +41,7 @@ Plain = dict[str, Any]
 
 
 class DeviceReader:
-    """Reads the objects of one file or cluster; `known` are devices of a cluster that claims may ask for."""
+    """Reader of the objects of one file or cluster; `known` are devices of a cluster that claims may refer to."""
 
     def __init__(self, known: Devices | None = None) -> None:
         self._known = known or Devices()
@@ -61,7 +61,7 @@ class DeviceReader:
         self._claims[found.key] = found
 
     def devices(self) -> Devices:
-        """Return what was read, with what every selector says of the devices it is asked about."""
+        """Return the objects read so far, with the results of every selector for its candidate devices."""
         newest: dict[str, int] = {}
         for spec, pool in self._slices:
             newest[pool] = max(newest.get(pool, 0), spec.view("pool").integer("generation"))
@@ -114,7 +114,7 @@ def _taint(device: View) -> str:
 
 
 def _attributes(device: View, driver: str) -> tuple[dict[str, Value], str]:
-    """Return attributes by qualified name, and one of a kind that is unknown here."""
+    """Return attributes by qualified name, and the place of one attribute of an unknown type."""
     found: dict[str, Value] = {}
     odd = ""
     for key, holder in device.view("attributes").value.items():
@@ -135,7 +135,7 @@ def _capacity(device: View, driver: str) -> dict[str, int]:
         try:
             found["/".join(_qualified(key, driver))] = quantity(holder["value"])
         except (InputError, KeyError, TypeError):
-            continue  # an expression that asks for it finds it absent
+            continue  # a selector that refers to it finds it absent
     return found
 
 
@@ -145,7 +145,7 @@ def _qualified(key: str, driver: str) -> tuple[str, str]:
 
 
 def _plain_of(device: Device) -> Plain:
-    """Return what an expression sees of a device: attributes and capacity by domain and name."""
+    """Return a device as CEL expressions see it: attributes and capacity by domain and name."""
     attributes: dict[str, Plain] = {}
     for key, value in device.attributes.items():
         domain, _, name = key.rpartition("/")
@@ -161,7 +161,7 @@ def _plain_of(device: Device) -> Plain:
 
 
 def resource_claim(root: View, namespace: str) -> ResourceClaim:
-    """Read a ResourceClaim; what we do not do is named in `unsupported`."""
+    """Read a ResourceClaim; `unsupported` names a feature that is not implemented."""
     meta, devices, status = root.view("metadata"), root.view("spec").view("devices"), root.view("status")
     unsupported: list[str] = []
     requests = tuple(_request(request, unsupported) for request in devices.views("requests"))
@@ -217,7 +217,7 @@ def _wish(wish: View, unsupported: list[str]) -> DeviceWish:
 
 
 def _node_of(allocation: View) -> tuple[str, bool]:
-    """Return the one node that an allocation is bound to, and whether it says anything else of nodes."""
+    """Return the one node that an allocation is bound to, and whether its node selector has another form."""
     terms = allocation.view("nodeSelector").views("nodeSelectorTerms")
     if not terms:
         return "", False
@@ -233,18 +233,18 @@ def _node_of(allocation: View) -> tuple[str, bool]:
 def _selectors(holder: View) -> tuple[str, ...]:
     found = []
     for selector in holder.views("selectors"):
-        # A selector that is no expression can never be told to hold.
+        # A selector that is no CEL expression never matches.
         found.append(selector.view("cel").text("expression") if "cel" in selector else "")
     return tuple(found)
 
 
-# -- what selectors say ------------------------------------------------------------------------------------------------
+# -- selector results --------------------------------------------------------------------------------------------------
 
 
 def _evaluate(
     devices: Sequence[Device], classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]
 ) -> dict[str, Verdict]:
-    """Return for each selector that is asked for what it says of the devices that are asked about."""
+    """Return the results of each requested selector for its candidate devices."""
     chains = {
         (*classes.get(wish.device_class, ()), *wish.selectors)
         for claim in claims

@@ -1,12 +1,12 @@
-"""YAML and JSON text as plain objects, each with the place it came from.
+"""YAML and JSON text as plain objects, each with its location.
 
-Problem: a manifest is untrusted text. Anchors let 400 bytes become gigabytes, deep nesting breaks recursive readers,
-a repeated key hides what the author meant, and a lone surrogate or a NUL breaks the database far from here.
-Rule: YAML without anchors, aliases, tags and merge keys, or JSON; nesting to `MAX_DEPTH`; size, number of values and
-size of one object are bounded; keys are unique; text has neither NUL nor lone surrogates; numbers are finite. Plain
-YAML scalars are read as the API server reads them (`yes` is true, a date stays text). `List` kinds are flattened.
+Manifests are untrusted. Anchors expand 400 bytes to gigabytes, deep nesting breaks recursive readers, a duplicate key
+hides what the author meant, and a lone surrogate or a NUL fails later in the database. Accepted are JSON, and YAML
+without anchors, aliases, tags and merge keys. Nesting is limited to `MAX_DEPTH`; size, number of values and size of one
+object are bounded; keys are unique; text contains neither NUL nor lone surrogates; numbers are finite. Plain YAML
+scalars have the API server's meaning (`yes` is true, a date stays text). `List` kinds are flattened.
 Source: Kubernetes API conventions; YAML 1.1 as in sigs.k8s.io/yaml.
-Invariants: the text is built from parser events in one pass, so nothing is expanded before it is refused.
+Invariant: values are built from parser events in one pass, so nothing is expanded before it is rejected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "f
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One Kubernetes object and where it stands: `path` is its place inside document `number` of `file`."""
+    """One Kubernetes object with its location: `path` is its place inside document `number` of `file`."""
 
     file: str
     number: int
@@ -54,12 +54,12 @@ class Document(msgspec.Struct, frozen=True):
     path: str = ""
 
     def locate(self, error: InputError) -> InputError:
-        """Return an error inside this object as seen from outside: `cluster.yaml#3 spec.replicas`."""
+        """Return an error inside this object with its full location: `cluster.yaml#3 spec.replicas`."""
         return _behind(f"{self.file}#{self.number}", error.at(self.path))
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
-    """Read every Kubernetes object of a YAML or JSON text, lists flattened, in order; an empty list has none.
+    """Read every Kubernetes object of a YAML or JSON text in order, with lists flattened; an empty list gives none.
 
     Raises: InputError; its place is `name`, the document's number and, inside a list, the item.
     """
@@ -80,7 +80,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
 
 
 def lines_of_documents(data: bytes) -> list[int]:
-    """Return the line, from 1, at which each document of a text that was read before begins."""
+    """Return the line, from 1, at which each document of a text begins; the text must have been read successfully."""
     text = data.decode("utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
         return [1]
@@ -130,7 +130,7 @@ def _malformed(message: str, place: str = "") -> InputError:
 def read_json(text: str, *, max_nodes: int = MAX_NODES) -> Any:
     """Read one JSON value under the rules of this module.
 
-    Raises: InputError, or json.JSONDecodeError where the text is not JSON at all.
+    Raises: InputError, or json.JSONDecodeError if the text is not JSON at all.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite)
@@ -198,7 +198,7 @@ def _check_tree(value: Any, max_nodes: int) -> None:
 
 
 def check_text(text: str) -> None:
-    """Refuse text that UTF-8 or a database cannot hold."""
+    """Reject text that UTF-8 or a database cannot hold. Raises: InputError."""
     if "\0" in text:
         raise InputError("TextHasNul", f"{text[:40]!r} holds a NUL character")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -234,14 +234,14 @@ def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]
 
 
 class _Builder:
-    """Builds one plain value from YAML events."""
+    """Builder of one plain value from YAML events."""
 
     __slots__ = ("_count", "_key", "_limit", "_stack", "_value")
 
     def __init__(self, max_nodes: int) -> None:
         self._limit = max_nodes
         self._count = 0
-        # Open collections from the outside in, each with the key that waits for its value.
+        # Open collections from the outside in, each with the pending key of its parent mapping.
         self._stack: list[tuple[Any, str | None]] = []
         self._key: str | None = None
         self._value: Any = None
@@ -308,7 +308,7 @@ def _refuse_anchor() -> NoReturn:
 
 
 def _scalar(event: Any) -> Any:
-    """Return what a scalar means; only plain ones can be more than text."""
+    """Return the value of a scalar; only plain (unquoted) scalars can be other than text."""
     text: str = event.value
     if not event.implicit[0] and (event.tag is None or event.tag in ("!", "tag:yaml.org,2002:str")):
         check_text(text)
@@ -352,7 +352,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
             raise _malformed("it must be a list", f"{path}items")
         for position, item in enumerate(items):
             if kind != "List" and isinstance(item, dict) and "kind" not in item:
-                # The API server leaves kind and version out of the items of a typed list.
+                # The API server omits kind and version from the items of a typed list.
                 item = {**item, "kind": kind.removesuffix("List"), "apiVersion": item.get("apiVersion", version)}
             yield from _flatten(item, name, number, f"{path}items[{position}].")
     else:

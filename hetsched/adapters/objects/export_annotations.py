@@ -1,6 +1,6 @@
-"""What an export keeps of a pod in annotations, since the one container of an export cannot say it, read back.
+"""Export annotations of a pod, for facts that the single container of an export cannot state.
 
-Raises everywhere: InputError for what no export has written.
+The functions raise InputError for values that no export has written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .fields import View
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Put the problems that an export kept before those found here, one per field."""
+    """Merge the problems that an export recorded with those found here, exported ones first, one per field."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:
@@ -28,7 +28,7 @@ def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple
 
 
 def with_scoring(shape: Shape, annotations: View) -> Shape:
-    """Put what scoring counts of the pod that was exported in place of what was read."""
+    """Replace the amounts for scoring by those of the exported pod."""
     text = annotations.text(keys.EXPORT_SCORING)
     try:
         cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
@@ -40,7 +40,7 @@ def with_scoring(shape: Shape, annotations: View) -> Shape:
 
 
 class ExportedContainers(msgspec.Struct):
-    """What a shape says of its containers, where the one container of an export cannot say it."""
+    """Container facts of a shape that the single container of an export cannot state."""
 
     guaranteed: bool
     containers: tuple[ContainerDemand, ...]
@@ -48,7 +48,7 @@ class ExportedContainers(msgspec.Struct):
 
 
 def with_containers(shape: Shape, annotations: View) -> tuple[Shape, tuple[str, ...]]:
-    """Put the containers of the pod that was exported in place of its one; return their names beside."""
+    """Replace the single container by those of the exported pod; also return their names."""
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Checked access to the fields of a plain object.
+"""Validated access to the fields of a plain object.
 
-Problem: every wrong field must be named by its full path, and a good object must not pay for building paths.
-Rule: a `View` knows its value, its parent and its key; the path is put together only when something is refused.
-Checks are those of the API server's own schema: types, names (RFC 1123), label syntax, quantities.
+Each error names the full path of its field, and valid objects do not pay for building paths: a `View` knows its value,
+its parent and its key, and builds the path only for an error. Checks are those of the API server's own schema: types,
+names (RFC 1123), label syntax, quantities.
 Source: Kubernetes apimachinery `validation.go`.
 """
 
@@ -25,25 +25,25 @@ MAX_ANNOTATIONS = 256 * 1024
 
 
 def is_dns_label(text: str) -> bool:
-    """Tell whether `text` may name a namespace or a container."""
+    """Return whether `text` is a valid name of a namespace or a container."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_dns_subdomain(text: str) -> bool:
-    """Tell whether `text` may name a node, a pod or most other objects."""
+    """Return whether `text` is a valid name of a node, a pod or most other objects."""
     return len(text) <= 253 and _DNS_SUBDOMAIN.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=16384)
 def is_qualified_name(key: str) -> bool:
-    """Tell whether `key` may be a label key, a taint key or a resource name: an optional DNS prefix and a name."""
+    """Return whether `key` is a valid label key, taint key or resource name: an optional DNS prefix and a name."""
     prefix, slash, name = key.rpartition("/")
     return (not slash or is_dns_subdomain(prefix)) and _QUALIFIED.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=16384)
 def is_label_value(value: str) -> bool:
-    """Tell whether `value` may be a label's value."""
+    """Return whether `value` is a valid label value."""
     return not value or _QUALIFIED.fullmatch(value) is not None
 
 
@@ -78,18 +78,18 @@ class View:
         return f"{above}{step}" if above else step.removeprefix(".")
 
     def fail(self, message: str, key: str | None = None, *, code: str = "FieldInvalid", hint: str = "") -> NoReturn:
-        """Refuse this mapping, or one field of it."""
+        """Raise InputError for this mapping, or for one field of it."""
         raise InputError(code, message, place=self.path if key is None else self.place(key), hint=hint)
 
     def __contains__(self, key: str) -> bool:
         return self.value.get(key) is not None
 
     def view(self, key: str) -> View:
-        """Return a nested mapping, empty where there is none."""
+        """Return a nested mapping, empty if absent."""
         return View(self.value.get(key), self, key)
 
     def views(self, key: str) -> list[View]:
-        """Return the mappings of a list, none where there is none."""
+        """Return the mappings of a list, none if absent."""
         found = self.value.get(key)
         if found is None:
             return []
@@ -159,7 +159,7 @@ class View:
         return tuple(found)
 
     def text_map(self, key: str) -> dict[str, str]:
-        """Return a mapping of text to text; it is the object's own and must not be changed."""
+        """Return a mapping of text to text. It is the object's own dict: do not modify it."""
         found = self.value.get(key)
         if found is None:
             return {}
@@ -180,7 +180,7 @@ class View:
         return found
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotations of metadata; together they may be as large as the API server lets them be."""
+        """Return the annotations of metadata, up to the API server's limit on their total size."""
         found = self.text_map("annotations")
         if sum(len(name) + len(value) for name, value in found.items()) > MAX_ANNOTATIONS:
             self.fail(f"may hold at most {MAX_ANNOTATIONS} characters together", "annotations", code="ObjectTooLarge")
@@ -227,14 +227,14 @@ def _shown(value: Any) -> str:
 
 
 def metadata(root: View) -> View:
-    """Return an object's metadata with its name checked."""
+    """Return an object's metadata after checking its name."""
     found = root.view("metadata")
     found.name()
     return found
 
 
 def unique_names(views: Iterator[View] | list[View], what: str) -> None:
-    """Refuse two entries of a list with the same name."""
+    """Reject two entries of a list with the same name. Raises: InputError."""
     seen: set[str] = set()
     for view in views:
         name = view.text("name")

@@ -1,10 +1,10 @@
-"""What other schedulers say that nodes have and pods hold: HAMi, Volcano and Koordinator.
+"""Allocations and device registers of other schedulers: HAMi, Volcano and Koordinator.
 
-Problem: where another scheduler gives out cards or CPUs too, both would hand out the same ones.
-Rule: read, never written. HAMi and Volcano register a node's cards in an annotation, as JSON or as text, `:` between
-cards and `,` between fields; such a node multiplies its `nvidia.com/gpu` by the slots of each card, so the annotation
-counts. Koordinator writes a pod's CPU set and cards; it counts as far as the pod asked for CPUs and cards, because
-whoever makes a pod can write annotations on it.
+If another scheduler also allocates GPUs or CPUs, its allocations must be respected here. These annotations are read,
+never written. HAMi and Volcano register a node's GPUs in an annotation, as JSON or as text with `:` between GPUs and
+`,` between fields. Such a node multiplies its `nvidia.com/gpu` by the slots of each GPU, so the annotation takes
+precedence. Koordinator writes a pod's CPU set and GPUs; these count only up to the CPUs and GPUs that the pod requests,
+because any user who creates a pod can write annotations on it.
 Source: HAMi docs/develop/protocol.md; volcano-sh devices; koordinator-sh apis/extension.
 """
 
@@ -52,7 +52,7 @@ class _Cpus(msgspec.Struct):
 
 
 def registered_cards(annotations: Mapping[str, str], problems: list[str]) -> tuple[GpuCard, ...] | None:
-    """Return the cards that another scheduler's device plugin registered; None where none did, or unreadably."""
+    """Return the GPUs that another scheduler's device plugin registered; None without a readable register."""
     for key in REGISTERS:
         if key in annotations:
             try:
@@ -69,7 +69,7 @@ def _registered(text: str) -> list[_Card]:
 
 
 def _from_fields(fields: list[str]) -> _Card:
-    """Read uuid, slots, memory, cores, model, NUMA node, health, perhaps index; an older form lacks two of them."""
+    """Parse uuid, slots, memory, cores, model, NUMA node, health, optional index; an old form lacks two."""
     if len(fields) >= 7:
         index = int(fields[7]) if len(fields) > 7 and fields[7].isdecimal() else None
         return _Card(fields[0], index, int(fields[2]), fields[4], int(fields[5] or -1), fields[6].strip() == "true")
@@ -92,7 +92,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
             model=card.model or None,
             vendor=vendor_of(card.model) or "nvidia",
             memory_mib=card.memory_mib if card.memory_mib is not None and 0 < card.memory_mib < 2**40 else None,
-            # Theirs is 0 also where there is no NUMA at all; a zone that does not exist would help nobody.
+            # HAMi also writes 0 without NUMA; a zone that does not exist would be useless.
             numa_zone=f"node-{card.numa}" if card.numa > 0 else None,
             healthy=card.healthy,
         )
@@ -102,7 +102,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
 
 
 def held_by_koordinator(annotations: Mapping[str, str], requests: Mapping[str, int]) -> Allocation | None:
-    """Return what Koordinator gave to a running pod, None where it gave nothing that the pod asked for.
+    """Return Koordinator's allocation of a running pod, None if it gave nothing that the pod requests.
 
     Raises: InputError `AllocationMalformed`, `CpusetMalformed` or a quantity's code.
     """

@@ -1,7 +1,7 @@
-"""GoldenPlacement objects: what is agreed on, as files that stand beside the policies they guard.
+"""GoldenPlacement objects: golden placements as files that are kept with the policies that they guard.
 
-Rule: `spec.pod` is a manifest of one pod, a Job or Deployment stands for one of its pods; `spec.expect` says one thing;
-`spec.policy` names the policy that is guarded, none means all. Other objects of the files are left alone.
+`spec.pod` is a manifest of one pod; a Job or Deployment represents one of its pods. `spec.expect` states one
+expectation. `spec.policy` names the guarded policy, empty for all policies. Other objects of the files are ignored.
 
     apiVersion: hetsched.io/v1alpha1
     kind: GoldenPlacement
@@ -53,9 +53,9 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterContent) -> list[Agreed]:
-    """Read golden placements for a cluster, whose classes and groups their pods may name.
+    """Read golden placements for a cluster; their pods may refer to classes and groups of `known`.
 
-    Raises: InputError `GoldensMissing`, `GoldenMalformed`, or what is wrong with a pod or an expectation.
+    Raises: InputError `GoldensMissing`, `GoldenMalformed`, or the error of an invalid pod or expectation.
     """
     documents = [document for name, data in sources for document in load_documents(data, name=name)]
     found = [_read(document, cluster, known) for document in documents if _is_golden(document)]
@@ -69,9 +69,9 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
 
 
 def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
-    """Read a manifest of one pod; a Job or Deployment stands for one of its pods.
+    """Read a manifest of one pod; a Job or Deployment represents one of its pods.
 
-    Raises: InputError `GoldenPodInvalid`, or what is wrong with the manifest.
+    Raises: InputError `GoldenPodInvalid`, or the error of an invalid manifest.
     """
     pods = parse_workload([("manifest", data)], known=known).pending
     if not pods or len({pod.shape for pod in pods}) > 1:

@@ -1,8 +1,8 @@
-"""What namespaces and applications are promised: ElasticQuota and PodDisruptionBudget objects.
+"""Readers of ElasticQuota and PodDisruptionBudget objects.
 
-Rule: a quota states `min` and `max` as resource lists, one quota a namespace. How many pods of a budget should keep
-running is the status' `desiredHealthy`; where there is no status it follows from the pods of the same file that the
-selector means, n of them:
+A quota states `min` and `max` as resource lists; a namespace has one quota. The number of pods of a budget that should
+stay running is `desiredHealthy` of its status. Without a status it follows from the n pods of the same file that the
+selector matches:
     minAvailable 2 -> 2;   minAvailable 50% -> ceil(n / 2);   maxUnavailable 1 -> n - 1;   30% -> n - ceil(0.3 n)
 Source: scheduler-plugins capacity scheduling; Kubernetes policy/v1 and its disruption controller.
 """
@@ -32,7 +32,7 @@ def elastic_quota(root: View) -> ElasticQuota:
 
 
 def disruption_budget(root: View, pods: Iterable[PodSpec]) -> DisruptionBudget:
-    """Read a PodDisruptionBudget that may mean some of `pods`."""
+    """Read a PodDisruptionBudget that may select some of `pods`."""
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     namespace, selector = namespace_of(meta), label_selector(spec, "selector")
     if "minAvailable" in spec and "maxUnavailable" in spec:
@@ -46,7 +46,7 @@ def disruption_budget(root: View, pods: Iterable[PodSpec]) -> DisruptionBudget:
 
 
 def _amount(spec: View, key: str) -> int | str | None:
-    """Return a count, or a percentage as it stands."""
+    """Return a count, or a percentage as text."""
     if not isinstance(spec.value.get(key), str):
         return spec.maybe_integer(key, most=_MOST)
     text = spec.text(key)

@@ -1,4 +1,4 @@
-"""Selectors as Kubernetes writes them; what `selectors` reads, written again."""
+"""Export of selectors in Kubernetes form, the inverse of `selectors`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Plain = dict[str, Any]
 
 
 def expressions(found: Iterable[Expression]) -> list[Plain]:
-    """Write the requirements of a selector."""
+    """Format the requirements of a selector."""
     return [{"key": e.key, "operator": e.operator} | ({"values": list(e.values)} if e.values else {}) for e in found]
 
 
 def node_term(term: NodeTerm) -> Plain:
-    """Write one node selector term."""
+    """Format one node selector term."""
     parts = (("matchExpressions", term.expressions), ("matchFields", term.fields))
     return {name: expressions(part) for name, part in parts if part}
 
 
 def label_selector(selector: LabelSelector) -> Plain:
-    """Write a label selector."""
+    """Format a label selector."""
     return {"matchExpressions": expressions(selector.expressions)} if selector.expressions else {}

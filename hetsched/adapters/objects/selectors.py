@@ -1,6 +1,6 @@
-"""Where a pod may run by labels: selectors, affinity, tolerations and spread.
+"""Readers of a pod's label constraints: selectors, affinity, tolerations and topology spread.
 
-Rule: a selector becomes a tuple of expressions, `matchLabels` first as `In`, in key order. `matchLabelKeys` and
+A selector becomes a tuple of expressions, `matchLabels` first as `In`, in key order. `matchLabelKeys` and
 `mismatchLabelKeys` are resolved with the pod's own labels, as the API server does at admission.
 Source: Kubernetes core/v1 PodSpec and its validation.
 """
@@ -106,7 +106,7 @@ def _weight(view: View) -> int:
 
 
 def label_selector(view: View, key: str) -> LabelSelector | None:
-    """Read a label selector; None where there is none, which selects nothing."""
+    """Read a label selector; None if absent, which selects nothing."""
     if key not in view:
         return None
     selector = view.view(key)
@@ -115,7 +115,7 @@ def label_selector(view: View, key: str) -> LabelSelector | None:
 
 
 def _with_own_labels(selector: LabelSelector | None, view: View, labels: dict[str, str]) -> LabelSelector | None:
-    """Add what `matchLabelKeys` and `mismatchLabelKeys` mean for a pod with these labels."""
+    """Add the expressions of `matchLabelKeys` and `mismatchLabelKeys` for a pod with these labels."""
     added = tuple(
         Expression(key, operator, (labels[key],))
         for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))

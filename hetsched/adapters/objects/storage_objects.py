@@ -1,4 +1,4 @@
-"""Storage as Kubernetes objects again; see `export`."""
+"""Export of storage objects; see `export`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .selector_objects import label_selector, node_term
 from .storage import DEFAULT_CLASS, SELECTED_NODE
 
 Plain = dict[str, Any]
-_NOW = "1970-01-01T00:00:00Z"  # that it is being deleted is kept, not since when
+_NOW = "1970-01-01T00:00:00Z"  # the export keeps that an object is being deleted, but not since when
 
 
 def storage_objects(storage: Storage) -> Iterator[Plain]:
@@ -93,7 +93,7 @@ def _claim_object(claim: VolumeClaim) -> Plain:
 
 
 def claim_spec(asks: ClaimRequest) -> Plain:
-    """Write what a claim asks for."""
+    """Format the requirements of a claim as a spec."""
     spec: Plain = {"resources": {"requests": {"storage": format_amount("memory", asks.request_bytes)}}}
     if asks.modes:
         spec["accessModes"] = list(asks.modes)
@@ -107,7 +107,7 @@ def claim_spec(asks: ClaimRequest) -> Plain:
 
 
 def pod_volumes(pod: PodSpec) -> list[Plain]:
-    """Write the volumes of a pod that claims stand behind: one of its own as ephemeral, where its name says so."""
+    """Format the volumes of a pod that have claims; a claim named `<pod>-<volume>` with a template as ephemeral."""
     found: list[Plain] = []
     for number, use in enumerate(pod.shape.claims):
         if use.template is not None and _is_ephemeral(use, pod):
@@ -120,7 +120,7 @@ def pod_volumes(pod: PodSpec) -> list[Plain]:
 
 
 def unwritten_templates(pod: PodSpec) -> dict[str, ClaimRequest]:
-    """Return the templates of the pod's own claims that its volumes cannot say: those of a stateful set."""
+    """Return the templates of the pod's own claims that its volumes cannot state: those of a StatefulSet."""
     uses = pod.shape.claims
     return {use.name: use.template for use in uses if use.template is not None and not _is_ephemeral(use, pod)}
 

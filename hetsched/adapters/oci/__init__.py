@@ -1,5 +1,4 @@
-"""Lives here: what container images are built for: references, indexes and manifests, registries that serve them.
+"""Container images: references, registries, layouts, layers, and the platforms and programs in them.
 
 May import: hetsched.contracts, hetsched.isa, hetsched.adapters, msgspec, clocks, threads, sockets.
-Never: Django, Celery, the engine; a decision about what was read.
 """

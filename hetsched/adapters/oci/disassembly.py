@@ -1,8 +1,8 @@
-"""Which instructions occur in a program: hints, never a requirement.
+"""Instructions that occur in a program, as hints, never as a requirement.
 
-Problem: a compiler notes what it was told to build for, and hand-written or guarded code may go beyond that.
-Rule: an instruction that occurs may stand behind a test of the CPU, so a hint says only that it occurs, how often, and
-which feature it belongs to. Without a disassembler for the machine there is no hint.
+A compiler records the features that it built for, and hand-written or guarded code may use more. An instruction may be
+guarded by a CPU feature test, so a hint states only that it occurs, how often, and its feature. Without a disassembler
+for the machine there is no hint.
 Source: the mnemonics of GNU objdump.
 """
 
@@ -20,7 +20,7 @@ from hetsched.isa.elf import inspect_elf
 
 _SECONDS = 60
 _PREFIXES = {"riscv": "riscv64-linux-gnu-", "aarch64": "aarch64-linux-gnu-", "x86-64": "x86_64-linux-gnu-"}
-# machine -> pattern of an instruction with its operands -> feature, as the kernel spells it; the first that fits.
+# machine -> pattern of an instruction with its operands -> feature, as the kernel spells it; the first match wins.
 _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     "x86-64": (
         (r".*%zmm", "avx512f"), (r"vfn?m(add|sub)", "fma"), (r"vcvt(ph2ps|ps2ph)", "f16c"), (r"vp.*%ymm", "avx2"),
@@ -44,7 +44,7 @@ _INSTRUCTION = re.compile(r"^ *[0-9a-f]+:\t(?:[0-9a-f]{2,8} )*\s*(.+)$")
 
 
 def disassembly_hints(file: Path) -> dict[str, Any]:
-    """Return which disassembler was asked and the features whose instructions occur, most frequent first.
+    """Return the disassembler used and the features whose instructions occur, most frequent first.
 
     Raises: InputError (DisassemblerMissing, FileUnreadable and those of the ELF file).
     """

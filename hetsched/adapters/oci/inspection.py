@@ -1,8 +1,9 @@
-"""What programs and images need of a node, from their bytes alone.
+"""Requirements of programs and images, derived from their bytes alone.
 
-Rule: an ELF file states its own need. An image needs what its platforms ask, raised by what the program it starts
-needs. A folder needs, for each architecture, all that its programs need together. Nothing is run or unpacked, links of
-a folder are not followed, and what is looked at is bounded; what was left out is said in `problems`.
+An ELF file states its own requirement. An image requires what its platforms require, raised by the requirement of the
+program that it starts. A folder requires, for each architecture, the union over its programs. Nothing is executed or
+unpacked, links in a folder are not followed, and the number of inspected files is bounded; omissions are listed in
+`problems`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ARCHITECTURES = {"x86-64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le", "s3
 
 
 class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One program, where it lies, and what it needs; `requirement` None: its machine is outside the lattice."""
+    """One program with its path and requirement; `requirement` None: its machine is outside the lattice."""
 
     file: str
     machine: str
@@ -46,7 +47,7 @@ class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class Inspection(msgspec.Struct, frozen=True, rename="camel"):
-    """What was found. `requirements` is by Kubernetes architecture, `requirement` is there where it is only one."""
+    """Inspection result. `requirements` is by Kubernetes architecture; `requirement` is set if it is unique."""
 
     format: str
     requirements: dict[str, str | None]
@@ -60,7 +61,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
         return next(iter(self.requirements.values())) if len(self.requirements) == 1 else None
 
     def document(self) -> dict[str, Any]:
-        """Return what `hetsched isa inspect -o json` and REST say, but for the file's name."""
+        """Return the document of `hetsched isa inspect -o json` and REST, without the file's name."""
         if self.format == "elf":
             program: dict[str, Any] = msgspec.to_builtins(self.programs[0])
             del program["file"]
@@ -99,7 +100,7 @@ def inspect_path(path: Path) -> Inspection:
 
 
 def _is_unpacked_image(folder: Path) -> bool:
-    """Tell a layout, or what `docker save` wrote: many another folder has a manifest.json too."""
+    """Return whether a folder is a layout or from `docker save`; others may have a manifest.json too."""
     if (folder / "oci-layout").is_file():
         return True
     try:
@@ -110,7 +111,7 @@ def _is_unpacked_image(folder: Path) -> bool:
 
 
 def looks_like_archive(start: bytes) -> bool:
-    """Tell a tar file, packed or not, by its first 262 bytes."""
+    """Return whether a file is a tar file, compressed or not, by its first 262 bytes."""
     return start[_TAR_MAGIC] == b"ustar" or start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"))
 
 
@@ -148,14 +149,14 @@ def _entry(layout: Layout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
 
 
 def _raised(requirements: dict[str, str | None], image: Image, needs: list[ProgramNeed]) -> list[str]:
-    """Raise an architecture's need by that of its programs; return what contradicts its platform."""
+    """Raise an architecture's requirement by that of its programs; return contradictions with its platform."""
     _, architecture, _ = normalise(image.platform)
     warnings = []
     for need in needs:
         if _architecture(need) != architecture:
             warnings.append(f"{need.file} is a program for {_architecture(need)}, in an image for {image.platform}")
         elif (floor := requirements.get(architecture)) and need.requirement:
-            # A profile already names more than its programs: only what they need besides is added.
+            # A profile already covers more than its programs need: only their additional requirements are added.
             raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
             requirements[architecture] = raised
     return warnings
@@ -209,7 +210,7 @@ def _program_file(root: Path, file: Path) -> ProgramNeed | None:
 
 
 def _mapped(stream: IO[bytes]) -> memoryview:
-    """Return a file without reading it; it is unmapped when nobody holds a part of it any more."""
+    """Map a file into memory; it is unmapped once no part of it is referenced."""
     return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -220,7 +221,7 @@ def _need(file: str, need: ElfNeed, platform: str = "") -> ProgramNeed:
 
 
 def _printable(texts: list[str]) -> tuple[str, ...]:
-    """Replace what names of files hold although it is no UTF-8: JSON cannot hold it."""
+    """Replace bytes of file names that are not UTF-8, because JSON cannot represent them."""
     return tuple(text.encode("utf-8", "replace").decode() for text in texts[:_MAX_PROBLEMS])
 
 

@@ -1,9 +1,9 @@
-"""Which credentials the pull secrets of a namespace hold for a registry.
+"""Registry credentials from the pull secrets of a namespace.
 
-Rule: secrets of the types `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg` are read. An entry counts for
-the registry of its host, and where it has a path for what lies below it; the longest path wins. Docker Hub has several
-names there. Helpers and identity tokens are not used. What is wrong in a secret is as if it were not there: its content
-is quoted nowhere.
+Secrets of the types `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg` are read. An entry applies to the
+registry of its host, and with a path to repositories below that path; the longest path wins. Docker Hub has several
+host names there. Credential helpers and identity tokens are not used. An invalid secret counts as absent: its content
+is never quoted.
 Source: Kubernetes documentation, "Images: using imagePullSecrets"; docker's config.json.
 """
 
@@ -35,7 +35,7 @@ class _Secret(msgspec.Struct):
 
 
 def credential_for(reference: Reference, secrets: Iterable[bytes]) -> Credential | None:
-    """Return what these secrets (objects of an API server) hold for an image; the first that fits best wins."""
+    """Return the best match of these secrets (objects of an API server) for an image; the first wins ties."""
     best: tuple[int, Credential] | None = None
     for secret in secrets:
         for name, entry in _entries(secret).items():

@@ -1,8 +1,8 @@
-"""Names of images as pods write them.
+"""Image references as pods write them.
 
-Rule: `[host[:port]/]path[:tag][@digest]`. The first part is a host where it has a dot or a colon or is `localhost`;
-without one the image is Docker Hub's, and a single word there lies under `library/`. Without tag and digest the tag is
-`latest`; with both the digest counts.
+The grammar is `[host[:port]/]path[:tag][@digest]`. The first part is a host if it has a dot or a colon or is
+`localhost`. Without a host the registry is Docker Hub, where a single word belongs to `library/`. Without tag and
+digest the tag is `latest`; with both the digest is used.
 Source: distribution/reference (grammar and familiar names); Kubernetes documentation, "Images".
 """
 
@@ -37,7 +37,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def parse_reference(text: str) -> Reference:
-    """Read the name of an image. Raises: InputError `ImageNameInvalid`."""
+    """Parse an image reference. Raises: InputError `ImageNameInvalid`."""
     rest, _, digest = text.partition("@")
     first, slash, remainder = rest.partition("/")
     if slash and (not {".", ":"}.isdisjoint(first) or first == "localhost"):

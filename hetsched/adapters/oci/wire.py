@@ -1,8 +1,7 @@
-"""One GET to a registry, or to where a registry sends us; who may be called is said by
-`hetsched.adapters.http.outbound`.
+"""GET requests to registries and the hosts that they redirect to, through `hetsched.adapters.http.outbound`.
 
-Rule: registries are read where the deployment names them; from there tokens and redirects may lead to any public
-https address. At most `SECONDS` in all, `QUIET_SECONDS` of them in silence.
+Registries must be allowed by the deployment; their tokens and redirects may lead to any public https address. A call
+takes at most `SECONDS`, of which at most `QUIET_SECONDS` without data.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _CODES = {
 
 
 class Unreadable(Exception):
-    """An image could not be looked up; `code` is stable, the message is for people and quotes no answer.
+    """An image could not be looked up; `code` is stable, the message is for people and quotes no response.
 
-    `wait_seconds`: how long a registry asks to be left alone, 0 where it does not.
+    `wait_seconds`: the registry's Retry-After value, 0 if absent.
     """
 
     def __init__(self, code: str, message: str, wait_seconds: float = 0.0) -> None:
@@ -43,7 +42,7 @@ class Unreadable(Exception):
 
 
 def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = MAX_DOCUMENT_BYTES) -> Answer:
-    """Fetch one address; redirects are answers like others. Raises: Unreadable."""
+    """Fetch one address; redirects are returned like other responses. Raises: Unreadable."""
     public = msgspec.structs.replace(allowed, hosts=allowed.hosts | {"*"})
     try:
         return outbound.call(url, public, headers=headers, most=most, seconds=SECONDS, quiet_seconds=QUIET_SECONDS)

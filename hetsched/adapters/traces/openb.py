@@ -1,11 +1,11 @@
 """The openb trace (Alibaba GPU sharing, 2023): node and pod lists as CSV.
 
-Rule: a node is `sn` with cpu_milli, memory_mib MiB, no limit of pods, architecture amd64 and `gpu` cards of `model`,
+A node is `sn` with cpu_milli, memory_mib MiB, no limit of pods, architecture amd64 and `gpu` GPUs of `model`, with
 their facts from the accelerator table (G1 to G3 unknown). A pod is `default/<name>`, requests = limits = its columns,
-`num_gpu` cards, `gpu_milli` of each, `gpu_spec` the exact model names; qos, phase and all times are ignored.
-A row with `num_gpu` 0 has no card whatever its `gpu_milli` says. The multigpu lists stop after five columns.
+`num_gpu` GPUs, `gpu_milli` of each, `gpu_spec` the exact model names; qos, phase and all times are ignored.
+A row with `num_gpu` 0 has no GPU whatever its `gpu_milli`. The multigpu lists have only five columns.
 Source: the public contract, "openb rows"; hkust-adsl/kubernetes-scheduler-simulator data/csv.
-Invariants: file order is kept; equal rows share one `Shape`; one wrong row refuses the file.
+Invariants: file order is kept; equal rows share one `Shape`; one invalid row rejects the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = dict[str, str]
 
 
 def looks_like_openb(data: bytes) -> Literal["nodes", "pods"] | None:
-    """Tell by its header line whether a file is one of the trace's lists."""
+    """Return which of the trace's lists a file is, by its header line; None for any other file."""
     header = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip()
     if header.startswith(b"sn,cpu_milli,"):
         return "nodes"
@@ -120,7 +120,7 @@ def _gpu(line: _Line) -> GpuDemand | None:
 
 
 class _Line:
-    """One data row: its cells by column, and where it stands."""
+    """One data row: its cells by column, and its position."""
 
     __slots__ = ("_name", "_number", "row")
 
@@ -143,7 +143,7 @@ class _Line:
 
 
 def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterator[_Line]:
-    """Yield the data rows of a list whose header has at least `columns`; values of `key` are unique names."""
+    """Yield the data rows of a list whose header has at least `columns`; values of `key` must be unique names."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""The published results of the openb study, as they lie beside its lists.
+"""Published results of the openb study, as stored with its lists.
 
-Rule: one row for each trace and policy: `alloc_pct_at_<load>` and `frag_*_at_<load>` in percent of all GPUs, the load
-in percent of the capacity; other columns are ignored, an empty cell is no figure. Policies go by this product's names.
+A file has one row for each trace and policy: `alloc_pct_at_<load>` and `frag_*_at_<load>` in percent of all GPUs, the
+load in percent of the capacity. Other columns and empty cells are ignored. Policies have this product's names.
 Source: `fgd_published_results.csv`, averaged from the expected results of hkust-adsl/kubernetes-scheduler-simulator.
 """
 
@@ -28,7 +28,7 @@ Figures = dict[int, float]
 
 
 def read_published(data: bytes, name: str) -> dict[tuple[str, str], tuple[Figures, Figures]]:
-    """Return, by trace and policy, percent of all GPUs at each load in percent: granted, and fragmented.
+    """Return, by trace and policy, percent of all GPUs at each load in percent: allocated, and fragmented.
 
     Raises: InputError `TraceHeaderInvalid` or `TraceRowInvalid`.
     """

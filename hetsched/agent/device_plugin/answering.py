@@ -1,10 +1,10 @@
-"""What a container is given with its cards: variables, device nodes, mounts, CDI names.
+"""Allocate response of a container with GPUs: environment variables, device nodes, mounts, CDI names.
 
-Rule: NVIDIA's cards by CDI name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD's as
-device nodes. Variables of a pod's own come after ours and may displace them, and every CUDA image asks for all cards in
-one: where that matters CDI is the way, because the kernel then keeps the container from other cards.
-A share is limited where a slicing runtime is installed: memory in MiB by card, cores in percent for all of them, both
-read by HAMi-core in the container.
+NVIDIA GPUs are passed by CDI name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as
+device nodes. A pod's own variables come after ours and may override them, and every CUDA image requests all GPUs in
+one: if that matters, use CDI, because the kernel then isolates the container from other GPUs. A share is limited if a
+slicing runtime is installed: memory in MiB by GPU, cores in percent for all of them, both read by HAMi-core in the
+container.
 Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
@@ -26,16 +26,17 @@ Given = Sequence[tuple[Card, CardGrant]]
 
 
 def answer(given: Given, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
-    """Return what the kubelet is to give a container with these cards."""
+    """Return the kubelet's Allocate response for a container with these GPUs."""
     response = api.ContainerAllocateResponse()
-    # What was given stands with the container, for whoever looks at it in the runtime.
+    # The annotation shows the assigned GPUs in the runtime, for debugging.
     response.annotations[CARDS] = ",".join(f"{card.id}:{share.milli}" for card, share in given)
     if all(card.vendor == "amd" for card, _ in given):
         _nodes(response, ("/dev/kfd", *(f"/dev/dri/renderD{card.minor}" for card, _ in given)))
     elif way == "cdi":
         for card, _ in given:
             response.cdi_devices.add(name=f"nvidia.com/gpu={card.id}")
-        response.envs["NVIDIA_VISIBLE_DEVICES"] = "void"  # else the runtime's own hook would add what an image asks
+        # otherwise the runtime's hook would add the GPUs that an image requests
+        response.envs["NVIDIA_VISIBLE_DEVICES"] = "void"
     elif way == "nodes":
         _nodes(response, (*(f"/dev/nvidia{card.minor}" for card, _ in given), *_NVIDIA_COMMON))
     else:

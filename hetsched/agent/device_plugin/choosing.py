@@ -1,16 +1,18 @@
-"""Which pod the kubelet asks for, and which cards its container gets.
+"""Choose the pod of an Allocate call, and the GPUs of its container.
 
-Problem: the kubelet asks for devices while it admits a pod, and does not say which pod.
-Rule: it admits one pod after the other, and each pod's containers one after the other. So the pod it asks for is one
-that has a verified grant which its containers were not given yet. Of these, in this order,
+The kubelet requests devices while it admits a pod, and does not name the pod. It admits one pod after the other, and
+each pod's containers one after the other. So the pod is one with a verified grant that its containers have not received
+yet. Candidates, in this order:
+
     the pod whose slots the kubelet names again: its init container had them
-    the pod of which some containers have their cards and others do not yet
-    pods whose whole grant is as many cards as are asked for, in the order in which the grants came
+    the pod of which some containers have their GPUs and others do not yet
+    pods whose whole grant has as many GPUs as requested, in the order in which the grants arrived
     pods whose grant is larger, likewise
-Two that cannot be told apart are then granted alike in number; each still gets cards that only one grant names, and
-what came of it is read back by pod, so that the control plane books it and grants accordingly. An entry therefore
-counts for its own pod as long as that pod's grant names its cards, else for the pod whose grant names them by now.
-Invariants: pure; nothing without a grant; no card is given beyond its whole, whatever the grants say.
+
+Two pods that cannot be distinguished have grants of the same number; each still gets GPUs of only one grant, and the
+assignment is read back by pod, so that the control plane records it and adapts the grants. An entry therefore counts
+for its own pod as long as that pod's grant names its GPUs, else for the pod whose grant names them now.
+Invariants: pure; no assignment without a grant; no GPU is assigned beyond its whole, whatever the grants contain.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ WHOLE_MILLI = 1000
 
 
 class PodGrant(msgspec.Struct, frozen=True):
-    """The cards that the control plane granted to one pod of this node."""
+    """GPUs granted to one pod of this node by the control plane."""
 
     uid: str
     cards: tuple[CardGrant, ...]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A pod and its cards for one container, as many as were asked for; `sure`: no other pod could be meant."""
+    """Pod and its GPUs for one container, as many as requested; `sure`: no other pod could be meant."""
 
     uid: str
     cards: tuple[tuple[Card, CardGrant], ...]
@@ -46,11 +48,11 @@ class Chosen(msgspec.Struct, frozen=True):
 def choose(
     slots: Sequence[str], grants: Sequence[PodGrant], entries: Sequence[Entry], cards: Mapping[str, Card]
 ) -> Chosen | None:
-    """Return what the container that asks for these slots gets, None where no grant is left for it."""
+    """Return the GPUs of the container that requests these slots, None if no grant remains for it."""
     by_uid = {grant.uid: grant for grant in grants}
     owners = _owners(grants, entries, cards)
     named = [place for place, entry in enumerate(entries) if not entry.cards.keys().isdisjoint(slots)]
-    # A container that has a slot no more has its card no more either: its pod's init container did, or one of the past.
+    # A reassigned slot ends the earlier assignment of its GPU: that of the pod's init container, or an expired one.
     left = [
         (entry, owner) for place, (entry, owner) in enumerate(zip(entries, owners, strict=True)) if place not in named
     ]
@@ -78,7 +80,7 @@ def choose(
 
 
 def _owners(grants: Sequence[PodGrant], entries: Sequence[Entry], cards: Mapping[str, Card]) -> list[str | None]:
-    """Return for each entry the pod that it counts for, None where no grant names its cards any more."""
+    """Return for each entry the pod that it counts for, None if no grant names its GPUs any more."""
     named = {grant.uid: {card.id for share in grant.cards if (card := card_of(share, cards))} for grant in grants}
     own = [entry.uid if named.get(entry.uid, set()) >= set(entry.cards.values()) else None for entry in entries]
     taken = {uid for uid in own if uid is not None}
@@ -109,7 +111,7 @@ def _take(
     cards: Mapping[str, Card],
     first: Collection[str] = (),
 ) -> tuple[tuple[Card, CardGrant], ...] | None:
-    """Return the next cards of a grant, None where one of them is ill, not there, or another container's."""
+    """Return the next GPUs of a grant, None if one of them is unhealthy, missing, or assigned to another container."""
     found: list[tuple[Card, CardGrant]] = []
     for share in grant.cards:
         card = card_of(share, cards)
@@ -118,12 +120,12 @@ def _take(
         if card is None or not card.healthy or used.get(card.id, 0) + share.milli > WHOLE_MILLI:
             return None
         found.append((card, share))
-    found.sort(key=lambda pair: pair[0].id not in first)  # stable: else the order of the grant
+    found.sort(key=lambda pair: pair[0].id not in first)  # stable: otherwise the order of the grant
     return tuple(found[:count]) if len(found) >= count else None
 
 
 def card_of(share: CardGrant, cards: Mapping[str, Card]) -> Card | None:
-    """Return the card that a share names: by uuid, by index only where the grant has none."""
+    """Return the GPU of a share: by UUID, by index only if the grant has none."""
     if share.uuid:
         return cards.get(share.uuid)
     return next((card for card in cards.values() if card.index == share.index), None)

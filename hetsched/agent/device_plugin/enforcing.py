@@ -1,8 +1,8 @@
-"""The part of the agent that gives out cards: one plugin for each vendor whose cards the machine has.
+"""GPU assignment of the agent: one device plugin for each GPU vendor of the machine.
 
-Rule: the agent takes `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole card of that vendor.
-Cards are looked at again every `LOOK_SECONDS`, so one that falls ill is told to the kubelet. What is reported names the
-cards that containers have, not the slots that the kubelet counts.
+The agent serves `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole GPU of that vendor. GPUs
+are read again every `LOOK_SECONDS`, so that an unhealthy one is reported to the kubelet. Reports name the GPUs of
+containers, not the slots that the kubelet counts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .source import AnsweredGrants
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 LOOK_SECONDS = 30.0
-# Ids of the devices of a resource that containers hold, None where the kubelet does not tell.
+# IDs of the devices of a resource that containers hold, None if the kubelet does not report them.
 Held = Callable[[str], Collection[str] | None]
 
 
 class CardKeeper:
-    """All card plugins of one machine."""
+    """All GPU device plugins of one machine."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CardKeeper:
         return (*found, *records, *self._source.problems)
 
     def step(self) -> None:
-        """Do what is to be done now; to be called every few seconds."""
+        """Run the due work; call it every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
@@ -71,7 +71,7 @@ class CardKeeper:
             serving.tick()
 
     def told(self, report: AgentReport) -> AgentReport:
-        """Return a report with the cards that containers hold in place of the slots that the kubelet counts."""
+        """Return a report with the GPUs of containers in place of the kubelet's slots."""
         if report.kubelet is None:
             return report
         devices = report.kubelet.devices
@@ -87,7 +87,7 @@ class CardKeeper:
     def _look(self) -> None:
         by_vendor = self._read()
         if by_vendor is None:
-            return  # what is not known now is as it was
+            return  # keep the last state while the GPUs cannot be read
         for vendor, resource in RESOURCES.items():
             cards = by_vendor.get(vendor, ())
             if resource not in self._serving and not cards:
@@ -111,7 +111,7 @@ class CardKeeper:
 
 
 class HeldByContainers:
-    """What the kubelet's podresources show."""
+    """Devices of containers according to the kubelet's podresources API."""
 
     def __init__(self, lister: Lister | None = None) -> None:
         self._lister = lister or Lister()
@@ -126,21 +126,21 @@ class HeldByContainers:
 
 
 class Sender(Protocol):
-    """Who exchanges messages with the control plane."""
+    """Sender of messages to the control plane."""
 
     def hear(self, told: Callable[[AgentAnswer], None]) -> None: ...
     def hurry(self) -> None: ...
 
 
 def card_keeper(node: str, sender: Sender, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
-    """Return who gives cards out on this machine, by the grants that the sender hears of. Raises: InputError."""
+    """Return the GPU device plugins of this machine, with the grants that the sender receives. Raises: InputError."""
     source = AnsweredGrants(node, sender.hurry)
     sender.hear(source.hear)
     return CardKeeper(card_settings(environment, state), source)
 
 
 def cards_of_this_machine() -> dict[str, tuple[Card, ...]] | None:
-    """Return the whole cards of this machine by vendor, None where they cannot be read."""
+    """Return the whole GPUs of this machine by vendor, None if they cannot be read."""
     tree = Tree()
     readings = read_cards(tree)
     if readings is None:

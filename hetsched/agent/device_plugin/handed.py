@@ -1,9 +1,9 @@
-"""What was handed out: which cards are behind the slots that containers hold.
+"""Record of device assignments: the GPUs behind the slots that containers hold.
 
-Rule: an entry says which slots a container was asked for, on whose grant, and which cards it was given instead. It
-is written to a file before the kubelet is answered, because after a restart nobody else knows. An entry whose slots no
-container holds is void, `GRACE_SECONDS` after it was made: the kubelet does not show what init containers hold, nor at
-once what it was just given. Where the kubelet cannot be asked, an entry is void when its grant is gone.
+An entry holds the slots requested for a container, the pod of the grant, and the GPUs that were assigned instead. It is
+written to a file before the response to the kubelet, because it cannot be recovered after a restart. An entry whose
+slots no container holds is void `GRACE_SECONDS` after it was made: the kubelet does not show the devices of init
+containers, nor new assignments at once. While the kubelet cannot be read, an entry is void when its grant is deleted.
 Invariant: the file is replaced as a whole or not at all.
 """
 
@@ -18,13 +18,13 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem
 
-GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that what ended early is not in the way
+GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that early exits do not block
 _VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One container's cards, slot -> card, by the grant of pod `uid`, and how much of each; `at` in s since 1970."""
+    """One container's GPUs, slot -> GPU, by the grant of pod `uid`, and the share of each; `at` in s since 1970."""
 
     uid: str
     cards: dict[str, str]
@@ -38,7 +38,7 @@ class _File(msgspec.Struct):
 
 
 class HandedOutCards:
-    """The entries of one resource, kept in a file; `path` None: in memory alone."""
+    """Entries of one resource, stored in a file; `path` None: in memory only."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class HandedOutCards:
         return {slot: entry for entry in self.entries for slot in entry.cards}
 
     def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
-        """Forget void entries: `in_use` are the slots that containers hold, None where that is not known."""
+        """Delete void entries: `in_use` are the slots that containers hold, None if unknown."""
         if in_use is not None:
             fresh = self._clock() - GRACE_SECONDS
             left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]
@@ -60,12 +60,12 @@ class HandedOutCards:
             self._write(left)
 
     def add(self, uid: str, cards: dict[str, str], millis: dict[str, int]) -> None:
-        """Note what is about to be handed out; slots that others had before are theirs no more. Raises: OSError."""
+        """Record an assignment before it is made; its slots are removed from earlier entries. Raises: OSError."""
         left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
         self._write([*left, Entry(uid, cards, millis, self._clock())])
 
     def cards_behind(self, slots: Iterable[str]) -> tuple[str, ...]:
-        """Return the cards that are behind slots; one of which nothing is known stays in doubt."""
+        """Return the GPUs behind slots; an unrecorded slot is returned as `unrecorded:<slot>`."""
         known = self.by_slot()
         return tuple(sorted({known[slot].cards[slot] if slot in known else f"unrecorded:{slot}" for slot in slots}))
 

@@ -1,11 +1,10 @@
-"""The devices that the kubelet counts: slots of cards, not cards.
+"""Devices that the kubelet counts: slots of GPUs, not GPUs.
 
-Problem: the kubelet gives whole devices out and chooses them itself; cards are shared, and chosen elsewhere.
-Rule: every card has as many slots as containers may share it, `UUID::0`, `UUID::1`…; one slot: the card's own uuid. A
-slot says in which zone its card is and whether it is healthy, as the kubelet's own alignment wants to know. Which card
-a container gets is not what its slot says but what its pod was granted; the plugin prefers slots of the granted card,
-so the two differ only where the kubelet insists.
-A card split by MIG is no whole card and has no slot.
+The kubelet assigns whole devices and chooses them itself; GPUs are shared, and chosen by the control plane. Every GPU
+has as many slots as containers may share it, `UUID::0`, `UUID::1`…; with one slot, its ID is the GPU's UUID. A slot has
+the zone and the health of its GPU, for the kubelet's own alignment. A container gets the GPU granted to its pod, not
+the one of its slot; the plugin prefers slots of the granted GPU, so the two differ only if the kubelet insists. A GPU
+partitioned by MIG is no whole GPU and has no slot.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..card_reading import CardReading
 
 
 class Card(msgspec.Struct, frozen=True):
-    """One card that can be given out. `id` is its uuid, else its PCI address; `minor` numbers its device node."""
+    """GPU that can be assigned. `id` is its UUID, else its PCI address; `minor` numbers its device node."""
 
     index: int
     id: str
@@ -30,20 +29,20 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One device of the kubelet's."""
+    """One device of the kubelet."""
 
     id: str
     card: Card
 
 
 def cards_from(readings: Sequence[CardReading], zones: dict[int, int | None], vendor: str) -> tuple[Card, ...]:
-    """Return the whole cards of a vendor among what was read; `zones` are by index."""
+    """Return the whole GPUs of a vendor among the readings; `zones` are by index."""
     found = []
     for reading in readings:
         identity = reading.uuid or reading.pci_address
         if reading.vendor != vendor or reading.mig_devices or identity is None or reading.index is None:
             continue
-        # A card of which no driver tells anything cannot be used by a container either.
+        # A GPU without facts of a driver cannot be used by a container either.
         usable = reading.memory_mib is not None and not reading.troubles
         found.append(
             Card(
@@ -60,5 +59,5 @@ def cards_from(readings: Sequence[CardReading], zones: dict[int, int | None], ve
 
 
 def slots_of(cards: Sequence[Card], count: int) -> tuple[Slot, ...]:
-    """Return the slots of cards, `count` each."""
+    """Return the slots of GPUs, `count` each."""
     return tuple(Slot(card.id if count == 1 else f"{card.id}::{n}", card) for card in cards for n in range(count))

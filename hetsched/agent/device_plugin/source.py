@@ -1,8 +1,8 @@
-"""The grants of this node's pods, as the control plane answers them, and how newer ones are had at once.
+"""Grants of this node's pods from the answers of the control plane, with a request for newer ones.
 
-Problem: a pod can reach its kubelet before the agent next reports, and the kubelet asks for its cards at that moment.
-Rule: every answer names all that is granted on the node; what does not verify under this node's key is no grant. Who
-needs newer ones has a message sent and waits for its answer.
+A pod can reach its kubelet before the agent's next report, and the kubelet requests its GPUs at that moment. Every
+answer names all grants of the node; an allocation that does not verify under this node's key is ignored. A caller that
+needs newer grants has a message sent and waits for its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .choosing import PodGrant
 
 
 class AnsweredGrants:
-    """Verified grants in the order in which they were first answered; `hurry` has a message sent."""
+    """Verified grants in the order of their first answer; `hurry` has a message sent."""
 
     def __init__(self, node: str, hurry: Callable[[], None]) -> None:
         self._grants = Grants(node)

@@ -1,7 +1,7 @@
-"""Lives here: which CPUs every container of the machine is to have, and what keeps it there.
+"""CPU pinning: the target CPUs of every container of the machine, and their enforcement.
 
 May import: the rest of hetsched.agent, hetsched.contracts, the standard library.
-Never: moves a process itself, or believes an allocation that the control plane did not sign.
+Never: moves a process itself, or accepts an allocation that the control plane did not sign.
 """
 
 from .pinner import Pinner

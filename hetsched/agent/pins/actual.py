@@ -1,11 +1,10 @@
-"""Which CPUs a container's processes really run on.
+"""Actual CPUs of a container's processes.
 
-Problem: the runtime tells what it was asked last; what the kernel enforces stands in the cgroup, and only that shows
-that somebody else changed it.
-Rule: the cgroup is the one of the container's first process, whose number the runtime tells; it counts only if it bears
-the container's id in its name, so that a number used again leads nowhere. cgroup v1 has `cpuset.cpus` in the hierarchy
-of that controller, v2 `cpuset.cpus.effective` in the only one. Where no file can be read, the runtime's word counts; an
-empty list of its means all CPUs.
+The runtime reports its last request; the kernel enforces the value in the cgroup, and only that shows a change by
+another process. The cgroup is that of the container's first process, whose PID the runtime reports; it is used only if
+its name contains the container's ID, so that a reused PID has no effect. cgroup v1 has `cpuset.cpus` in the hierarchy
+of that controller, v2 `cpuset.cpus.effective` in the only one. If no file can be read, the runtime's value is used; an
+empty list from it means all CPUs.
 Source: Linux Documentation/admin-guide/cgroup-v1/cpusets.rst and cgroup-v2.rst, proc_pid_cgroup(5).
 """
 
@@ -24,7 +23,7 @@ _V1, _V2 = "sys/fs/cgroup/cpuset", "sys/fs/cgroup"
 
 
 class Actual:
-    """Reads the CPUs of containers; where their files are is found once for each."""
+    """Reader of the CPUs of containers; the path of each container's file is looked up once."""
 
     def __init__(self, tree: Tree, runtime: Runtime) -> None:
         self._tree = tree
@@ -35,7 +34,7 @@ class Actual:
         self._files = {one: file for one, file in self._files.items() if one in present}
 
     def cpus(self, container_id: str) -> frozenset[int] | None:
-        """Return the CPUs, empty for all of them, None where nobody tells. Raises: RuntimeFailure."""
+        """Return the CPUs, empty for all of them, None if unknown. Raises: RuntimeFailure."""
         if (found := self._read(container_id)) is not None:
             return found
         told = self._runtime.told(container_id)
@@ -54,7 +53,7 @@ class Actual:
         return _parsed(text)
 
     def _file(self, container_id: str, pid: int) -> str | None:
-        """Return where the CPUs of a container stand, as its process `pid` says."""
+        """Return the cpuset file of a container, found through its process `pid`."""
         if not _CONTAINER_ID.fullmatch(container_id):
             return None
         for line in (self._tree.text(f"proc/{pid}/cgroup") or "").splitlines():

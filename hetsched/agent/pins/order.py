@@ -1,18 +1,20 @@
-"""In which order containers are given their CPUs.
+"""Order of the CPU changes of containers.
 
-Problem: between two writes the old and the new sets stand beside each other, and a crash may make that last.
-Rule: the next write is the first that there is of
-    1. a container that shares its CPUs leaves those that it may not have any more;
-    2. a container with CPUs of its own gets them, if they are within what it has or no other pod is on them;
-    3. nobody can be given its own, because they stand on one another's: one of them steps into what it may keep, or
-       aside into the shared CPUs;
-    4. a container that shares has nowhere to go but to CPUs that another still has to leave;
-    5. a container that shares gets more, if they are nobody's own.
-So what becomes exclusive is left by all others before, and taken by others only after its holder left. A container that
-cannot be changed is left out: nobody waits for it, unless it holds CPUs of its own.
-Sets of CPUs are bit masks here.
-Invariant: no write but the fourth puts a pod on CPUs that are another's own, or that it holds still; it is needed only
-where every CPU is somebody's.
+Between two writes old and new sets exist together, and a crash may make that last. The next write is the first
+applicable one of
+
+    1. a container with shared CPUs leaves those that it may not have any more;
+    2. a container with exclusive CPUs gets them, if they are within its present set or free of other pods;
+    3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the part that
+       it may keep, or moves aside to the shared CPUs;
+    4. a container with shared CPUs can only move to CPUs that another container still has to leave;
+    5. a container with shared CPUs gets more, if they are exclusive to no pod.
+
+So other containers leave CPUs before these become exclusive, and take CPUs only after the exclusive holder left. A
+container that cannot be changed is skipped: others do not wait for it, unless it holds exclusive CPUs. Sets of CPUs are
+bit masks here.
+Invariant: only the fourth write puts a pod on CPUs that are another pod's own, or still held by it; it is needed only
+if every CPU is exclusive.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Which CPUs a container is to have; `own`: those of its pod alone. `pod` tells whom it may overlap."""
+    """Target CPUs of a container; `own`: exclusive to its pod. `pod` is the pod it may overlap with."""
 
     cpus: int
     pod: str
@@ -37,10 +39,10 @@ def next_write(
     stuck: Collection[str] = (),
     aside: Collection[str] = (),
 ) -> tuple[str, int] | None:
-    """Return the container to write next and its CPUs, None where everything is in place or cannot be.
+    """Return the container to write next and its CPUs, None if no write is necessary or possible.
 
-    `shared` are the CPUs that are nobody's own; `stuck` containers could not be changed, those in `aside` stepped aside
-    already.
+    `shared` are the CPUs exclusive to no pod; `stuck` containers could not be changed, those in `aside` have moved
+    aside already.
     """
     off = [one for one, target in targets.items() if current[one] != target.cpus and one not in stuck]
     sharing = [one for one in off if not targets[one].own]
@@ -70,7 +72,7 @@ def next_write(
 
 
 def _taken(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
-    """Return the CPUs that are another pod's own, or held by one that is to have CPUs of its own."""
+    """Return the CPUs that are exclusive to other pods, or present CPUs of their exclusive containers."""
     taken = 0
     for other, target in targets.items():
         if target.own and target.pod != targets[one].pod:
@@ -79,7 +81,7 @@ def _taken(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) 
 
 
 def _in_the_way(one: str, current: Mapping[str, int], targets: Mapping[str, Target], stuck: Collection[str]) -> bool:
-    """Tell whether another pod is on what is to be one's own."""
+    """Return whether another pod is on the target CPUs of a container."""
     return any(
         current[other] & targets[one].cpus and target.pod != targets[one].pod and (target.own or other not in stuck)
         for other, target in targets.items()

@@ -1,4 +1,4 @@
-"""Lives here: the messages of the sockets that the agent speaks gRPC on, as .proto files and as protoc makes them.
+"""Messages of the gRPC sockets that the agent uses, as .proto files and as protoc's output.
 
 May import: protobuf. After a change: `python -m grpc_tools.protoc -I . --python_out=. hetsched/agent/rpc/*.proto`.
 Never: more of a foreign interface than the agent uses.

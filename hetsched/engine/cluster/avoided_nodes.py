@@ -1,23 +1,23 @@
-"""Nodes that pods of one owner keep off for a while, because their kubelets refused pods of that owner.
+"""Nodes that pods of one owner avoid for a while because their kubelets rejected pods of that owner.
 
-Problem: a controller replaces a refused pod at once; placed by the same facts it goes to the same node.
-Rule: whoever drives the engine says, per owner, what became of its pods where: the engine has no clock. A node that
-`rests` takes no pod of the owner. One that rests no more takes a single pod, and the next one only after that ran
-(`proven`). An owner that is refused all over the fleet may rest altogether.
-Invariant: what is not said here changes nothing; capacity is never touched.
+A controller replaces a rejected pod at once; decided on the same facts it would go to the same node. The driver of the
+engine reports the results per owner and node, because the engine has no clock. A node in back-off (`rests`) accepts no
+pod of the owner. After the back-off it accepts a single pod, and the next one only after that pod ran (`proven`). An
+owner that is rejected on many nodes may be put into back-off on all nodes.
+Invariant: without an entry nothing changes; capacity is never affected.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-MOVED_AWAY = "MovedAway"  # the reason of a node that an operator had a pod of the owner moved away from
+MOVED_AWAY = "MovedAway"  # reason of a node from which an operator had a pod of the owner moved away
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What one node's kubelet made of an owner's pods: how many it refused, why at last, and until when it rests.
+    """A node's rejections of an owner's pods: their number, the last reason, and the end of the back-off.
 
-    `proven` are pods (keys) that run on the node; another one of the owner there is being tried.
+    `proven` are pods (keys) that run on the node; another pod of the owner there is on trial.
     """
 
     pods: int
@@ -28,7 +28,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Avoided(msgspec.Struct, frozen=True):
-    """The nodes that refused pods of one owner; `rest` is why and until when no node is tried at all."""
+    """The nodes that rejected pods of one owner.
+
+    `rest` holds the reason and the end of a back-off on all nodes.
+    """
 
     nodes: dict[str, Refused]
     rest: Refused | None = None

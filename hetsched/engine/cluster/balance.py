@@ -1,15 +1,15 @@
-"""How evenly a cluster is used, how full it is, and how much GPU is out of reach.
+"""Cluster metrics: balance, utilisation and GPU fragmentation.
 
 Formulas:
     balance of a node     1 - population variance of its utilisations over CPU, memory, network and disk; resources it
                           does not have are left out, fewer than two left -> 1;  utilisation = used / allocatable,
-                          clamped to 0-1, `used` measured where a fresh sample exists, else requested
+                          clamped to 0-1, `used` measured if a fresh sample exists, else requested
     cluster balance       mean over Ready nodes (1 without any)
     utilisation           requested / allocatable over all nodes;  null without capacity
-    GPU allocation        granted milli / milli of healthy cards;  unallocated GPUs = cards - granted milli / 1000
+    GPU allocation        allocated milli / milli of healthy GPUs;  unallocated = GPUs - allocated milli / 1000
     GPU fragmentation     F / total GPU milli,  F = sum over nodes and shapes of popularity * milli a shape cannot use:
-                          all free milli of a node that cannot take the shape (or when the shape asks for no GPU), else
-                          the milli on cards with less free than the shape asks of one card
+                          all free milli of a node that does not fit the shape (or if the shape requests no GPU), else
+                          the milli on GPUs with less free than the shape requests of one GPU
 Source: MBCGT (Li et al. 2021) for the balance degree; FGD (Weng et al., USENIX ATC 2023) for F.
 """
 
@@ -30,7 +30,7 @@ from .state import ClusterState
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True, rename="camel"):
-    """Figures over a whole cluster; ratios are 0-1, null where there is no capacity."""
+    """Metrics of a whole cluster; ratios are 0-1, null without capacity."""
 
     cpu_utilization: float | None
     memory_utilization: float | None
@@ -55,7 +55,7 @@ def cluster_balance(state: ClusterState) -> float:
 
 
 def cluster_metrics(state: ClusterState, workload: Sequence[PodSpec] = ()) -> ClusterMetrics:
-    """Return all figures; `workload` is the mix that fragmentation is measured against."""
+    """Return all metrics; `workload` is the mix that fragmentation is measured against."""
     nodes = state.all_rows
     cards = int(nodes.static("card_milli").sum())
     free = int(_free_milli(nodes).sum())
@@ -77,7 +77,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _free_milli(nodes: Window) -> Ints:
-    """Return (G, N) free milli of the cards, never negative."""
+    """Return (G, N) the free milli of the GPUs, never negative."""
     free: Ints = np.maximum(nodes.load("card_milli_free"), 0)
     return free
 

@@ -1,16 +1,16 @@
-"""Which devices claims of pods have or may get.
+"""Device allocation for the ResourceClaims of pods (DRA).
 
-Problem: two pods decided one after the other must not both count on one device, before anybody has written it.
-Rule: a device is taken when a claim has it, by whomever, or a booked pod was promised it. A claim is
-    allocated   its pod goes where its devices are;
-    promised    another booked pod was given devices for it, and the cluster does not know yet: others wait;
-    open        on each node, devices are looked for, request by request, in the order of names, the first alternative
-                that leads to an end; what a constraint says must hold of all its devices together;
-    refused     anything else: `settle` says why.
-A selector that cannot be told of a device that the ones before it let through refuses the claim: nobody guesses. The
-search gives up after `MOST_STEPS` on a node, and says so.
+Two pods decided one after the other must not both count on one device before the cluster records it. A device is taken
+if a claim has it, by any scheduler, or if it is promised to a booked pod. A claim is
+    allocated   its pod goes to a node that reaches its devices;
+    promised    devices are assigned through another booked pod and the cluster does not know yet: others wait;
+    open        on each node, devices are searched, request by request, in the order of names, with the first
+                alternative that leads to a solution; a constraint must hold for all its devices together;
+    refused     anything else: `settle` returns the reason.
+A selector that cannot be evaluated for a device that passed the selectors before it refuses the claim; there is no
+guess. The search on a node stops after `MOST_STEPS` and reports it.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
-Invariants: what is promised follows from the bookings alone; a cluster without claims pays nothing.
+Invariants: promises follow from the bookings alone; a cluster without claims has no overhead.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from .booking import Booking
 
 MOST_STEPS = 20_000
-MOST_USERS = 256  # pods that one claim may be reserved for, by the API
+MOST_USERS = 256  # pods that one claim may be reserved for, limit of the API
 
 
 class Devices:
-    """The ledger's devices: what there is, and what booked pods were promised."""
+    """The state's devices: inventory and promises to booked pods."""
 
     __slots__ = ("_at", "_everywhere", "_found", "digest", "given", "known", "promised")
 
@@ -63,7 +63,7 @@ class Devices:
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
 
     def add(self, more: Known) -> None:
-        """Take in claims and classes that come with pods; what is known stays as it is."""
+        """Add claims and classes that come with pods; known ones stay unchanged."""
         known = self.known
         devices = known.devices or more.devices
         same = devices == more.devices
@@ -86,7 +86,7 @@ class Devices:
     # -- bookings --------------------------------------------------------------------------------------------------
 
     def charge(self, booking: Booking, sign: int) -> None:
-        """Count the devices of a pod that is booked (`sign` 1) or goes (-1)."""
+        """Count the devices of a pod that is booked (`sign` 1) or removed (-1)."""
         for grant in booking.allocation.devices:
             key = f"{booking.pod.namespace}/{grant.claim}"
             pods = self.promised.setdefault(key, {})
@@ -99,10 +99,10 @@ class Devices:
             if not pods:
                 self.promised.pop(key)
 
-    # -- what pods ask for -----------------------------------------------------------------------------------------
+    # -- claims of pods --------------------------------------------------------------------------------------------
 
     def settle(self, pod: PodSpec, use: DeviceUse) -> ResourceClaim | Refusal:
-        """Return a claim that may be used, allocated or open, or why it cannot be."""
+        """Return a usable claim, allocated or open, or the reason why it cannot be used."""
         claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
         if claim is None:
             named = f"claim {use.claim}" if use.claim else f"the claim for {use.name}"
@@ -122,7 +122,7 @@ class Devices:
         return self._told(claim) or claim
 
     def _told(self, claim: ResourceClaim) -> Refusal | None:
-        """Return what cannot be told of an open claim: a class that is not there, a selector without an answer."""
+        """Return what prevents evaluating an open claim: a missing class or a selector without a result."""
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
@@ -136,7 +136,7 @@ class Devices:
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
-        """Return the places of devices that a wish means, and those of which it cannot be told, and why."""
+        """Return the indexes of devices that match a wish, those that cannot be evaluated, and the reason."""
         found = self._found.get(wish)
         if found is None:
             left, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
@@ -157,7 +157,7 @@ class Devices:
 
     @property
     def has_reachable(self) -> bool:
-        """Tell whether some device can be reached from every node."""
+        """Return whether some device is reachable from every node."""
         return bool(self._everywhere)
 
     def taken(self) -> set[DeviceId]:
@@ -166,12 +166,12 @@ class Devices:
         return held | self.given.keys()
 
     def allocate(self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId]) -> list[DeviceGrant] | str:
-        """Return devices for all open claims of a pod on a node, or in a word why there are none."""
+        """Return devices for all open claims of a pod on a node, or the reason why there are none."""
         return _Search(self, [*self._at.get(node, ()), *self._everywhere], taken).run(claims)
 
 
 class _Search:
-    """The search for one pod on one node: depth first, over the requests of all its claims."""
+    """Depth-first search for one pod on one node, over the requests of all its claims."""
 
     def __init__(self, ledger: Devices, places: Sequence[int], taken: set[DeviceId]) -> None:
         self._ledger = ledger
@@ -202,7 +202,7 @@ class _Search:
         return False
 
     def _candidates(self, wish: DeviceWish) -> list[Device] | None:
-        """Return the free devices that a wish means; None where they cannot be enough."""
+        """Return the free devices that match a wish; None if there cannot be enough."""
         means, devices = self._ledger.matching(wish)[0], self._ledger.known.devices
         there = [devices[place] for place in self._places if place in means]
         free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
@@ -220,7 +220,7 @@ class _Search:
         requests: list[tuple[ResourceClaim, DeviceRequest]],
         at: int,
     ) -> bool:
-        """Choose `left` more devices from a place on, then go on with the next request."""
+        """Choose `left` more devices from index `since` on, then continue with the next request."""
         if left == 0:
             return self._request(requests, at + 1)
         claim, request, name = where
@@ -240,7 +240,7 @@ class _Search:
         return False
 
     def _suits(self, claim: ResourceClaim, request: str, device: Device) -> bool:
-        """Tell whether a device goes together with those chosen for the same claim."""
+        """Return whether a device satisfies the constraints with those chosen for the same claim."""
         return all(self._same(rule, claim, request, device) for rule in claim.constraints)
 
     def _same(self, rule: SameAttribute, claim: ResourceClaim, request: str, device: Device) -> bool:

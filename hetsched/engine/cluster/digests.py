@@ -1,12 +1,11 @@
-"""A short name for the whole content of a state.
+"""Digest of the whole content of a state.
 
-Problem: a decision is worked out again on the state that it was made on; whether a state is that one has to be told
-without keeping it.
-Rule: a digest of the rows' digests, in row order, and of what is kept beside the rows: namespaces, quotas, disruption
-budgets, volumes, what was learnt of measured use. A row's digest is that of its report, of what every pod on it holds
-and of all that another decision may ask about that pod, and of its use since a sample that counts.
-Invariant: equal nodes and bookings give equal digests anywhere, whatever the history; only rows that changed since the
-last call are read again.
+A decision is recomputed on the state on which it was made; the digest identifies that state without storing it. It
+covers the rows' digests, in row order, and the content outside the rows: namespaces, quotas, disruption budgets,
+volumes, learnt usage. A row's digest covers its report, the allocation of every pod on it, all pod fields that another
+decision may read, and its use since a fresh sample.
+Invariant: equal nodes and bookings give equal digests in any process, independent of the history; only rows that
+changed since the last call are read again.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _BYTES = 12
 
 
 class Digests:
-    """The digests of the rows as they were at the last call."""
+    """The digests of the rows at the last call."""
 
     def __init__(self) -> None:
         self._rows: list[bytes] = []
-        self._seen = (-1, 0)  # the epoch and the length of the log they are of
+        self._seen = (-1, 0)  # the epoch and the length of the log that they belong to
 
     def of(self, state: ClusterState) -> str:
-        """Return the digest of the state as it is now."""
+        """Return the digest of the current state."""
         epoch, seen = self._seen
         rows: Iterable[int] = range(len(state.reports))
         digests = [b""] * len(state.reports)

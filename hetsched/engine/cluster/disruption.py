@@ -1,7 +1,7 @@
-"""Disruption budgets: how many more of the pods that a budget means may leave.
+"""Disruption budgets: how many more of the selected pods may be evicted.
 
-Rule: head-room = booked pods that it means - the pods that should keep running. A pod that moves is back once it runs
-again elsewhere, so of several moves one after the other each needs the head-room of its own pods alone.
+Head-room = booked pods that the budget selects - the pods that should keep running. A moved pod counts again once it
+runs on its new node, so of several moves one after the other each needs only the head-room of its own pods.
 Source: Kubernetes policy/v1 PodDisruptionBudget.
 """
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def matcher(budget: DisruptionBudget) -> Matcher:
-    """Return the pods that a budget means."""
+    """Return the selector of a budget."""
     return Matcher(budget.selector, (budget.namespace,))
 
 
 def left_over(budget: DisruptionBudget, state: ClusterState) -> int:
-    """Return how many more pods may leave before the budget is broken."""
+    """Return how many more pods may be evicted before the budget is violated."""
     return int(state.neighbours.matching(state, (matcher(budget),)).sum()) - budget.desired_healthy
 
 
 def head_room(pods: Sequence[PodSpec], state: ClusterState) -> dict[str, int]:
-    """Return, by `namespace/name`, what these pods leave of the budgets that mean them; below 0 it is broken."""
+    """Return, by `namespace/name`, the head-room of budgets after evicting these pods; below 0 it is violated."""
     left: dict[str, int] = {}
     for budget in state.budgets:
         meant = sum(matcher(budget).matches(pod, state.namespaces) for pod in pods)

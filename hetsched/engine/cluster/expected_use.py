@@ -1,20 +1,19 @@
-"""What a pod will really use: what it declares, else what earlier pods of its controller used, else what it requests.
+"""Expected use of a pod: declared, else learnt from earlier pods of its controller, else requested.
 
-Problem: between two samples of a node's load many pods are placed; until the next sample shows them, something has to
-stand for what they use, and requests are often far from it.
-Rule, the first that is known:
-    declared    the annotation `hetsched.io/expected-usage`; what it leaves out counts as requested
+Between two samples of a node's load many pods are placed; until the next sample shows them, their use has to be
+estimated, and requests are often far from it. The first known value is used:
+    declared    the annotation `hetsched.io/expected-usage`; resources that it leaves out count as requested
     learnt      per resource, the 95th percentile of the measured use of pods of the same namespace and controller, by
                 nearest rank: of n values in rising order the one at position ceil(0.95 n). At least LEAST_PODS pods
                 must have been measured; below 20 pods this is the greatest value
     requested
-The load profile, where a pod states none, is learnt alike: `busy` where such pods use half of the requested CPU or more
-on average, `idle` where the 95th percentile is a tenth of it or less, else unknown.
-A bare pod has no controller, so nothing is learnt for it. A node's measured use between samples is the sample, plus the
-expected use of what was placed since, minus that of what went since (`state.ClusterState`).
+The load profile, if a pod states none, is learnt in the same way: `busy` if such pods use half of the requested CPU or
+more on average, `idle` if the 95th percentile is a tenth of it or less, else unknown. A bare pod has no controller, so
+nothing is learnt for it. A node's measured use between samples is the sample, plus the expected use of the pods placed
+since, minus that of the pods removed since (`state.ClusterState`).
 Source: our own; nearest rank as in NIST/SEMATECH e-Handbook, 7.2.6.2.
 Worked: 12 pods that used 1..12 -> position ceil(11.4) = 12 -> 12;  40 pods that used 1..40 -> position 38 -> 38.
-Invariants: the same pod is expected to use the same, whoever asks; applying twice changes nothing more.
+Invariants: the same pod has the same expected use for every caller; applying it is idempotent.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _MOST_KEPT = 20_000
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """What pods of one controller use, by resource in base units, and how many were measured."""
+    """Use of the pods of one controller, by resource in base units, and how many were measured."""
 
     amounts: tuple[tuple[str, int], ...]
     pods: int
     mean_cpu_millis: float | None = None
 
     def load_profile(self, shape: Shape) -> str:
-        """Return the profile of pods of a shape, empty where it is unknown."""
+        """Return the load profile of pods of a shape, empty if unknown."""
         asked, most = shape.request(CPU), dict(self.amounts).get(CPU)
         if not asked or most is None or self.mean_cpu_millis is None:
             return ""
@@ -52,7 +51,7 @@ class Learnt(msgspec.Struct, frozen=True):
 
 
 class Experience:
-    """What was learnt, by `namespace/Kind/name` of the controller."""
+    """Learnt usage by `namespace/Kind/name` of the controller."""
 
     def __init__(self, learnt: dict[str, Learnt] | None = None) -> None:
         self.learnt = learnt or {}
@@ -62,9 +61,9 @@ class Experience:
         return bool(self.learnt)
 
     def applied(self, pod: PodSpec) -> PodSpec:
-        """Return the pod as it is expected to be: with the learnt use and load profile where it states none.
+        """Return the pod with the learnt use and load profile filled in where it states none.
 
-        Pods of one shape and one controller go on sharing one shape.
+        Pods of one shape and one controller keep sharing one shape.
         """
         shape = pod.shape
         if not pod.controller or (shape.expected_usage and shape.load_profile):
@@ -96,12 +95,12 @@ def _with(learnt: Learnt, shape: Shape) -> Shape:
 
 
 def basis_of(pod: PodSpec) -> str:
-    """Say what the expected use of a pod rests on, once what was learnt has been applied to it."""
+    """Return the source of a pod's expected use, after the learnt usage was applied to it."""
     return pod.expected_basis or (DECLARED if pod.shape.expected_usage else REQUESTED)
 
 
 def learn(samples: Iterable[PodUsage]) -> Experience:
-    """Learn from the measured use of pods, one sample a pod."""
+    """Learn from the measured use of pods, one sample per pod."""
     by_controller: dict[str, list[PodUsage]] = defaultdict(list)
     for sample in samples:
         if sample.controller:

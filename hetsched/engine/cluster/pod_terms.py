@@ -1,10 +1,9 @@
-"""What booked pods demand of their neighbours.
+"""Inter-pod terms of booked pods: affinity, anti-affinity and host ports.
 
-Problem: a rule between pods concerns every pod of the cluster; asking each of them again for every decision would cost
-more than all the rest.
-Rule: rules that booked pods state are counted per distinct rule and row as pods come and go, so a cluster without such
-rules pays nothing for them. Pods are neighbours when their nodes have the same value of a topology label.
-Invariants: every count equals a fresh scan of the bookings; the namespaces of a state never change.
+A rule between pods concerns every pod of the cluster; evaluating each of them again for every decision would cost more
+than all the rest. Rules of booked pods are counted per distinct rule and row as pods are added and removed, so a
+cluster without such rules has no overhead. Pods are neighbours if their nodes have the same value of a topology label.
+Invariants: every count equals a full scan of the bookings; the namespaces of a state never change.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class Rule(NamedTuple):
 
 
 class Neighbours:
-    """The rules between pods that booked pods state.
+    """The inter-pod rules of booked pods.
 
     `repelling` are required anti-affinity terms, `attracting` required affinity, `preferring` the preferred terms of
-    either kind (weight below 0: rather not), `ports` the host ports in use, by (protocol, port) and address.
+    either kind (negative weight: anti-affinity), `ports` the host ports in use, by (protocol, port) and address.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class Neighbours:
         self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[Rule]] = {}
 
     def charge(self, booking: Booking, sign: int) -> None:
-        """Count the rules of a pod that comes (`sign` 1) or goes (-1)."""
+        """Count the rules of a pod that is added (`sign` 1) or removed (-1)."""
         shape, namespace, row = booking.pod.shape, booking.pod.namespace, booking.row
         for terms, held in (
             (shape.anti_affinity, self.repelling),
@@ -69,7 +68,7 @@ class Neighbours:
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
     def meaning(self, rules: dict[Rule, Holders], pod: PodSpec, state: ClusterState) -> list[Rule]:
-        """Return which of `rules`, one of this object's own, mean `pod`."""
+        """Return which of `rules`, a mapping of this object, select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
         found = self._meaning.get(key)
         if found is None:
@@ -80,13 +79,13 @@ class Neighbours:
         return found
 
     def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) how many pods booked on each node every one of `matchers` means; not to be written to."""
+        """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
         if self._tallies.overgrown:
             self._tallies = Tallies()
         return self._tallies.matching(state, matchers)
 
     def log_restarted(self) -> None:
-        """Drop the counts that the ledger's log can no longer bring up to date."""
+        """Drop the counts that the state's change log can no longer update."""
         self._tallies = Tallies()
 
     def copy(self, state: ClusterState) -> Neighbours:
@@ -105,7 +104,7 @@ class Neighbours:
 
 
 def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
-    """Add to one count; tell whether `key` came or went."""
+    """Add to one count; return whether `key` was added or removed."""
     rows = held.setdefault(key, {})
     came = not rows
     rows[row] = rows.get(row, 0) + sign
@@ -122,7 +121,7 @@ def beside(state: ClusterState, topology_key: str, rows: Rows) -> Bools:
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)
     domains[ids[rows]] = True
-    domains[-1] = False  # id -1: nodes without the label are in no domain, not in one with each other
+    domains[-1] = False  # id -1: nodes without the label are in no domain, rather than in one together
     inside: Bools = domains[ids]
     return inside
 

@@ -1,13 +1,13 @@
-"""Elastic quotas: what namespaces are guaranteed, may use at most, and use now.
+"""Elastic quotas: guaranteed, maximum and current use of namespaces.
 
-Rule, per resource, with `used` summed over the booked pods of a namespace and a request on its way in:
+Per resource, with `used` summed over the booked pods of a namespace and one new request:
     own maximum   used + request <= max;               a resource that `max` leaves out has no limit
     borrowing     sum of used + request <= sum of min  over all namespaces with a quota
-A namespace may so use more than its own min as long as others leave theirs unused. A resource that no quota
-guarantees to anybody is not shared out, and only maxima limit it. Pods of namespaces without a quota are not counted.
+A namespace may thus use more than its own min while others leave theirs unused. A resource that no quota guarantees is
+not shared, and only maxima limit it. Pods of namespaces without a quota are not counted.
 Source: scheduler-plugins, KEP-9 "Capacity scheduling" and `pkg/capacityscheduling`; there a resource that no `min`
-names could never be borrowed, so a quota in CPUs would refuse every pod that also asks for memory.
-Invariants: `used` is the sum over the bookings; a cluster without quotas pays nothing.
+names could never be borrowed, so a quota in CPUs would refuse every pod that also requests memory.
+Invariants: `used` is the sum over the bookings; a cluster without quotas has no overhead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Amounts = Sequence[tuple[str, int]]
 
 
 class Quotas:
-    """The ledger's quotas by namespace, and what each of these namespaces uses."""
+    """The state's quotas by namespace, and the current use of each of these namespaces."""
 
     __slots__ = ("limits", "shared", "used")
 
@@ -34,25 +34,25 @@ class Quotas:
                 self.shared[name] = self.shared.get(name, 0) + amount
 
     def governs(self, pod: PodSpec) -> bool:
-        """Tell whether the pod's namespace has a quota."""
+        """Return whether the pod's namespace has a quota."""
         return pod.namespace in self.limits
 
     def charge(self, pod: PodSpec, sign: int) -> None:
-        """Count a pod that is booked (`sign` 1) or goes (-1)."""
+        """Count a pod that is booked (`sign` 1) or removed (-1)."""
         used = self.used.get(pod.namespace)
         if used is not None:
             for name, amount in pod.shape.requests:
                 used[name] = used.get(name, 0) + sign * amount
 
     def over_max(self, namespace: str, requests: Amounts, *, empty: bool = False) -> tuple[str, ...]:
-        """Return the resources of which the namespace would hold more than its max; `empty`: were it alone."""
+        """Return the resources in which the namespace would exceed its max; `empty`: without other use."""
         limits, used = dict(self.limits[namespace].max), {} if empty else self.used[namespace]
         return tuple(
             name for name, amount in requests if amount and used.get(name, 0) + amount > limits.get(name, 1e30)
         )
 
     def over_min(self, namespace: str, requests: Amounts = ()) -> tuple[str, ...]:
-        """Return the resources of which the namespace would hold more than it is guaranteed, and so borrow."""
+        """Return the resources in which the namespace would exceed its min, and so borrow."""
         least, asked = dict(self.limits[namespace].min), dict(requests)
         names = asked.keys() if requests else self.used[namespace].keys()
         used = self.used[namespace]

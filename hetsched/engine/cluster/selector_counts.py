@@ -1,10 +1,10 @@
-"""How many booked pods a selector matches on each node.
+"""Number of booked pods per node that a selector matches.
 
-Problem: tens of thousands of pods run, hundreds of selectors ask about them, and each decision changes one pod.
-Rule: pods with equal namespace and labels are of one kind, and a selector is asked once per kind. What came or went on
-the rows of the ledger's log is noted once, in a journal; every count reads on in it from where it stopped. Nothing is
-noted before the first selector asks.
-Invariants: every count equals a fresh scan of the bookings; the namespaces of a state never change.
+Tens of thousands of pods run, hundreds of selectors query them, and each decision changes one pod. Pods with equal
+namespace and labels are of one kind, and a selector is evaluated once per kind. Additions and removals on the rows of
+the state's change log are recorded once, in a journal; every count continues from its position in the journal.
+Recording starts with the first selector.
+Invariants: every count equals a full scan of the bookings; the namespaces of a state never change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_ENTRIES = 200_000
 
 
 class Matcher(NamedTuple):
-    """The pods that a term means, wherever they run."""
+    """Selector and namespaces of a term."""
 
     selector: LabelSelector | None
     namespaces: tuple[str, ...]
@@ -37,12 +37,12 @@ class Matcher(NamedTuple):
 
     @staticmethod
     def of(term: PodTerm, namespace: str) -> Matcher:
-        """Read a term that a pod of `namespace` states."""
+        """Convert a term that a pod of `namespace` states."""
         own = not term.namespaces and term.namespace_selector is None
         return Matcher(term.selector, (namespace,) if own else term.namespaces, term.namespace_selector)
 
     def matches(self, pod: PodSpec, namespaces: dict[str, dict[str, str]]) -> bool:
-        """Tell whether the term means `pod`; `namespaces` maps a namespace to its labels."""
+        """Return whether the term selects `pod`; `namespaces` maps a namespace to its labels."""
         if pod.namespace not in self.namespaces:
             if self.namespace_selector is None:
                 return False
@@ -53,7 +53,7 @@ class Matcher(NamedTuple):
 
 
 class _Tally:
-    """Matching pods per row, which kinds match, and how much of the journal is counted."""
+    """Matching pods per row, the matching kinds, and the position in the journal."""
 
     __slots__ = ("counts", "hits", "read")
 
@@ -64,7 +64,7 @@ class _Tally:
 
 
 class Tallies:
-    """Counts of matching pods per row, for every selector that was asked about."""
+    """Counts of matching pods per row, for every selector that was queried."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
@@ -75,7 +75,7 @@ class Tallies:
         self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
 
     def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) how many pods booked on each node every one of `matchers` means; not to be written to."""
+        """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
         self._follow(state)
         tally = self._tallies.get(matchers)
         fresh = tally is None
@@ -99,11 +99,11 @@ class Tallies:
 
     @property
     def overgrown(self) -> bool:
-        """Tell whether starting anew costs less than carrying on."""
+        """Return whether starting again costs less than continuing."""
         return len(self._journal) > _MOST_ENTRIES or len(self._faces) > _MOST_KINDS
 
     def _follow(self, state: ClusterState) -> None:
-        """Note what came and went since the last time."""
+        """Record additions and removals since the last call."""
         if not self._on_row:
             self._on_row = [{} for _ in state.on_row]
             changed = set(range(len(state.on_row)))

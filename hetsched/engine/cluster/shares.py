@@ -1,15 +1,15 @@
-"""Dominant shares: what a team or namespace uses, as the largest of its shares of the cluster's resources.
+"""Dominant shares: the use of a team or namespace as the largest of its shares of the cluster's resources.
 
-Rule: share(group) = max over resources of used / capacity, capacity summed over all nodes; GPU cards are one resource,
-counted by the milli of a card. Groups stand in two levels, teams and the namespaces in each, each with its weight.
-Progressive filling: of the pods with the highest priority, the next is the first one of the namespace with the lowest
-share / weight, in the team with the lowest share / weight; equal ones go by who waited first. A gang is one step.
-What was placed counts at once. What was refused does not count, but its group stands aside until another one's pod was
-placed, or all groups stand aside: a flood of pods that fit nowhere takes no more than one turn of each round.
+Share(group) = max over resources of used / capacity, capacity summed over all nodes; GPUs are one resource, counted in
+milli-GPU. Groups form two levels, teams and the namespaces in each, each with a weight. Progressive filling: of the
+pods with the highest priority, the next is the first one of the namespace with the lowest share / weight, in the team
+with the lowest share / weight; ties go to the earliest pod. A gang is one step. A placed pod counts at once. A refused
+pod does not count, but its group is skipped until a pod of another group was placed, or all groups are skipped: a
+flood of pods that fit nowhere gets at most one attempt per round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
-Invariants: every pod is yielded once; inside a namespace of a team the order of submission stands; equal bookings give
-equal shares whatever their history, because amounts are added up as integers.
+Invariants: every pod is yielded once; within a namespace of a team the order of submission is kept; equal bookings
+give equal shares whatever their history, because amounts are added as integers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Team = Callable[[PodSpec], str]
 
 
 class Shares:
-    """What each team, and each namespace of a team, uses of what the nodes have."""
+    """Use of each team, and of each namespace of a team, relative to the nodes' capacity."""
 
     def __init__(self, state: ClusterState, team_of: Team, weights: dict[str, float], teams: dict[str, float]) -> None:
         self._team_of = team_of
@@ -41,7 +41,7 @@ class Shares:
         self._rows = {name: row for name, row in state.resources.index.items() if name not in GPU_RESOURCES}
         capacity = nodes.static("allocatable").astype(np.float64).sum(axis=1)
         capacity = np.append(capacity, float(nodes.static("card_milli").sum()))
-        self._capacity: Floats = np.where(capacity > 0, capacity, np.inf)  # of what nobody has, nobody has a share
+        self._capacity: Floats = np.where(capacity > 0, capacity, np.inf)  # without capacity there is no share
         self._amounts: dict[int, tuple[Shape, Ints]] = {}
         self._used: dict[tuple[str, str], Ints] = {}
         self._team_used: dict[str, Ints] = {}
@@ -84,7 +84,7 @@ class Shares:
 
 
 def filled(pods: Sequence[PodSpec], shares: Shares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
-    """Yield pods by progressive filling; `placed` tells of a pod that was yielded whether it was placed."""
+    """Yield pods by progressive filling; `placed` returns whether a yielded pod was placed."""
     for _, equals in groupby(sorted(pods, key=lambda pod: -pod.priority), key=lambda pod: pod.priority):
         yield from _filled(list(equals), shares, placed)
 
@@ -109,10 +109,10 @@ Group = tuple[str, str]  # team, namespace
 
 
 class _Line:
-    """Pods of one priority by team and namespace; the one with the lowest share is drawn next.
+    """Pods of one priority by team and namespace; the group with the lowest share is drawn next.
 
-    Only the group that was drawn changes its shares, so two levels of heaps keep all others in order. A group whose
-    pods were refused stands aside until another one's were placed, or all stand aside.
+    Only the drawn group changes its shares, so two levels of heaps keep all others in order. A group whose pods were
+    refused is skipped until a pod of another group was placed, or all groups are skipped.
     """
 
     def __init__(self, pods: list[PodSpec], shares: Shares) -> None:
@@ -124,7 +124,7 @@ class _Line:
         for position, (_, step) in enumerate(groupby(together(pods), key=_step)):
             members = list(step)
             self._steps.setdefault(shares.groups(members[0]), deque()).append((position, members))
-        self._listed: set[str] = set()  # teams that stand in `_teams`
+        self._listed: set[str] = set()  # teams that are in `_teams`
         for group in self._steps:
             self._enter(group)
 
@@ -132,7 +132,7 @@ class _Line:
         return bool(self._teams or self._aside)
 
     def _enter(self, group: Group) -> None:
-        """Let a group wait that has steps left and does not wait yet."""
+        """Add a group that has steps left and is not queued yet."""
         team, namespace = group
         entry = (self._shares.of_namespace(team, namespace), self._steps[group][0][0], namespace)
         heapq.heappush(self._namespaces.setdefault(team, []), entry)
@@ -144,7 +144,7 @@ class _Line:
             heapq.heappush(self._teams, (self._shares.of_team(team), self._namespaces[team][0][1], team))
 
     def draw(self) -> tuple[Group, list[PodSpec]]:
-        """Take the next step out of the line, with the group that it is of."""
+        """Remove the next step and return it with its group."""
         if not self._teams:
             self._recall()
         _, _, team = heapq.heappop(self._teams)
@@ -154,7 +154,7 @@ class _Line:
         return (team, namespace), members
 
     def put_back(self, group: Group, *, was_placed: bool) -> None:
-        """Let the group wait on that was drawn last."""
+        """Queue the last drawn group again."""
         if self._steps[group]:
             self._aside.append(group)
         if was_placed:

@@ -1,16 +1,16 @@
-"""Which volumes the claims of pods have or may get, and what is attached where.
+"""Volumes of the claims of pods, and attachments per node.
 
-Problem: two pods decided one after the other must not both count on the same volume, before anybody has written it.
-Rule: a claim is
+Two pods decided one after the other must not both count on the same volume before the cluster records it. A claim is
     bound        it has a volume, or a booked pod chose one for it;
-    waiting      its class waits for a pod's node: a free volume that suits it is chosen, the smallest first, and where
-                 there is none the class makes one, on nodes of its allowed topologies;
-    refused      anything else: `settle` says why.
-A volume suits a claim of its class that asks for no more bytes, for modes that it has, and whose selector means it; one
-that names a claim suits that claim alone. Claims of one pod take volumes in the order of size, as kube-scheduler does.
-What a claim attaches is its volume's driver and handle, or its own name at the driver that will make it.
+    waiting      its class waits for the first consumer: the smallest free volume that suits it is chosen, and if there
+                 is none the class provisions one, on nodes of its allowed topologies;
+    refused      anything else: `settle` returns the reason.
+A volume suits a claim of its class that requests no more bytes, only modes that the volume has, and whose selector
+matches it; a volume that names a claim suits only that claim. Claims of one pod take volumes in the order of size, as
+in kube-scheduler. An attachment is identified by the volume's driver and handle, or the claim's name at the driver
+that will provision it.
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits plugins; component-helpers/storage/volume.
-Invariants: what is chosen and attached follows from the bookings alone; a cluster without claims pays nothing.
+Invariants: choices and attachments follow from the bookings alone; a cluster without claims has no overhead.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ ONE_POD = "ReadWriteOncePod"
 K = TypeVar("K")
 J = TypeVar("J")
 V = TypeVar("V")
-Attachment = tuple[str, str]  # a driver, and what it attaches
+Attachment = tuple[str, str]  # driver and attached volume
 
 
 class Waiting(NamedTuple):
-    """A claim that waits for its pod's node: the volumes it could take, smallest first, and who makes it one."""
+    """A claim that waits for its first consumer: candidate volumes, smallest first, and the provisioning class."""
 
     claim: VolumeClaim
     volumes: tuple[PersistentVolume, ...]
@@ -60,7 +60,7 @@ class Waiting(NamedTuple):
 
 
 class Volumes:
-    """The ledger's storage: what there is, who uses which claim, and what was chosen and is attached."""
+    """The state's storage: inventory, users of each claim, chosen volumes and attachments."""
 
     __slots__ = ("attached", "chosen", "digest", "storage", "taken", "users")
 
@@ -73,7 +73,7 @@ class Volumes:
         self.attached: dict[Attachment, dict[int, int]] = {}  # row -> pods
 
     def add(self, more: Storage) -> None:
-        """Take in storage that comes with pods; what is known, or used by what is booked, stays as it is."""
+        """Add storage that comes with pods; entries that are known or used by booked pods stay unchanged."""
         claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
         self.storage = self.storage.beside(Storage(more.volumes, claims, more.classes))
         self.digest = _digest(self.storage)
@@ -86,21 +86,21 @@ class Volumes:
         other.attached = {what: dict(rows) for what, rows in self.attached.items()}
         return other
 
-    # -- what pods ask for -----------------------------------------------------------------------------------------
+    # -- claims of pods --------------------------------------------------------------------------------------------
 
     def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
-        """Return a claim of a pod, the pod's own template where nobody made it yet, None where there is none."""
+        """Return a claim of a pod, the pod's own template if it does not exist yet, or None."""
         found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
         if found is None and use.template is not None:
             return VolumeClaim(pod.namespace, use.name, use.template)
         return found
 
     def volume_of(self, claim: VolumeClaim) -> str:
-        """Return the volume that a claim has or that was chosen for it, empty where there is none."""
+        """Return the volume that a claim has or that was chosen for it, empty if there is none."""
         return claim.volume or next(iter(self.chosen.get(claim.key, {}).values()), "")
 
     def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | Waiting | Refusal:
-        """Return the volume that a claim has, or what it could get, or why it cannot be used."""
+        """Return the volume of a claim, the candidates of a waiting claim, or the reason why it cannot be used."""
         claim = self.claim(pod, use)
         if claim is None:
             return _refused("VolumeClaimMissing", f"there is no claim {use.name}", use.name)
@@ -157,7 +157,7 @@ class Volumes:
         )
 
     def others_with(self, pod: PodSpec, use: ClaimUse) -> set[int]:
-        """Return the rows of other pods with a claim that one pod at a time may use; empty for other claims."""
+        """Return the rows of other pods with a ReadWriteOncePod claim; empty for other claims."""
         claim = self.claim(pod, use)
         if claim is None or ONE_POD not in claim.asks.modes:
             return set()
@@ -166,7 +166,7 @@ class Volumes:
     # -- bookings --------------------------------------------------------------------------------------------------
 
     def charge(self, booking: Booking, sign: int) -> None:
-        """Count the claims of a pod that is booked (`sign` 1) or goes (-1)."""
+        """Count the claims of a pod that is booked (`sign` 1) or removed (-1)."""
         pod, row = booking.pod, booking.row
         granted = {grant.claim: grant.volume for grant in booking.allocation.volumes}
         for use in pod.shape.claims:
@@ -193,7 +193,7 @@ class Volumes:
                 self.taken.pop(volume, None)
 
     def attachments(self, pod: PodSpec, allocation: Allocation) -> Iterator[Attachment]:
-        """Yield what a pod that holds `allocation` has attached to its node."""
+        """Yield the attachments on its node of a pod that holds `allocation`."""
         granted = {grant.claim: grant.volume for grant in allocation.volumes}
         for use in pod.shape.claims:
             claim = self.claim(pod, use)
@@ -212,7 +212,7 @@ def _digest(storage: Storage) -> bytes:
 
 
 def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:
-    """Take an entry out of a table of tables, and its table where that was the last one."""
+    """Remove an entry from a nested table, and the inner table if it becomes empty."""
     held = table.get(key, {})
     held.pop(inner, None)
     if not held:
@@ -223,7 +223,8 @@ def _refused(code: str, message: str, *missing: str) -> Refusal:
     return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)
 
 
-# -- where volumes can be used ---------------------------------------------------------------------------------------
+# -- nodes of volumes
+# --------------------------------------------------------------------------------------------------
 
 
 def nodes_of_volume(state: ClusterState, volume: PersistentVolume) -> Bools:
@@ -241,7 +242,7 @@ def nodes_of_volume(state: ClusterState, volume: PersistentVolume) -> Bools:
 
 
 def _in_zones(state: ClusterState, zones: tuple[Expression, ...]) -> Bools:
-    """Return (N,) which nodes are where the labels of a volume say; one that says nothing of zones is anywhere."""
+    """Return (N,) which nodes match the zone labels of a volume; a volume without zone labels matches all."""
     told: Bools = np.zeros(len(state.reports), np.bool_)
     fits: Bools = np.ones(len(state.reports), np.bool_)
     for key, beta in BETA_ZONES.items():
@@ -253,7 +254,7 @@ def _in_zones(state: ClusterState, zones: tuple[Expression, ...]) -> Bools:
 
 
 def nodes_made(state: ClusterState, waiting: Waiting) -> Bools:
-    """Return (N,) on which nodes a volume could be made for a claim."""
+    """Return (N,) on which nodes a volume could be provisioned for a claim."""
     nowhere: Bools = np.zeros(len(state.reports), np.bool_)
     if waiting.made_by is None:
         return nowhere
@@ -262,7 +263,7 @@ def nodes_made(state: ClusterState, waiting: Waiting) -> Bools:
 
 
 def nodes_selected(state: ClusterState, claim: VolumeClaim) -> Bools | None:
-    """Return (N,) the node where a volume for a claim is being made, or will be for a booked pod; None: none yet."""
+    """Return (N,) the node on which a volume for a claim is being or will be provisioned; None: none selected yet."""
     users = state.volumes.users.get(claim.key, {})
     if claim.selected_node:
         return nodes_named(state, Expression("metadata.name", "In", (claim.selected_node,)))
@@ -274,7 +275,7 @@ def nodes_selected(state: ClusterState, claim: VolumeClaim) -> Bools | None:
 
 
 def choose(state: ClusterState, claims: list[Waiting], row: int) -> dict[str, str] | None:
-    """Return the volume (empty: to be made) for each of a pod's waiting claims on a row; None where one gets none."""
+    """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one gets none."""
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):
         volumes = () if waiting.claim.selected_node and waiting.made_by else waiting.volumes

@@ -1,11 +1,11 @@
-"""Schedule many pods: through the compiled loop where it knows every formula, else through the cycle.
+"""Schedule many pods: in the compiled loop if it covers every formula, else in the scheduling cycle.
 
-Problem: one policy, one order, two paths; nobody may be able to tell from the result which path ran.
-Rule: pods are taken in the order given. A run of neighbouring pods that the loop can place is placed by one call; any
-other pod ends the run and goes through `Scheduler.schedule`. The loop can place a pod when it knows its shape (`plans`)
-and nothing else of the policy concerns the pod: no rule that a booked pod states, no gang, no quota. A pod that fits
-nowhere though others could leave for it (PostFilter) ends the run too and is handed to the cycle.
-Invariants: outcomes, bookings and the ledger equal those of scheduling the pods one by one.
+Both paths give the same result for one policy and one order. Pods are taken in the given order. A run of consecutive
+pods that the loop can place is placed by one call; any other pod ends the run and goes through `Scheduler.schedule`.
+The loop can place a pod if it covers its shape (`plans`) and no other part of the policy concerns the pod: no
+inter-pod rule of a booked pod, no gang, no quota. A pod that fits nowhere but could preempt others (PostFilter) ends
+the run too and goes to the cycle.
+Invariants: outcomes, bookings and state equal those of scheduling the pods one by one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Refusal
 
-# numa-fit chooses nothing for a shape that it lets sit out, and a shape that it filters is left to the cycle.
+# numa-fit reserves nothing for a shape that it skips; a shape that it filters is left to the cycle.
 _RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"}
-# From so many pods on machine code is worth being loaded, or compiled where it cannot be kept; a run of fewer than
-# _SHORT pods is not worth a call of it.
+# Number of pods from which loading machine code, or compiling it if it cannot be cached, pays off; a run of fewer than
+# _SHORT pods does not justify a call.
 _WORTH_LOADING = 10_000
 _WORTH_COMPILING = 200_000
 _SHORT = 4
@@ -42,10 +42,10 @@ _HIGHEST = 2**63 - 1
 
 
 class BatchScheduler:
-    """Runs batches on one scheduler's state and policy; keeps what it learnt about shapes between batches.
+    """Schedule batches on one scheduler's state and policy; caches compiled shapes between batches.
 
-    `expected`: how many pods will come in all batches together; where it is few, they go through the cycle, which needs
-    no machine code. `shortest`: how many pods in a row are handed to the loop.
+    `expected`: number of pods in all batches together; if small, they go through the cycle, which needs no machine
+    code. `shortest`: minimum length of a run that is passed to the loop.
     """
 
     def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
@@ -57,7 +57,7 @@ class BatchScheduler:
         self._learnt: _Learnt | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
-        """Decide and book `pods` in the order given."""
+        """Decide and assume `pods` in the given order."""
         outcomes: list[Outcome] = []
         keys = [pod.key for pod in pods]
         if self._possible and self._bookable(keys):
@@ -72,7 +72,7 @@ class BatchScheduler:
         return len(distinct) == len(keys) and self.scheduler.state.bookings.keys().isdisjoint(distinct)
 
     def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
-        """Decide until all is done, or what was learnt of shapes no longer holds."""
+        """Decide until all pods are done, or the cached shapes are no longer valid."""
         state = self.scheduler.state
         learnt = self._current()
         expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
@@ -97,7 +97,7 @@ class BatchScheduler:
                     return
 
     def _unconcerned(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
-        """Return where the run from `start` meets a pod that a rule of a booked pod means, at most `end`."""
+        """Return the end of the run from `start`, at most `end`: the first pod that a rule of a booked pod selects."""
         state = self.scheduler.state
         rules = state.neighbours
         stated = [group for group in (rules.repelling, rules.attracting, rules.preferring) if group]
@@ -114,17 +114,17 @@ class BatchScheduler:
 
 
 class _Learnt:
-    """What is known on one epoch of the state: shapes, and parts of allocations that many pods share."""
+    """Cache for one epoch of the state: shapes, and parts of allocations that many pods share."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        from . import kernel, plans  # machine code: loaded where a batch is worth it
+        from . import kernel, plans  # machine code: loaded on first use by a batch
 
         self._kernel = kernel
         self.scheduler = scheduler
         self.plans = plans.Plans(scheduler.state, scheduler.policy, scheduler.evaluator)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
-        self._shapes: list[Shape] = []  # held, so that their ids stay theirs
+        self._shapes: list[Shape] = []  # references that keep the ids valid
         self._isa_ids: Ints = np.zeros(0, np.int64)
         self._isa: dict[IsaDemand | None, int] = {}
         self._parts: dict[int, Allocation] = {}
@@ -147,7 +147,7 @@ class _Learnt:
     def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
         """Return (P,) the positions of the pods' shapes, -1 for those that the loop cannot place.
 
-        None: compiling a pod changed the layout, so that nothing learnt holds any more.
+        None: compiling a pod changed the layout, so all cached shapes are invalid.
         """
         known, before = self._position, len(self.plans.requests)
         missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and pod.ready}
@@ -168,13 +168,13 @@ class _Learnt:
         if kinds.size:
             found[kinds[found] < 0] = -1
         counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
-        counts[:before] *= 2  # met in an earlier batch
+        counts[:before] *= 2  # seen in an earlier batch
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
         return found
 
     def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
-        """Return (P,) which pods are for the cycle where they fit nowhere, because others could leave for them."""
+        """Return (P,) which pods go to the cycle if they fit nowhere, because they could preempt others."""
         if not self._post_filters <= {"preemption"}:
             return np.ones(len(pods), np.bool_)
         if not self._post_filters:
@@ -184,7 +184,7 @@ class _Learnt:
         return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
 
     def _note_priorities(self, rows: Iterable[int]) -> None:
-        """Look at pods that others booked; that a low one went again is not noticed, and does no harm."""
+        """Track the priorities of pods booked by others; missing the removal of a low one is harmless."""
         on_row = self.scheduler.state.on_row
         for row in set(rows):
             self._lowest = min([self._lowest, *[booking.pod.priority for booking in on_row[row].values()]])
@@ -218,9 +218,9 @@ class _Learnt:
         positions: Ints,
         stops: NDArray[np.bool_],
     ) -> list[Outcome]:
-        """Decide and book a run; fewer outcomes than pods: the next pod fits nowhere and is for the cycle.
+        """Decide and assume a run; with fewer outcomes than pods, the next pod fits nowhere and goes to the cycle.
 
-        `expecting` are the pods with the use that experience expects of them, as they are booked.
+        `expecting` are the pods with their learnt expected use, as they are booked.
         """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
@@ -252,7 +252,7 @@ class _Learnt:
         return outcomes
 
     def _sync_log(self, room: int) -> None:
-        """Bring the loop's log up to date with what others changed, and make room for one row per pod."""
+        """Add the rows changed by others to the loop's log, and make room for one row per pod."""
         missed = self.scheduler.state.log[self._synced :]
         if self._logged + len(missed) > _LOG_ROOM:
             self._logged = 0
@@ -265,7 +265,7 @@ class _Learnt:
         self._logged += len(missed)
 
     def _allocations(self, positions: Ints, rows: Ints, cards: Ints) -> list[Allocation]:
-        """Return what each pod holds; how its instructions run is the same for all of one demand on one offer."""
+        """Return the pods' allocations; the ISA grant is shared by all pods of one demand on one offer."""
         state = self.scheduler.state
         allocations = [EMPTY] * len(rows)
         if self._reserving_isa is not None:
@@ -301,7 +301,7 @@ class _Learnt:
 
 
 def _worth_it(expected: int) -> bool:
-    """Tell whether so many pods are worth the machine code: nothing once it is loaded, else about a second."""
+    """Return whether this many pods justify machine code: free once it is loaded, else about a second."""
     if expected < _WORTH_LOADING and "hetsched.engine.compiled.kernel" not in sys.modules:
         return False
     from . import kernel
@@ -310,7 +310,7 @@ def _worth_it(expected: int) -> bool:
 
 
 def _chooses(plugin: ActivePlugin) -> bool:
-    """Tell whether a plugin says which pods concern it."""
+    """Return whether a plugin declares which pods it handles."""
     return hasattr(plugin.instance, "concerns")
 
 

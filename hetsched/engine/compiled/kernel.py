@@ -1,10 +1,10 @@
-"""The inner loop of placing pods, compiled: sweep, or look again at what changed, pick, book, next.
+"""Compiled inner loop for placing pods: full sweep or update of changed rows, selection, booking.
 
-Rule: a shape that comes again keeps its totals of all nodes, with the greatest of every block of 64; on its next pod
-only the rows that others changed since are computed anew, gathered side by side first, so that both ways run the same
-formulas (`terms`). The best row is the first of the first block that has the greatest total. A shape that is seen only
-once is swept and forgotten.
-Invariants: as in `terms`; -inf marks what is not feasible.
+A recurring shape keeps its totals of all nodes, with the maximum of every block of 64; for its next pod only the rows
+changed since are computed again, gathered side by side first, so that both paths run the same formulas (`terms`). The
+best row is the first of the first block with the maximum total. The totals of a shape that occurs only once are not
+kept.
+Invariants: as in `terms`; -inf marks infeasible rows.
 """
 
 from __future__ import annotations
@@ -16,37 +16,29 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Ints
 
 from .machine_code import compiled, compiled_for_good, version
-from .terms import (
-    NOWHERE,
-    Cards,
-    Stretch,
-    add_score,
-    keep_out_full,
-    keep_out_without_cards,
-    take_cards,
-)
+from .terms import NOWHERE, Cards, Stretch, add_score, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
-# Columns that are used together stay in the first cache; not a power of two, so that they do not evict each other.
+# Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
 _CHUNK = 504
-# Where fewer than one node in so many is a candidate, candidates are picked out instead of sweeping over all.
+# If fewer than one node in this many is a candidate, gather the candidates instead of sweeping over all nodes.
 _SPARSE = 3
-# Looking at a row again costs about this many times what it costs within a sweep.
+# Updating a single row costs about this many times its cost within a sweep.
 _SWEEP_SHARE = 6
 
 
 class Terms(NamedTuple):
-    """The score plugins that the loop knows, in policy order, which columns they read, and what each card is worth."""
+    """The score plugins that the loop covers, in policy order, the columns they read, and the value of each GPU."""
 
     weight: Floats
     static: Ints
     load: Ints
-    cards: bool  # whether the free milli of cards are read
+    cards: bool  # whether the free milli of GPUs are read
     card_worth: Floats  # (G, N)
 
 
 class Kinds(NamedTuple):
-    """Shapes that ask for the same resources: which ones, and which rows of their deltas are not 0. K kinds."""
+    """Shapes that request the same resources: the resources, and the nonzero rows of their deltas. K kinds."""
 
     needs_start: Ints  # (K + 1,)
     needs: Ints  # resources that must fit
@@ -55,7 +47,7 @@ class Kinds(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What the loop knows of every shape, by position and by the ids that shapes share.
+    """The loop's data of every shape, by position and by the ids that shapes share.
 
     Shapes: C shapes, L load rows, B bases, N nodes, V variants, T terms.
     """
@@ -68,22 +60,22 @@ class Shapes(NamedTuple):
     delta: Ints  # (C, L)
     extra: Ints  # (C, 4)
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
-    candidates: Ints  # (B,) how many nodes no STATIC filter refuses
-    code: Ints  # (V, T) formula, -1 where the plugin sits the shape out
+    candidates: Ints  # (B,) how many nodes pass the STATIC filters
+    code: Ints  # (V, T) formula, -1 if the plugin skips the shape
     given: Floats  # (V, T, GIVEN)
     cards: Cards
 
 
 class Kept(NamedTuple):
-    """Totals of shapes that come again. Shapes: Q kept shapes, N rounded up to whole blocks."""
+    """Totals of recurring shapes. Shapes: Q kept shapes, N rounded up to whole blocks."""
 
     totals: Floats  # (Q, N)
     greatest: Floats  # (Q, N / BLOCK)
-    seen: Ints  # (Q,) length of the log they are of, -1 for never
+    seen: Ints  # (Q,) length of the log at the last update, -1 for never
 
 
 class Decided(NamedTuple):
-    """What is written for each pod: its row or -1, its total, its cards as a bit set."""
+    """Output per pod: its row or -1, its total, its GPUs as a bit set."""
 
     row: Ints
     total: Floats
@@ -147,7 +139,7 @@ def _look_again(
     shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
-    """Bring kept totals up to date with the rows that changed."""
+    """Update kept totals for the rows that changed."""
     rows, total, usable, near_static, near_load = room
     base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
     done = 0
@@ -236,7 +228,7 @@ def _place(
 ) -> tuple[int, int]:  # fmt: skip
     """Place pods one after the other; return how many were decided and the new length of the log.
 
-    Shapes: `pods` (P,) shape ids; `stops` (P,) True where a pod that fits nowhere ends the run undecided; `draws` (P,)
+    Shapes: `pods` (P,) shape ids; `stops` (P,) True if a pod that fits nowhere ends the run undecided; `draws` (P,)
     uint64, empty for ties by name; `log` int64 with room for P more rows.
     """
     nodes = load.shape[1]

@@ -1,8 +1,7 @@
-"""Compile functions, and keep what was compiled under a name that changes with any of them.
+"""Compile functions with numba and cache the machine code under a key that covers all of them.
 
-Problem: numba looks kept machine code up by the file of the function that is called, so a change in what it calls goes
-unnoticed.
-Rule: everything that is handed to `compiled` is part of `version`, which the kept function has in its closure.
+numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. Every function
+passed to `compiled` contributes to `version`, which the cached function has in its closure.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ _codes = blake2b(digest_size=8)
 
 
 def compiled(function: F) -> F:
-    """Compile as part of what calls it."""
+    """Compile as part of the caller."""
     _codes.update(marshal.dumps(function.__code__))
     return cast("F", njit(error_model="numpy")(function))
 
 
 def compiled_for_good(function: F) -> tuple[F, bool]:
-    """Compile at the first call and keep the machine code on disk; tell whether there is a place that can be written.
+    """Compile at the first call and cache the machine code on disk; return whether the cache is writable.
 
-    What is kept is looked up by the function's file and closure, not by what it calls: `version` has to be in there.
+    The cache key is the function's file and closure, not its callees: the closure must contain `version`.
     """
     try:
         return cast("F", njit(cache=True, error_model="numpy")(function)), True
@@ -36,5 +35,5 @@ def compiled_for_good(function: F) -> tuple[F, bool]:
 
 
 def version() -> str:
-    """Return a name for the code of everything that was handed to `compiled` so far."""
+    """Return a hash of the code of all functions passed to `compiled` so far."""
     return _codes.hexdigest()

@@ -1,10 +1,10 @@
-"""Which running pods stand between a waiting pod and a node, whoever they are.
+"""Blocking pods: the running pods whose removal would admit a pending pod, regardless of priority.
 
-Problem: "not now" asks for a name: whose end would let it in, and where is that closest.
-Rule: on each node the smallest set that preemption's own search finds, as if everybody might leave; nodes with the
-fewest such pods first, then the least important, then by name. Nothing is said of whether anybody should leave.
-Invariants: the ledger is left as it was; with these pods gone, and without any one of them still there, every filter
-lets the pod in.
+A *not now* verdict names the pods whose end would admit the pod, and the nodes where the fewest must end. On each node
+the set is the smallest one that preemption's own search finds, as if every pod might be preempted; nodes with the
+fewest such pods come first, then the least important, then by name. The result is no recommendation to evict.
+Invariants: the state is unchanged afterwards; without these pods, but not with any one of them, every filter accepts
+the pod.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LOOKED_AT = 48
 
 
 def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tuple[tuple[Evicted, ...], ...]:
-    """Return for the `most` best nodes who would have to be gone there; nothing where that would not help.
+    """Return the blocking pods on the `most` best nodes; empty if their removal would not help.
 
-    Of a member of a gang nothing is told: it needs room for all.
+    A member of a gang gets no result: it needs room for all members.
     """
     if not pod.ready or pod.gang is not None:
         return ()
@@ -50,10 +50,10 @@ def _told(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
 
 
 class _Everywhere(Search):
-    """Looks at the most promising nodes, each for itself."""
+    """Search that examines the most promising nodes independently."""
 
     def choices(self) -> list[Choice]:
-        """Return what was found on each of the nodes that were looked at."""
+        """Return the result of each examined node."""
         removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         looked_at = islice(bounds.cheapest_first(), _LOOKED_AT)

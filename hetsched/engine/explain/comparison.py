@@ -1,11 +1,11 @@
-"""Another scheduler's choice beside our own.
+"""Comparison of another scheduler's choice with our own.
 
-Rule: the same pod is scored on the same state by our policy; `score` is the total divided by the sum of the score
-weights, as everywhere. What is compared is the node that we would book, not the one that scores best but cannot give
-what the pod needs.
+The same pod is scored on the same state by our policy; `score` is the total divided by the sum of the score weights,
+as everywhere. The comparison uses the node that we would book, not the one with the best score if its reservation
+fails.
     regret = score of our node - score of theirs, in points of the policy;  rank = 1 + nodes that score more than theirs
-Where a filter of ours refuses their node there is no regret, but a reason.
-Invariant: the state is left as it was.
+If one of our filters refuses their node, there is a reason instead of a regret.
+Invariant: the state is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _DIGITS = 6
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One pod: `chosen` is our node, empty where we find none; `top` are our best nodes, `theirs` is the other's."""
+    """Comparison for one pod.
+
+    `chosen` is our node, empty if there is none; `top` are our best nodes, `theirs` is the other scheduler's.
+    """
 
     chosen: str
     feasible: int
@@ -37,14 +40,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def regret(self) -> float | None:
-        """How many points theirs is behind."""
+        """Score difference between our node and theirs."""
         if self.our_score is None or self.their_score is None:
             return None
         return round(self.our_score - self.their_score, _DIGITS)
 
 
 def compare(scheduler: Scheduler, pod: PodSpec, node: str, *, top_nodes: int = 3) -> Comparison:
-    """Say what we would have done with a pod that somebody put on `node`, a node of the state."""
+    """Compare our decision for a pod with `node`, on which another scheduler placed it."""
     if pod.problems:
         return Comparison("", 0, None, refusal=misconfigured(pod).reasons[0])
     row = scheduler.state.row_of[node]

@@ -1,9 +1,9 @@
-"""Instruction sets that would do instead: fewer extensions, a lower level, emulation, a build for another machine.
+"""Alternative instruction sets: fewer extensions, a lower level, emulation, a build for another architecture.
 
-Rule: a requirement is lowered to what a machine (or its emulator) has of it, and half a request is given up for every
-name that is missing there. Where some node emulates the native need, or has a cross toolchain for it, allowing that
-counts as one rule. A build for another architecture counts as the whole request, and is told where nothing else helps.
-A requirement that only follows from a node selector is changed there, not here.
+A requirement is lowered to the subset that a machine (or its emulator) has; each missing name costs half a request. If
+some node emulates the native requirement, or has a cross toolchain for it, allowing that counts as one rule. A build
+for another architecture counts as the whole request, and is only returned if no other change helps. A requirement that
+follows from a node selector is relaxed there.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ANOTHER_BUILD = 2 * RULE_SIZE
 
 
 def instruction_sets(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
-    """Yield the instruction set as something that could be less, where the pod asks for one."""
+    """Yield the relaxation of the instruction set, if the pod requests one."""
     if shape.isa is not None and shape.isa.source != KUBERNETES_ARCH:
         yield _InstructionSet(state)
 
 
 class _InstructionSet:
-    """What the pod asks of instructions, by whichever of its fields."""
+    """A pod's instruction set requirement, from any of its fields."""
 
     loosest: Apply = staticmethod(partial(msgspec.structs.replace, isa=None))
 
@@ -126,6 +126,6 @@ def _native_field(demand: IsaDemand) -> str:
 
 
 def _written(text: str, demand: IsaDemand, kind: str) -> str | None:
-    """Write a requirement as its field takes it: a label has no `+` and at most 63 characters."""
+    """Format a requirement for its field: a label has no `+` and at most 63 characters."""
     in_label = kind == "qemu" or (kind == "native" and demand.source.startswith("label"))
     return label_value(parse(text)) if in_label else text

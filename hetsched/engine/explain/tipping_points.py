@@ -1,12 +1,12 @@
 """Tipping points: the weight of a plugin at which another node would win.
 
-Rule: the total of node r is T(r) = sum over plugins p of w(p) * n(p, r), where the normalised scores n do not depend on
+The total of node r is T(r) = sum over plugins p of w(p) * n(p, r), where the normalised scores n do not depend on
 weights. If only w(p) changes by d, then T changes by d * n(p, r), so node r overtakes the winner k at
     d = (T(k) - T(r)) / (n(p, r) - n(p, k))
-above the present weight where r scores more than k on p, below it where it scores less. The tipping point on a side is
-the d nearest to 0; of several nodes that tie there, the one that wins beyond it is named: the steepest, then the first
-by name. Only points inside the range of weights (0 to 1000) are told.
-Invariant: with the weight a hair before the point the same node wins as now, with a hair beyond it the named one does.
+above the present weight if r scores more than k on p, below it if r scores less. The tipping point on a side is the d
+nearest to 0; of several nodes that tie there, the result is the one that wins beyond it: the steepest, then the first
+by name. Only points inside the range of weights (0 to 1000) are returned.
+Invariant: with the weight just before the point the present node still wins, just beyond it the named one does.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from hetsched.engine.framework.cycle import Scheduler
 
 _DIGITS = 6
-# Totals are sums of a few products; closer than this two of them are equal but for rounding.
+# Totals are sums of a few products; a smaller difference is rounding.
 _EQUAL = 1e-9
 
 
 def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
-    """Return by how much the best node wins and what would change that; None where no node is feasible.
+    """Return the margin of the best node and the changes that would end it; None if no node is feasible.
 
-    The best is the first by name of those with the highest total. Ask before the pod is booked, or on a fork.
+    The best is the first by name of those with the highest total. Call it before the pod is booked, or on a fork.
     """
     state = scheduler.state
     request = state.compile(pod)
@@ -62,7 +62,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
 
 
 def _crossings(behind: Floats, steeper: Floats) -> Iterator[tuple[Literal["above", "below"], float, int]]:
-    """Yield for each side the change of weight at which a rival overtakes, and which one."""
+    """Yield for each side the change of weight at which a rival overtakes, and the rival."""
     for side, slope in (("above", steeper), ("below", -steeper)):
         gaining = np.flatnonzero(slope > _EQUAL)
         if not gaining.size:

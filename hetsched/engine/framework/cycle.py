@@ -1,11 +1,12 @@
-"""One scheduling cycle, from a waiting pod to a booked node.
+"""One scheduling cycle, from a pending pod to an assumed pod.
 
-Rule: the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score, NormalizeScore, pick,
-Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after Reserve runs Unreserve and
-forgets the booking; permit plugins then say who else must go, and those go in the same cycle. Equal totals go to the
-lowest node name, or to a draw that depends on the seed and the pod alone.
+The extension points run in the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score,
+NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal
+after Reserve runs Unreserve and forgets the assumed pod; the permit plugins then reject the waiting pods that depended
+on it, in the same cycle. Among nodes of equal total score the lowest node name wins, or a draw that depends only on
+the seed and the pod.
 Source: Kubernetes documentation, "Scheduling Framework".
-Invariants: a refused pod leaves the state as it was; same state, policy and pod give the same outcome.
+Invariants: a refused pod leaves the state unchanged; the same state, policy and pod give the same outcome.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed
 
 
 class Outcome(msgspec.Struct, eq=False, gc=False):
-    """What became of one pod. `node` None: not placed; `held` means booked, but waiting for a permit.
+    """Result of one scheduling cycle. `node` None: not placed; `held`: assumed, but waiting for a permit.
 
-    `request` is kept where a cycle made one. `eviction` names who could leave where no node fitted; where the
-    scheduler evicts, they are gone, `evicted` holds what they had, and the pod is placed.
+    `request` is set if the cycle compiled one. If no node fits, `eviction` names the pods that could be preempted; a
+    scheduler that evicts removes them, keeps their bookings in `evicted` and places the pod.
     """
 
     pod: PodSpec
@@ -54,9 +55,10 @@ class Outcome(msgspec.Struct, eq=False, gc=False):
 
 
 class Scheduler:
-    """Runs scheduling cycles, one after the other, on one state under one policy.
+    """Run scheduling cycles one after the other on one state under one policy.
 
-    One that `evicts` takes the pods that a PostFilter step names off the state; another only names them.
+    With `evicts`, the scheduler removes the victims that a PostFilter plugin names from the state; otherwise it only
+    reports them.
     """
 
     def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
@@ -69,9 +71,9 @@ class Scheduler:
         self.evicts = evicts
 
     def schedule(self, pod: PodSpec, *, preempts: bool = True) -> Outcome:
-        """Decide where `pod` runs and book it there; one that is not ready is not tried.
+        """Select a node for `pod` and assume the pod there; a pod that is not ready is skipped.
 
-        Unless it `preempts`, nobody is asked who could leave for it.
+        Without `preempts`, the PostFilter plugins do not run.
         """
         outcome = Outcome(pod)
         if not pod.ready:
@@ -88,7 +90,7 @@ class Scheduler:
         return outcome
 
     def _place(self, outcome: Outcome, request: Request) -> bool:
-        """Find a node and book the pod there, unless a permit refuses; return whether there was one."""
+        """Select a node and assume the pod there, unless a permit plugin refuses; return whether a node was found."""
         evaluation, total = self.evaluator.evaluate(request)
         row = self.pick(request, total)
         tried = total
@@ -110,7 +112,7 @@ class Scheduler:
         return True
 
     def pick(self, request: Request, total: Floats) -> int:
-        """Return the row with the highest total, -1 if none is feasible."""
+        """Return the row with the highest total, or -1 if no row is feasible."""
         if not total.size:
             return -1
         row = int(total.argmax())
@@ -125,7 +127,7 @@ class Scheduler:
         return row
 
     def _post_filter(self, outcome: Outcome, request: Request) -> None:
-        """Ask, in order, which pods could leave; the first answer stands."""
+        """Run the PostFilter plugins in order until one of them returns an eviction."""
         if not self.policy.post_filters:
             return
         attempt = Attempt(self, request)
@@ -135,7 +137,7 @@ class Scheduler:
                 return
 
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
-        """Take the victims off and place the pod; where it cannot start at once even so, they stay."""
+        """Remove the victims and place the pod; restore them if the pod still cannot start at once."""
         bookings = self.state.bookings
         if all(key in bookings and key not in self.room.held for key in eviction.victims):
             outcome.evicted = tuple(bookings[key] for key in eviction.victims)
@@ -148,7 +150,7 @@ class Scheduler:
         outcome.eviction = None
 
     def _missed(self, request: Request) -> None:
-        """Have those go who waited for this pod in vain."""
+        """Reject waiting pods that depended on this pod."""
         for plugin in self.policy.permits_for(request.pod):
             missed = getattr(plugin.instance, "missed", None)
             if missed is not None:
@@ -156,11 +158,11 @@ class Scheduler:
         self._undo_rejected()
 
     def can_reserve(self, request: Request, row: int) -> bool:
-        """Tell whether the exact things that the pod would hold on a row can be had now."""
+        """Return whether the devices, CPUs and zones that the pod needs on a row can be reserved now."""
         return self.refusal_to_reserve(request, row) is None
 
     def refusal_to_reserve(self, request: Request, row: int) -> Refusal | None:
-        """Say why the exact things that the pod would hold on a row cannot be had now; None: they can."""
+        """Return why the pod's devices, CPUs and zones cannot be reserved on a row now, or None if they can."""
         reserved = self.reserve(request, row)
         if isinstance(reserved, Refusal):
             return reserved
@@ -169,10 +171,10 @@ class Scheduler:
         return None
 
     def place_on(self, pod: PodSpec, row: int, kept: Allocation | None = None) -> Outcome:
-        """Book `pod` on a row that somebody else chose, if every filter lets it in and what it would hold can be had.
+        """Assume `pod` on a row that the caller chose, if all filters accept it and its reservation succeeds.
 
-        Nobody leaves for it, and no permit is asked: whoever chose the row starts the pod. It holds what was `kept`
-        for it, if something was.
+        No pod is preempted and no permit plugin runs: the caller starts the pod. If `kept` is given, the pod gets that
+        allocation.
         """
         outcome = Outcome(pod)
         request = outcome.request = self.state.compile(pod)
@@ -190,7 +192,10 @@ class Scheduler:
         return outcome
 
     def reserve(self, request: Request, row: int) -> Allocation | Refusal:
-        """Say which exact things the pod would hold on a row, or why it cannot; book or unreserve what is returned."""
+        """Reserve a row for the pod; return its allocation or a refusal.
+
+        The caller assumes or unreserves the allocation.
+        """
         allocation = EMPTY
         for position, plugin in enumerate(self.policy.reserves):
             part = plugin.instance.reserve(request, row, self.state)
@@ -219,21 +224,21 @@ class Scheduler:
             self.room.hold(outcome, waits)
 
     def settle(self) -> None:
-        """Take back what a permit still holds: the queue is over, so nobody comes whom it could wait for."""
+        """Undo the placements that still wait for a permit: the queue is empty, so no further members arrive."""
         for key, held in list(self.room.held.items()):
             self.room.reject(key, (min(held.holders), NOBODY_ELSE))
         self._undo_rejected()
 
     def expire(self, now_seconds: float) -> None:
-        """Take back what waited too long by the caller's clock, and end the back-offs that are over."""
+        """Undo placements whose permit timeout has passed on the caller's clock, and end expired gang back-offs."""
         self.state.gangs.wake(now_seconds)
         self.room.expire(now_seconds)
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Take a booking back, whatever came after it, and those that waited for it; a second call changes nothing.
+        """Undo a placement, even after later ones, together with the placements that waited for it; idempotent.
 
-        Those who were evicted for it are back, so of several placements the last one is undone first.
+        The pods evicted for it are restored, so undo several placements in reverse order.
         """
         self._take_back(outcome)
         self._undo_rejected()
@@ -259,15 +264,15 @@ class Scheduler:
                 withdrawn(outcome.request, self.room)
 
     def _restore(self, outcome: Outcome) -> None:
-        """Book the victims again that left for a placement which is taken back."""
+        """Restore the victims that were evicted for a placement that is undone."""
         for booking in outcome.evicted:
             self.state.restore(booking)
         outcome.evicted = ()
 
     def bind(self, outcome: Outcome) -> Refusal | None:
-        """Run the binding cycle of a booked pod; a refusal undoes the booking.
+        """Run the binding cycle of an assumed pod; a refusal undoes the placement.
 
-        A policy without a Bind plugin leaves the writing to the caller, who then records the outcome itself.
+        Under a policy without a Bind plugin the caller writes the binding and records the outcome itself.
         """
         if outcome.node is None or outcome.held:
             raise ValueError(f"{outcome.pod.key} is {'held' if outcome.held else 'not booked'}")

@@ -1,17 +1,17 @@
-"""What a scheduler that asks us is told: which nodes fit a pod, how well, and who would have to leave.
+"""Scheduler extender: filter, prioritize and preempt on behalf of another scheduler.
 
-Problem: another scheduler chooses; it knows requests and labels, not instruction sets, cards, zones and exact CPUs.
-Rule: the very filters and scores that decide here answer for the nodes that it names.
-    fitting      every filter, and on the `_MOST_RESERVED` best nodes also whether the exact things can be had. A node
-                 is hopeless where no other pod's leaving would help
-    priorities   10 for the node that our own cycle would take of these, and for that one alone; 0 to 9 for the others,
-                 linear between the lowest and the highest total of those named
-    leaving      whom the other named, where the pod then fits here too; else with more of lower priority, the least
-                 important first, those put back without whom it fits all the same. Pods of a gang or under a
-                 disruption budget are never added
-A pod that is booked already, because its binding is on its way, fits where it is booked and nowhere else.
+The other scheduler knows requests and labels, but no instruction sets, GPUs, NUMA zones or exclusive CPUs. The filters
+and scores of our own policy answer for the nodes that it names.
+    fitting      every filter, and for the `_MOST_RESERVED` best nodes also a trial reservation. A node is hopeless
+                 (FailedAndUnresolvable) if preemption of other pods would not help
+    priorities   10 for the node that our own cycle would select among these, and for no other; 0 to 9 for the others,
+                 linear between the lowest and the highest total of the named nodes
+    leaving      the victims that the other scheduler named, if the pod then fits here too; otherwise with further
+                 pods of lower priority, the least important first, less those that can be reprieved. Members of a
+                 gang and pods under a disruption budget are never added
+A pod that is already assumed, because its binding is in flight, fits on that node and on no other.
 Source: Kubernetes kube-scheduler, extender/v1 (MaxExtenderPriority = 10).
-Invariants: the state is left as it was; a higher total never has the lower priority.
+Invariants: the state is unchanged afterwards; a higher total never has the lower priority.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNKNOWN_NODE = "are not known to hetsched yet"
 
 
 class Fitting(msgspec.Struct):
-    """Of the nodes asked about: which fit, and why others do not, for now or whatever leaves them."""
+    """Result of the filter call: nodes that fit, nodes refused for now, and nodes where preemption cannot help."""
 
     fitting: list[str] = []
     refused: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Fitting(msgspec.Struct):
 
 
 def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting:
-    """Say of each named node whether `pod` may run there now, or why not."""
+    """Return for each named node whether `pod` may run there now, or the reason why not."""
     told = Fitting()
     whole = _of_the_pod(pod)
     if whole:
@@ -82,7 +82,7 @@ def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting
 
 
 def _of_the_pod(pod: PodSpec) -> str:
-    """Say what keeps a pod off every node, whatever they hold."""
+    """Return the reason that keeps a pod off every node, or an empty string."""
     if pod.problems:
         first = pod.problems[0]
         return f"cannot take a pod whose own request is wrong: {first.field}: {first.message}"
@@ -103,7 +103,7 @@ def _booked_already(told: Fitting, pod: PodSpec, names: Iterable[str], booked: B
 
 
 def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
-    """Return 0 to 10 for each named node; one that does not fit, or is not known, has 0."""
+    """Return a priority of 0 to 10 for each named node; 0 if the node is unknown or the pod does not fit."""
     state = scheduler.state
     told = dict.fromkeys(names, 0)
     booked = state.bookings.get(pod.key)
@@ -128,9 +128,9 @@ def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict
 
 
 def leaving(scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each node on which `pod` would fit, the uids of the pods that have to leave; `offered` are uids.
+    """Return, for each node on which `pod` would fit, the uids of the victims; `offered` holds uids too.
 
-    A node that would not do even so is left out, and so is one whose victims we may not let go.
+    Nodes are left out on which the pod would not fit even so, or whose victims may not be preempted.
     """
     if _of_the_pod(pod) or pod.key in scheduler.state.bookings:
         return {}
@@ -145,7 +145,7 @@ def leaving(scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[s
 
 
 def _more(scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]) -> list[Booking] | None:
-    """Return who has to leave besides these, None where that would not be enough."""
+    """Return the further victims besides `uids`, or None if the pod does not fit even without them."""
     state = scheduler.state
     here = list(state.on_row[row].values())
     gone: list[Booking] = []
@@ -181,7 +181,7 @@ def _more(scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: 
 
 
 def _may_leave(scheduler: Scheduler, pod: PodSpec, booking: Booking) -> bool:
-    """Tell whether we would name a pod that the other scheduler did not."""
+    """Return whether a pod that the other scheduler did not name may be added to the victims."""
     victim, state = booking.pod, scheduler.state
     if victim.priority >= pod.priority or not victim.preemptible or victim.gang is not None or not victim.uid:
         return False

@@ -1,8 +1,8 @@
-"""The extension points: the whole surface that a plugin can serve, on one screen.
+"""The extension points: the complete interface of a plugin.
 
-Rule: a plugin serves exactly the points whose methods it has. Names and order are those of the Kubernetes Scheduling
+A plugin serves exactly the points whose methods it has. Names and order are those of the Kubernetes Scheduling
 Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score, NormalizeScore, Reserve, Permit | PreBind, Bind,
-PostBind; Unreserve undoes Reserve. What differs: plugins see windows of columns, not one node at a time.
+PostBind; Unreserve undoes Reserve. Difference: plugins see windows of columns, not one node at a time.
 Source: Kubernetes documentation, "Scheduling Framework" (stable since 1.19).
 """
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Reads(enum.StrEnum):
-    """Whether placements can change what a plugin answers; STATIC answers are kept until the inventory changes."""
+    """Whether placements can change a plugin's answer; STATIC answers are cached until the inventory changes."""
 
     STATIC = "static"
     LOAD = "load"
 
 
 class Scope(enum.StrEnum):
-    """Whether a row's answer depends on that row alone, or on the whole cluster (then it is never reused)."""
+    """Whether a row's answer depends on that row alone, or on the whole cluster (then it is never cached)."""
 
     ROW = "row"
     CLUSTER = "cluster"
@@ -43,17 +43,17 @@ class Scope(enum.StrEnum):
 
 class QueueSort(Protocol):
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
-        """Order waiting pods, smallest first; submission order breaks ties."""
+        """Order pending pods, smallest first; submission order breaks ties."""
 
     def arrange(
         self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
     ) -> Iterator[PodSpec]:
-        """Optional: yield the pods in an order that `state` decides; `placed` says what became of those yielded."""
+        """Optional: yield the pods in an order that depends on `state`; `placed` returns whether a pod was placed."""
 
 
 class PreFilter(Protocol):
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal | Rows:
-        """Prepare `request.memo`; SKIP leaves this plugin's filter out, rows narrow the nodes, a refusal ends it."""
+        """Prepare `request.memo`; SKIP skips this plugin's filter, rows narrow the nodes, a refusal ends the cycle."""
 
 
 class Filter(Protocol):
@@ -61,67 +61,67 @@ class Filter(Protocol):
         """Return (n,) True where the pod may run."""
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        """Yield reasons with the rows (n,) they hold for; together they cover the rows `filter` refuses."""
+        """Yield reasons with the rows (n,) they hold for; together they cover the rows that `filter` refuses."""
 
     def waits(self, request: Request) -> str:
-        """Optional: say what has to come before a refused pod may be let in: `a node with 4 CPUs free`."""
+        """Optional: describe the condition that would admit a refused pod: `a node with 4 CPUs free`."""
 
 
 class PostFilter(Protocol):
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
-        """Say which pods could leave so that the pod fits; called only when no node was feasible."""
+        """Return the victims whose eviction makes the pod fit; called only if no node was feasible."""
 
 
 class PreScore(Protocol):
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip | Alone:
-        """Prepare `request.memo`; SKIP leaves this score out for the request, ALONE (row scope) all other scores."""
+        """Prepare `request.memo`; SKIP skips this score for the request, ALONE (row scope) skips all other scores."""
 
 
 class Score(Protocol):
     def score(self, request: Request, nodes: Window) -> Floats:
-        """Return (n,) scores, 0-100 unless `normalize` follows; more is better."""
+        """Return (n,) scores, 0-100 unless `normalize` follows; higher is better."""
 
 
 class NormalizeScore(Protocol):
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
-        """Map raw scores of all nodes to 0-100, looking at the feasible ones."""
+        """Map the raw scores of all nodes to 0-100, based on the feasible ones."""
 
 
 class Reserve(Protocol):
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
-        """Choose the exact cards, zones and CPUs on the chosen node."""
+        """Select the exact GPUs, zones and CPUs on the selected node."""
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Undo `reserve`; called for every later failure, any number of times."""
+        """Undo `reserve`; called for every later failure, possibly several times."""
 
 
 class Permit(Protocol):
     def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
-        """Allow the placement, refuse it, or hold it in the room."""
+        """Allow the placement, refuse it, or add it to the waiting pods."""
 
     def concerns(self, pod: PodSpec) -> bool:
-        """Optional: tell whether the plugin has a say about this pod; where it has none, it is not asked."""
+        """Optional: return whether the plugin handles this pod; if not, its `permit` is skipped."""
 
     def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
-        """Optional: a pod found no node, and nobody will leave for it: say what becomes of those who wait for it."""
+        """Optional: a pod found no node and no pod is preempted for it; allow or reject the pods that wait for it."""
 
     def withdrawn(self, request: Request, room: PermitRoom) -> None:
-        """Optional: a booking was undone: say what becomes of those who wait for it."""
+        """Optional: a placement was undone; allow or reject the pods that wait for it."""
 
 
 class PreBind(Protocol):
     def pre_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
-        """Make ready what the pod needs on its node."""
+        """Prepare the pod's dependencies on its node."""
 
 
 class Bind(Protocol):
     def bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
-        """Write the decision outside; exactly one plugin binds."""
+        """Write the binding to the cluster; exactly one plugin binds."""
 
 
 class PostBind(Protocol):
     def post_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> None:
-        """Learn that the pod was bound."""
+        """Receive the notification that the pod was bound."""
 
 
 POINTS: dict[str, tuple[str, tuple[str, ...]]] = {

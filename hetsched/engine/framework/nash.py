@@ -1,17 +1,16 @@
-"""The balance game: how evenly a node is used, and what one more pod does to the product over all nodes.
+"""The balance game: how evenly a node is used, and the effect of one more pod on the product over all nodes.
 
-Problem: a node whose CPU is full while its network idles has lost both. Filling by one resource, or by two, cannot see
-that; the four together can.
-Rule, over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
-    u_k = used_k / C_k, clamped to 0-1     used: measured where a fresh sample exists, else requested
+A node with full CPU and idle network has stranded both. Filling by one or two resources cannot detect this; the four
+together can. Over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
+    u_k = used_k / C_k, clamped to 0-1     used: measured if a fresh sample exists, else requested
     mu  = mean of u_k                      B = mean of (u_k - mu)^2, `variance`, or its root, `std`
     S   = 1 - B                            the node's utility; one resource or none -> 1
 The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes one
 factor only, so the best node is the one with the greatest S_new / S_old. Equal gains: the lower mu after placement.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (2)-(6); (2) and (5) are reconstructed
-from its words ("the larger the variance, the smaller the utility").
-Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the least there is.
-Invariants: each row's result depends on that row alone, bit for bit (sums are taken in the order of the resources).
+from its text ("the larger the variance, the smaller the utility").
+Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the minimum.
+Invariants: each row's result depends on that row alone, bit for bit (sums follow the order of the resources).
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ def resources_of(state: ClusterState) -> Resources:
 
 
 def capacity(nodes: Window, resources: Resources) -> Ints:
-    """Return (k, n) what the nodes have; 0 where they lack the resource."""
+    """Return (k, n) the nodes' capacity; 0 for resources that they lack."""
     return nodes.static("allocatable").take(resources.allocatable, axis=0)
 
 
 def used(nodes: Window, resources: Resources) -> Ints:
-    """Return (k, n) what is in use: measured, or requested where nobody measured.
+    """Return (k, n) the usage: measured, or requested if there is no measurement.
 
-    A sample may hold less than what is expected of the pods that went since; nothing is used below 0.
+    A sample may be lower than the expected use of the pods deleted since; the result is clamped at 0.
     """
     in_use: Ints = np.maximum(_rows(nodes.load("used"), resources.used), 0)
     return in_use
 
 
 def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
-    """Return (k, n) what the pod adds to `used`: its expected use where a node is measured, else its request."""
+    """Return (k, n) the pod's contribution to `used`: its expected use on measured nodes, else its request."""
     compiled = request.compiled
     requests = _requests(request, nodes, resources)
     if compiled.expected_extra is None:
@@ -78,12 +77,12 @@ def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
 
 
 def _requests(request: Request, nodes: Window, resources: Resources) -> Ints:
-    """Return (k,) what the pod requests."""
+    """Return (k,) the pod's requests."""
     return _rows(request.compiled.delta[nodes.columns.layout.load["used"]], resources.used)
 
 
 def _rows(field: Ints, rows: Rows) -> Ints:
-    """Return some rows of a field; all of them, as is usual, cost nothing."""
+    """Return the given rows of a field; the usual case of all rows returns the field without a copy."""
     return field if len(rows) == len(field) else field[rows]
 
 
@@ -111,7 +110,7 @@ def gain(request: Request, nodes: Window, resources: Resources, dispersion: Disp
         before, _ = utility(both[0], room, dispersion)
         after, mean = utility(both[1], room, dispersion)
         return after / before, mean
-    # The same, for both at once and without looking for what nodes lack.
+    # The same for both at once, without the mask for missing resources.
     share = both / room
     np.minimum(share, 1.0, out=share)
     means = _summed_up(share)
@@ -126,19 +125,19 @@ def gain(request: Request, nodes: Window, resources: Resources, dispersion: Disp
 
 
 def ranked(gains: Floats, mean: Floats) -> Floats:
-    """Return gains such that equal ones (to nine digits) are told apart by the lower mean."""
+    """Return gains in which equal values (to nine digits) are ordered by the lower mean."""
     return (np.rint(gains * _QUANTA) - 0.25 * mean) * _QUANTUM
 
 
 def all_equal(gains: Floats) -> bool:
-    """Tell whether ranked gains differ by their means alone."""
+    """Return whether ranked gains differ by their means only."""
     return float(gains.max()) - float(gains.min()) < 0.5 * _QUANTUM
 
 
 def overloaded(request: Request, nodes: Window, resources: Resources, free_percent: int = 0) -> Bools:
-    """Return (k, n) True where the pod would load a resource that it takes beyond what the node has of it.
+    """Return (k, n) True where the pod would raise the use of a requested resource above the node's capacity.
 
-    `free_percent` of every capacity is kept free; a resource that a node does not state is nobody's limit.
+    `free_percent` of every capacity stays free; a resource that a node does not state is not limited.
     Source: MBCGT, constraints (9)-(12).
     """
     added, room = demand(request, nodes, resources), capacity(nodes, resources)
@@ -152,7 +151,7 @@ def log_product(utilities: Floats) -> float:
 
 
 def _summed_up(blocks: Floats) -> Floats:
-    """Add (2, k, n) up over k in order, for the same reason; a reduction does so unless n is 1."""
+    """Add (2, k, n) over k in order, like `_summed`; the NumPy reduction does so unless n is 1."""
     if blocks.shape[2] > 1:
         reduced: Floats = np.add.reduce(blocks, axis=1)
         return reduced
@@ -163,7 +162,7 @@ def _summed_up(blocks: Floats) -> Floats:
 
 
 def _summed(rows: Floats) -> Floats:
-    """Add (k, n) rows up one after the other, so that a sum does not depend on how many columns there are."""
+    """Add (k, n) rows one after the other, so that a sum does not depend on the number of columns."""
     total: Floats = np.zeros(rows.shape[1])
     for row in rows:
         total = total + row

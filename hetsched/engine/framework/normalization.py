@@ -1,7 +1,7 @@
 """Map raw scores to 0-100 by the largest one.
 
-Formula: floor(100 * score / largest over the feasible nodes), or 100 minus that where less is better; with nothing to
-tell nodes apart (largest is 0) every node gets 0, or 100 where less is better.
+Formula: floor(100 * score / largest over the feasible nodes), or 100 minus that if less is better. If the largest is
+0, every node gets 0, or 100 if less is better.
 Source: kube-scheduler's DefaultNormalizeScore (plugins/helper/normalize_score.go).
 """
 

@@ -1,9 +1,9 @@
-"""A pod that no node fits now: what a PostFilter step is told, and what it may try.
+"""Input of PostFilter plugins for a pod that no node fits now, and the trials that they may run.
 
-Rule: whether evictions would help is asked of the policy's own filters. `fits` asks all of them about one row of the
-ledger as it is at that moment, so a step may take pods off, ask, and put them back; `possible` asks those that look at
-one row alone about rows as they would be. Facts do not change by evictions, so STATIC answers are those at hand.
-The diagnosis is worked out when somebody reads it: it costs two full sweeps.
+The policy's own filters decide whether an eviction would help. `fits` runs all of them on one row of the current
+state, so a plugin may remove pods, call it, and restore them; `possible` runs the row-scoped ones on rows with a
+hypothetical load. Evictions do not change facts, so cached STATIC answers are used. The diagnosis is computed on first
+access: it costs two full evaluations.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Attempt:
 
     @property
     def policy(self) -> Policy:
-        """The policy that refused."""
+        """The policy that refused the pod."""
         return self._scheduler.policy
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """Why no node fits."""
+        """Diagnosis: why no node fits."""
         return diagnose(self._scheduler, self._request.pod)
 
     @property
     def resolvable(self) -> tuple[int, ...]:
-        """The rows that fewer pods could open."""
+        """The rows that preemption could open."""
         return self.diagnosis.resolvable
 
     def possible(self, columns: Columns, rows: Rows) -> Rows:
-        """Return those of `rows` that would fit, were their load that of `columns`, as far as one row tells."""
+        """Return those of `rows` that would fit with the load of `columns`, by row-scoped filters only."""
         evaluation, request = self._evaluation, self._request
         rows = rows[evaluation.static_mask[rows]]
         nodes = Window(columns, rows)
@@ -58,7 +58,7 @@ class Attempt:
         return rows[fits]
 
     def fits(self, row: int) -> bool:
-        """Tell whether every filter of the policy lets the pod on a row of the state as it is now."""
+        """Return whether every filter of the policy accepts the pod on a row of the current state."""
         evaluation, request, state = self._evaluation, self._request, self._scheduler.state
         if evaluation.row_refusal is not None or not evaluation.static_mask[row]:
             return False
@@ -76,7 +76,7 @@ class Attempt:
         return True
 
     def local(self) -> bool:
-        """Tell whether nothing but the node itself decides whether the pod may run there."""
+        """Return whether the node alone decides whether the pod may run there."""
         request, state = self._request, self._scheduler.state
         return all(
             plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP
@@ -84,5 +84,5 @@ class Attempt:
         )
 
     def grants(self, row: int) -> bool:
-        """Tell whether the exact things that the pod would hold on a row that fits can be had now."""
+        """Return whether the pod's exact devices, CPUs and zones on a feasible row can be reserved now."""
         return self._scheduler.can_reserve(self._request, row)

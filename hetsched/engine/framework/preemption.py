@@ -1,20 +1,24 @@
-"""Who has to leave so that a pod fits: the fewest and lowest pods, on one node.
+"""Preemption: find the smallest set of victims of lowest priority on one node, so that a pod fits.
 
-Rule, per node as in kube-scheduler: take all pods off that may leave; where the pod then fits, put them back one by
-one, the most important first, as long as it still fits. Who stays off is a minimal set: none of them could stay.
-Pods whose leaving would break a disruption budget are put back before all others. A second order, gangs and then
-small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+Per node, as in kube-scheduler: remove all pods that may be preempted; if the pod then fits, reprieve them one by one,
+the most important first, as long as it still fits. The remaining victims are a minimal set: none of them could stay.
+Pods whose eviction would violate a disruption budget are reprieved before all others. A second order, gangs first and
+then small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+
 Nodes and orders compete by, in this order, the smaller
-    1 victims that break a disruption budget      2 highest priority of a victim
+    1 victims that violate a disruption budget    2 highest priority of a victim
     3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
     5 run time: the latest start of the longest-running victim of highest priority      6 node name
-`bounds` says what each node costs at least; nodes are looked at closely from the lowest bound on, until no bound is
-lower than the best that was found, or `most_nodes` were looked at. Where only the node itself counts, what was found
-there is remembered until something changes on it.
-A gang leaves whole: a member is only taken off with all booked members, wherever they run, and each of them counts.
+`bounds` gives a lower bound of each node's cost. Nodes are examined in the order of their bounds, until no bound is
+lower than the best result, or `most_nodes` were examined. If the answer depends on the node alone, the result is
+cached until the node changes.
+
+A gang is preempted as a whole: a member is only evicted together with all booked members on all nodes, and each of
+them counts.
+
 Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
-Invariants: the ledger is left as it was; with the victims gone, and without any one of them still there, every filter
-of the policy lets the pod in and its exact cards and CPUs can be had.
+Invariants: the cluster state is unchanged afterwards; without the victims, but not with any one of them, every filter
+of the policy accepts the pod and its exact GPUs and CPUs can be reserved.
 """
 
 from __future__ import annotations
@@ -37,13 +41,15 @@ from .request import Request
 from .status import Eviction
 from .victims import SUM_OFFSET, Removable, importance, start_of
 
-Unit = tuple[Booking, ...]  # pods that leave together
+Unit = tuple[Booking, ...]  # pods that are evicted together
 Cost = tuple[int, int, int, int, int, int]
 
 
 class Rule(NamedTuple):
-    """Who may leave: `may_leave` of a pod by itself; where `while_` is given, only as long as that holds too, which may
-    end as others go. `key` names both.
+    """Rule for the pods that may be preempted.
+
+    `may_leave` looks at a pod alone; `while_`, if given, must hold too and may become false as other pods are removed.
+    `key` identifies the rule.
     """
 
     key: tuple[object, ...]
@@ -52,16 +58,16 @@ class Rule(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Victims on one row and what they cost."""
+    """Victims on one row and their cost."""
 
     cost: Cost
     row: int
     victims: tuple[Booking, ...]
-    broken: dict[str, str]  # pod key -> the budget that its leaving breaks
+    broken: dict[str, str]  # pod key -> the disruption budget that its eviction violates
 
 
 class Search:
-    """Looks for the victims of one refused request; `counts_amounts`: requests must fit what nodes have."""
+    """Search for the victims of one refused request; `counts_amounts`: requests must fit the nodes' allocatable."""
 
     def __init__(
         self, attempt: Attempt, request: Request, state: ClusterState, rule: Rule, *, counts_amounts: bool
@@ -74,7 +80,7 @@ class Search:
         self._left_over = {budget: left_over(budget, state) for budget in state.budgets}
 
     def best(self, most_nodes: int) -> Eviction | None:
-        """Return the cheapest eviction, None where none helps."""
+        """Return the cheapest eviction, or None if no eviction helps."""
         removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.booked
@@ -97,10 +103,10 @@ class Search:
         return Eviction(self.state.columns.names[best.row], keys, tuple(best.broken.get(key, "") for key in keys))
 
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
-        """Return the counted resources (k,) that the pod asks for, and how much of them each row lacks (k, n)."""
+        """Return the counted resources (k,) that the pod requests, and the shortfall of each row (k, n)."""
         compiled, state = self.request.compiled, self.state
         cards = {state.resources.index[name] for name in GPU_RESOURCES if name in state.resources.index}
-        # Cards are counted by themselves, and one card's shares may be requested more than once.
+        # GPUs are counted separately, and shares of one GPU may be requested several times.
         kept = [i for i, resource in enumerate(compiled.needs_rows.tolist()) if resource not in cards]
         if not self.counts_amounts:
             kept = []
@@ -112,7 +118,7 @@ class Search:
     # -- one node ----------------------------------------------------------------------------------------------------
 
     def _on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
-        """Return the cheapest victims on a row; the ledger is as before afterwards."""
+        """Return the cheapest victims on a row; the state is unchanged afterwards."""
         units = self._units(leaving)
         if not units:
             return None
@@ -124,7 +130,7 @@ class Search:
         return found
 
     def _units(self, leaving: Sequence[Booking]) -> list[Unit]:
-        """Return who may leave, given the least important first, the most important first."""
+        """Return the units that may be preempted, the most important first; `leaving` is least important first."""
         holds = self.rule.while_
         if holds is None and not any(booking.pod.gang for booking in leaving):
             return [(booking,) for booking in reversed(leaving)]
@@ -138,7 +144,7 @@ class Search:
         return units[::-1]
 
     def _unit(self, booking: Booking) -> Unit:
-        """Return who leaves with a pod, nobody where one of them may not or all have left."""
+        """Return the pods that are evicted together with a pod, empty if one of them may not be or all are evicted."""
         state, key = self.state, gang_key(booking.pod)
         if booking.pod.key not in state.bookings:
             return ()
@@ -148,10 +154,10 @@ class Search:
         return tuple(members) if all(map(self.rule.may_leave, members)) else ()
 
     def _spare(self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]) -> Choice | None:
-        """Return who has to leave when all others are put back in this order, None where it is of no use.
+        """Return the victims that remain after reprieving the other units in this order, None if this does not help.
 
-        Amounts alone tell, of pods that are counted, who cannot stay in any case; where the filters agree that it is
-        enough for those to leave, it is what putting back one by one would come to.
+        Amounts alone show which of the counted pods cannot stay in any case; if the filters accept the pod once those
+        are removed, the result equals that of reprieving one by one.
         """
         victims = self._overfull(order, row)
         try:
@@ -169,7 +175,7 @@ class Search:
         return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
 
     def _may_stay(self, unit: Unit, row: int) -> bool:
-        """Put a unit back if the pod fits all the same."""
+        """Restore a unit if the pod still fits; return whether the unit stays."""
         self._put_back([unit])
         if self.attempt.fits(row):
             return True
@@ -177,7 +183,7 @@ class Search:
         return False
 
     def _overfull(self, order: Sequence[Unit], row: int) -> list[Unit]:
-        """Return those for which too little is left of some amount when all before them are put back."""
+        """Return the units for which some amount is short once all units before them are restored."""
         resources, short = self._short(np.array([row], np.intp))
         requested = self.state.columns.layout.load["requested"]
         held = {
@@ -214,7 +220,8 @@ class Search:
                     self.state.restore(booking)
 
     def _broken(self, units: Sequence[Unit]) -> dict[str, str]:
-        """Return which pods would break a budget, and which, if all of these left, the most important first."""
+        """Return the pods, with the budget, whose eviction would violate a budget if all units were evicted in
+        order."""
         broken: dict[str, str] = {}
         left = dict(self._left_over)
         for unit in units:
@@ -227,7 +234,7 @@ class Search:
         return broken
 
     def _sizes(self, row: int) -> Callable[[Unit], float]:
-        """Return how much of what is short on a row leaves with a unit: amounts, or shares of cards."""
+        """Return a function for the share of a row's shortfall that a unit releases: amounts, or shares of GPUs."""
         columns, demand = self.state.columns, self.request.shape.gpu
         resources, short = self._short(np.array([row], np.intp))
         lacking = short[:, 0] > 0

@@ -1,13 +1,13 @@
-"""Narrow pods on rare nodes: who takes a place that only few nodes could offer, without needing it.
+"""Rarity of nodes: find pods that occupy a rare node without needing what makes it rare.
 
-Rule: a node is rare in a way, and a pod needs that way or does not:
-    cards   the node has healthy cards                      a pod needs them that asks for one
-    isa     fewer nodes than `_FEW` of all run what it      a pod needs it that runs on no more nodes than could stand
-            runs, by the lattice of instruction sets        in for this one
-    size    it has `_LARGE` times the median CPU, or more   a pod needs it that asks for whole CPUs beside each other
-            zones than the median node                      in a zone, or for more CPU than the median node has
-A pod is narrow on a node that is rare in some way if it needs none of the ways in which that node is rare, and somebody
-does: a pod that waits, or else one that runs. What nobody needs is not worth a restart.
+A node is rare in a way, and a pod needs that way or does not:
+    cards   the node has healthy GPUs                    a pod needs it if it requests a GPU
+    isa     at most `_FEW` of all nodes run all that     a pod needs it if it runs on no more nodes than could
+            it runs, by the ISA lattice                  replace this one
+    size    it has `_LARGE` times the median CPU, or     a pod needs it if it requests whole CPUs in one NUMA
+            more zones than the median node              zone, or more CPU than the median node has
+A pod is misplaced ("narrow") on a rare node if it needs none of the ways in which the node is rare, and another pod
+does: a pending pod, or else a running one. A way that no pod needs does not justify a restart.
 Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarcity`; thresholds are our own.
 """
 
@@ -35,7 +35,7 @@ WAYS = ("cards", "isa", "size")
 
 
 class Rarity(msgspec.Struct, frozen=True):
-    """How rare each node is: the rows that are rare in each way, and how many nodes could stand in by ISA."""
+    """Rarity of each node: the rows that are rare in each way, and how many nodes could replace each row by ISA."""
 
     rows: dict[str, frozenset[int]]
     stand_ins: list[int]
@@ -55,7 +55,7 @@ def rarity_of(state: ClusterState) -> Rarity:
     zones = np.array([len(zones_of(report)) for report in state.reports])
     median = float(np.median(cpu)) if nodes.n else 0.0
     large = (cpu >= _LARGE * median) | (zones > max(1.0, float(np.median(zones)))) if nodes.n else cards
-    # Where every node is rare, none is.
+    # If every node is rare in a way, no node is.
     return Rarity(
         {
             "cards": _unless_all(np.flatnonzero(cards), nodes.n),
@@ -73,7 +73,7 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
 
 
 def _stand_ins(state: ClusterState) -> list[int]:
-    """Return (N) how many nodes run all that each node runs; one that states nothing is not rare."""
+    """Return (N,) the number of nodes that run all that each node runs; a node without a stated ISA is not rare."""
     offers = tuple(state.offers.values)
     at = state.all_rows.static("isa_offer")
     nodes = np.bincount(at, minlength=len(offers)).tolist()
@@ -102,7 +102,7 @@ def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozen
 
 
 def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
-    """Return on how many nodes a demand runs."""
+    """Return the number of nodes on which a demand runs."""
     if demand is None or not (demand.is_stated or demand.images):
         return len(state.reports)
     known: dict[IsaDemand, int] = state.once("rarity-runs-on", dict)
@@ -114,7 +114,7 @@ def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
 
 
 class Asker(NamedTuple):
-    """One pod that may need rare nodes: its key, its shape, and (N,) on which nodes it could run at all."""
+    """Pod that may need rare nodes: key, shape, and (N,) on which nodes it could run at all."""
 
     key: str
     shape: Shape
@@ -132,5 +132,8 @@ def needed_by(row: int, askers: Sequence[Asker], rarity: Rarity, state: ClusterS
 
 
 def wasted_on(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
-    """Tell whether a pod that leaves row `left` would take a rare place that it does not need, unlike where it is."""
+    """Return whether moving a pod off row `left` to `row` would waste a rare way of `row`.
+
+    A way is wasted if the pod does not need it and row `left` does not have it.
+    """
     return bool(set(rarity.ways(row)) - set(rarity.ways(left)) - needs(shape, row, rarity, state))

@@ -1,9 +1,8 @@
-"""Find, check and describe plugins.
+"""Discover, check and describe plugins.
 
-Problem: one more plugin must cost one file; forms, REST schema, docs and tests follow from what it says about itself.
-Rule: every module of `hetsched.engine.plugins` is scanned, then the entry points of group `hetsched.plugins`. A class
-decorated with `@plugin` is registered under its name; names, points and signatures are checked when it is loaded, and
-a wrong one is refused with the file it stands in.
+A new plugin costs one file; forms, REST schema, docs and tests derive from its declaration. Every module of
+`hetsched.engine.plugins` is scanned, then the entry points of group `hetsched.plugins`. A class decorated with
+`@plugin` is registered under its name. Names, points and signatures are checked on loading; an error names the file.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 class PluginError(Exception):
-    """A plugin breaks the rules of the extension points; the message names its file."""
+    """Plugin that violates the rules of the extension points; the message names its file."""
 
 
 class PluginInfo(msgspec.Struct, frozen=True):
-    """What a plugin says about itself; `points` are the extension points it serves.
+    """Declaration of a plugin; `points` are the extension points it serves.
 
-    `helped_by` are the changes that may turn its refusal into a yes.
+    `helped_by` are the events that may turn its refusal into an acceptance.
     """
 
     name: str
@@ -49,7 +48,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     helped_by: frozenset[Event] = ANYTHING
 
     def build(self, params: Params) -> Any:
-        """Return an instance that answers with these parameters."""
+        """Return an instance with these parameters."""
         instance = self.factory()
         instance.params = params
         return instance
@@ -67,10 +66,10 @@ def plugin(
     scope: Scope = Scope.ROW,
     helped_by: frozenset[Event] | None = None,
 ) -> Callable[[C], C]:
-    """Declare the class below as a plugin; `summary` is the one line that forms and docs show.
+    """Declare the decorated class as a plugin; `summary` is the one line that forms and docs show.
 
-    Of a filter, `helped_by` says which changes may turn its refusal into a yes. Where it is left out that is any, and
-    waiting; or, where placements cannot change the answer (STATIC, row scope), any fact of a node.
+    For a filter, `helped_by` lists the events that may turn its refusal into an acceptance. The default is any event
+    and the passage of time; for a filter whose answer placements cannot change (STATIC, row scope), any node fact.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW
     helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING
@@ -137,7 +136,7 @@ class Registry:
         return len(self._plugins)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what forms, REST and docs need to know about every plugin."""
+        """Return the descriptions of all plugins for forms, REST and docs."""
         return [
             {
                 "name": info.name,
@@ -154,7 +153,7 @@ class Registry:
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
-    """Load one module of plugins; whatever is wrong with it is told with its name."""
+    """Load one plugin module; an error is raised with the module's name."""
     try:
         return load()
     except PluginError:
@@ -164,9 +163,9 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
 
 
 def load_registry() -> Registry:
-    """Scan built-ins and entry points.
+    """Scan built-in plugins and entry points.
 
-    Raises: PluginError, naming the file, for a wrong or doubled plugin.
+    Raises: PluginError, naming the file, for an invalid or duplicate plugin.
     """
     from hetsched.engine import plugins as builtin  # the package imports this module's decorator
 

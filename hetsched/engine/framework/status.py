@@ -1,4 +1,4 @@
-"""Outcomes of extension points: a small closed set, the same type wherever something is refused."""
+"""Status values of the extension points: a small closed set, with one type for every refusal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hetsched.contracts.decision import Reason, Verdict
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why something was refused.
+    """Reason of a refusal.
 
-    `unknown`: the node might do, but nobody stated the fact. `resolvable`: removing other pods could help. `verdict`
-    stands where the answer is about the pod as a whole, whatever the nodes say; `because` are another pod's reasons
-    that led to it.
+    `unknown`: the fact is not stated, so the node might fit. `resolvable`: preemption could help. `verdict` is set if
+    the refusal concerns the pod as a whole, independent of nodes; `because` holds another pod's reasons that led to
+    it.
     """
 
     code: str
@@ -45,9 +45,9 @@ ALLOW = Allow.ALLOW
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Hold the placement until someone allows it, at the latest `until_seconds` on the caller's clock.
+    """Hold the placement until another component allows it, at the latest until `until_seconds` on the caller's clock.
 
-    `late` is the answer once that time is over.
+    `late` is the status after the timeout.
     """
 
     until_seconds: float
@@ -55,16 +55,16 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Spared(msgspec.Struct, frozen=True):
-    """Booked pods (keys) that nobody evicts for the time being; `foreign`: nor those that other schedulers placed."""
+    """Booked pods (keys) that are protected from eviction for now; `foreign`: so are pods of other schedulers."""
 
     keys: frozenset[str] = frozenset()
     foreign: bool = False
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """Pods (keys) that must leave so that the refused pod fits on `node`.
+    """Victims (pod keys) to evict so that the refused pod fits on `node`.
 
-    `budgets` names, for each of them, the disruption budget that its leaving breaks, empty where it breaks none.
+    `budgets` names, for each victim, the disruption budget that its eviction violates, or is empty.
     """
 
     node: str

@@ -1,8 +1,8 @@
-"""Which taints a pod tolerates.
+"""Taints and tolerations.
 
-Rule: a toleration matches a taint when its effect is empty or equal, its key is empty or equal, and its operator is
-Exists, or Equal with the same value. NoSchedule and NoExecute taints keep a pod away unless one toleration matches;
-PreferNoSchedule taints only count against a node.
+A toleration matches a taint if its effect is empty or equal, its key is empty or equal, and its operator is Exists, or
+Equal with the same value. NoSchedule and NoExecute taints keep a pod off a node unless a toleration matches;
+PreferNoSchedule taints only lower the node's score.
 Source: Kubernetes documentation, "Taints and Tolerations"; kube-scheduler's TaintToleration plugin.
 """
 
@@ -21,7 +21,7 @@ SOFT_EFFECT = "PreferNoSchedule"
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
-    """Tell whether one of the tolerations matches the taint."""
+    """Return whether one of the tolerations matches the taint."""
     return any(
         toleration.effect in ("", taint.effect)
         and toleration.key in ("", taint.key)
@@ -34,11 +34,11 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def repelling(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
-    """Return the first taint that keeps the pod away, None if there is none."""
+    """Return the first taint that keeps the pod off the node, or None."""
     hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
     return next((taint for taint in hard if not tolerates(tolerations, taint)), None)
 
 
 def tolerated_sets(tolerations: tuple[Toleration, ...], taint_sets: Iterable[tuple[Taint, ...]]) -> Bools:
-    """Return, per distinct taint set, whether the pod may run on a node that has it."""
+    """Return, per distinct taint set, whether the pod may run on a node with that set."""
     return np.array([repelling(tolerations, taints) is None for taints in taint_sets], np.bool_)

@@ -1,9 +1,9 @@
-"""The permit room: placements that are booked but held until someone allows them.
+"""Waiting-pods map: placements that are assumed but wait for a permit.
 
-Rule: a held placement keeps its booking. It leaves the room allowed (every plugin that held it said so), rejected, or
-because its time is over. What is rejected while the scheduler is at work is undone by it at once; what a caller
-rejects or lets expire here is the caller's to undo.
-Invariant: a key is in the room at most once.
+A waiting placement keeps its reservation until it is allowed (by every plugin that holds it), rejected, or timed out.
+The scheduler undoes rejections during a cycle at once; the caller undoes the placements that it rejects or lets
+expire.
+Invariant: a key occurs at most once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """One held placement, and what each plugin that holds it waits for (caller's clock, seconds)."""
+    """One waiting placement, and the Wait of each plugin that holds it (caller's clock, seconds)."""
 
     __slots__ = ("holders", "outcome", "waits")
 
@@ -35,13 +35,13 @@ class Held:
 
     @property
     def late(self) -> tuple[str, Refusal] | None:
-        """Return what the plugin says whose patience ends first, with its name."""
+        """Return the refusal, with its plugin, whose timeout ends first."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 
 
 class PermitRoom:
-    """All held placements of one scheduler, in the order they came; they are booked on `state`."""
+    """All waiting placements of one scheduler in order of arrival; they are booked on `state`."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -55,7 +55,7 @@ class PermitRoom:
         self.held[outcome.pod.key] = Held(outcome, waits)
 
     def allow(self, key: str, plugin: str) -> None:
-        """Say that `plugin` no longer holds `key`."""
+        """Release the hold of `plugin` on `key`."""
         held = self.held.get(key)
         if held is not None:
             held.holders.discard(plugin)
@@ -65,11 +65,11 @@ class PermitRoom:
                 self._allowed.append(held.outcome)
 
     def leave(self, key: str) -> None:
-        """Take `key` out without a verdict, because its placement is undone; unknown keys are ignored."""
+        """Remove `key` without a verdict because its placement is undone; unknown keys are ignored."""
         self.held.pop(key, None)
 
     def reject(self, key: str, refusal: tuple[str, Refusal] | None = None) -> None:
-        """Send `key` away, as this plugin refuses it; unknown keys are ignored."""
+        """Reject `key` with this plugin's refusal; unknown keys are ignored."""
         held = self.held.pop(key, None)
         if held is not None:
             held.outcome.refusal = refusal
@@ -77,7 +77,7 @@ class PermitRoom:
             self.to_undo.append(held.outcome)
 
     def expire(self, now_seconds: float) -> None:
-        """Reject everything whose time is over."""
+        """Reject all placements whose timeout has passed."""
         self.now_seconds = now_seconds
         for key in [key for key, held in self.held.items() if held.until_seconds <= now_seconds]:
             self.reject(key, self.held[key].late)

@@ -1,7 +1,7 @@
-"""Which cards of a node would do for a GPU demand.
+"""GPU eligibility: which GPUs of a node satisfy a demand.
 
-Rule: a card does when it has the asked share free and every fact that is asked of it. The plugin `gpu-fit` states the
-rule in full and decides by it; `numa-fit` looks in which zones such cards lie.
+A GPU is eligible if it has the requested share free and satisfies every requested fact. The plugin `gpu-fit` states
+the complete rule and decides by it; `numa-fit` uses it to find the zones of eligible GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class CardDemand:
     """A demand against one state's vocabularies: which models and vendors are accepted, which are unknown.
 
-    `check` narrows what is asked: "model" leaves out memory and cores, "count" the model too.
+    `check` narrows the demand: "model" ignores memory and cores, "count" the model too.
     """
 
     __slots__ = ("demand", "models", "vendor", "whole")
@@ -40,12 +40,12 @@ class CardDemand:
         self.vendor = state.vendors.id(demand.vendor) if demand.vendor else UNKNOWN
 
     def usable(self, nodes: Window) -> Bools:
-        """Return (G, n) which cards would do now; a fact that is unknown satisfies no demand."""
+        """Return (G, n) which GPUs are eligible now; an unknown fact satisfies no demand."""
         facts = self.facts(nodes, unknown=False)
         return self.free(nodes) if facts is None else self.free(nodes) & facts
 
     def free(self, nodes: Window) -> Bools:
-        """Return (G, n) which cards have the asked share, and for shared cards the memory, left."""
+        """Return (G, n) which GPUs have the requested share and, for shared GPUs, the memory free."""
         enough: Bools = nodes.load("card_milli_free") >= self.demand.milli
         if self.whole:
             return enough
@@ -56,7 +56,8 @@ class CardDemand:
         return enough & (nodes.load("card_memory_free") >= charged)
 
     def facts(self, nodes: Window, *, unknown: bool) -> Bools | None:
-        """Return (G, n) which cards satisfy every fact asked, None if none is; `unknown`: what an unstated fact is."""
+        """Return (G, n) which GPUs satisfy every requested fact, None without any; `unknown` replaces unstated
+        facts."""
         facts: Bools | None = None
         if self.models is not None or self.vendor != UNKNOWN:
             facts = self.of_kind(nodes, unknown=unknown)
@@ -67,7 +68,7 @@ class CardDemand:
         return facts
 
     def of_kind(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which cards are of an accepted model and vendor."""
+        """Return (G, n) which GPUs are of an accepted model and vendor."""
         model: Ints = nodes.static("card_model")
         fits: Bools = np.ones(model.shape, np.bool_)
         if self.models is not None:
@@ -80,11 +81,11 @@ class CardDemand:
         return fits
 
     def with_memory(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which cards have the memory asked."""
+        """Return (G, n) which GPUs have the requested memory."""
         return _at_least(nodes.static("card_memory"), self.demand.memory_mib, unknown=unknown)
 
     def with_cores(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which cards have the cores asked."""
+        """Return (G, n) which GPUs have the requested cores."""
         return _at_least(nodes.static("card_cores"), self.demand.cores, unknown=unknown)
 
 

@@ -1,13 +1,13 @@
-"""How much of a node's free GPU the workload cannot use, and how a placement changes that.
+"""GPU fragmentation: how much of a node's free GPU the workload cannot use, and how a placement changes that.
 
-Problem: a card that is half free, or free on a node without CPU, counts as capacity and serves nobody.
-Rule: F of a node = sum over the mix's shapes of popularity * milli out of their reach:
-    all free milli of the node    where the shape does not fit there, or asks for no GPU
-    else                          the milli of cards with less free than it asks of one card, or of another model
-A placement's gain is F before - F after, over the cards it may take: a shared pod tries each, whole cards are the
-lowest ones. `DemandMix` is a mix against one state: the typical shapes, their shares made to add up to 1.
-Source: FGD (Weng et al., USENIX ATC 2023, section 4) and its simulator, whose F looks at CPU and cards alone.
-Invariants: a row's figures depend on that row alone; the sum of F over the rows is `gpu_fragments` of `balance`.
+A GPU that is half free, or free on a node without free CPU, counts as capacity that no pod can use. F of a node = sum
+over the mix's shapes of popularity * unusable milli:
+    all free milli of the node    if the shape does not fit there, or requests no GPU
+    else                          the milli of GPUs with less free than it requests of one GPU, or of another model
+A placement's gain is F before - F after, over the GPUs it may take: a shared pod tries each, whole GPUs are the lowest
+ones. `DemandMix` is a mix against one state: the typical shapes, with shares normalised to a sum of 1.
+Source: FGD (Weng et al., USENIX ATC 2023, section 4) and its simulator, whose F uses CPU and GPUs only.
+Invariants: a row's result depends on that row alone; the sum of F over the rows is `gpu_fragments` of `balance`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NO_FILL: Floats = np.zeros(WHOLE_CARD_MILLI + 1)
 
 
 class DemandMix:
-    """What the shapes of a mix ask for.
+    """The demands of the shapes of a mix.
 
-    Shapes: T typical shapes, K resources, M card models: `needs` (T, K), `rows` (K,) of the resources, `count`,
+    Shapes: T typical shapes, K resources, M GPU models: `needs` (T, K), `rows` (K,) of the resources, `count`,
     `milli`, `share` (T,), `accepted` (T, M).
     """
 
@@ -58,13 +58,13 @@ class DemandMix:
         self.accepted: Bools = np.array(accepted, np.bool_).reshape(len(typical), len(models))
 
     def asked(self, shape: Shape, state: ClusterState) -> Ints:
-        """Return (K,) what a shape asks of the mix's resources."""
+        """Return (K,) a shape's requests of the mix's resources."""
         names = state.resources.values
         return np.array([shape.request(names[row]) for row in self.rows.tolist()], np.int64)
 
 
 def published_mix(state: ClusterState) -> DemandMix:
-    """Return the state's mix as FGD's simulator sees it: pods alike in CPU and cards are one shape."""
+    """Return the state's mix as in FGD's simulator: pods with equal CPU and GPU requests are one shape."""
 
     def make() -> DemandMix:
         alike: dict[tuple[int, GpuDemand | None], tuple[Shape, int]] = {}
@@ -79,12 +79,12 @@ def published_mix(state: ClusterState) -> DemandMix:
 
 
 def whole_mix(state: ClusterState) -> DemandMix:
-    """Return the state's mix by everything that its shapes request."""
+    """Return the state's mix by all requests of its shapes."""
     return state.once("whole-mix", lambda: demand_mix(normalized(state.mix), state))
 
 
 def demand_mix(typical: Sequence[tuple[Shape, float]], state: ClusterState) -> DemandMix:
-    """Compile shapes by everything that they request and some node of the state counts."""
+    """Compile shapes by all their requests that some node of the state has as a resource."""
     asked = {name for shape, _ in typical for name, _ in shape.requests}
     return DemandMix(typical, state, sorted(asked & state.resources.index.keys() - set(GPU_RESOURCES)))
 
@@ -108,13 +108,13 @@ def row_fragments(mix: DemandMix, nodes: Window) -> Floats:
 
 
 def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
-    """Return free milli and models of the cards (G, n), and what is left of the mix's resources (K, n)."""
+    """Return free milli and models of the GPUs (G, n), and the free amounts of the mix's resources (K, n)."""
     left = nodes.static("allocatable")[mix.rows] - nodes.load("requested")[mix.rows]
     return np.maximum(nodes.load("card_milli_free"), 0), nodes.static("card_model"), left
 
 
 class Trial:
-    """One pod's demand against a mix: what each row, and each card of it, would lose by taking it."""
+    """One pod's demand against a mix: the loss of each row, and of each GPU of it, by taking the pod."""
 
     __slots__ = ("asked", "cards", "count", "fill", "milli", "mix", "published")
 
@@ -131,10 +131,10 @@ class Trial:
         self.published = published
 
     def gains(self, nodes: Window, usable: Bools | None = None) -> tuple[Floats, Ints]:
-        """Return (n,) what the best cards gain, and (n,) the shared card to take, -1 where there is no choice.
+        """Return (n,) the gain of the best GPUs, and (n,) the shared GPU to take, -1 if there is no choice.
 
-        The gain is in milli, by F and by what `fill` says of a card's rest; as published it is the score 0-100.
-        `usable` (G, n) narrows the cards.
+        The gain is in milli, by F and by the `fill` value of a GPU's rest; as published it is the score 0-100.
+        `usable` (G, n) narrows the GPUs.
         """
         from .fragmentation_kernel import gains
 
@@ -151,7 +151,7 @@ class Trial:
         return gain, card
 
     def prefer(self, request: Request, row: int, state: ClusterState) -> None:
-        """Name the shared card of a row that gains most, among those that an earlier step prefers."""
+        """Set the shared GPU of a row with the largest gain, among those that an earlier plugin prefers."""
         if self.cards is None or self.cards.whole:
             return
         node = Window(state.columns, np.array([row], np.intp))
@@ -166,16 +166,16 @@ class Trial:
 
 
 def fragmented(state: ClusterState) -> bool:
-    """Tell whether there are cards to be cut up, and a mix to measure against."""
+    """Return whether there are shareable GPUs, and a mix to measure against."""
     return bool(state.mix.counts) and bool(state.all_rows.static("card_milli").any())
 
 
 def expected_rests(mix: Mix) -> Floats:
-    """Return (1001,) W: the milli that stay unused of a card with that much free, once pods of the mix came by.
+    """Return (1001,) W: the expected unused milli of a GPU with that much free, after pods of the mix arrived.
 
-    Pods come at random, each that fits is taken, until none fits: W(f) = f where no size fits, else the mean of
-    W(f - size) over the sizes that fit, by how many cards of each are asked for. Only the most frequent sizes that
-    cover 95 % of these cards count: a card is not kept for a rare one.
+    Pods arrive at random, each that fits is taken, until none fits: W(f) = f if no size fits, else the mean of W(f -
+    size) over the sizes that fit, weighted by the number of GPUs of each size requested. Only the most frequent sizes
+    that cover 95 % of these GPUs count: a GPU is not kept free for a rare one.
     """
     cards: Counter[int] = Counter()
     for shape, count in mix.counts:

@@ -1,7 +1,7 @@
-"""The arithmetic of `fragments`, compiled.
+"""Compiled arithmetic of `fragmentation`.
 
-Rule: plain loops over rows, cards and shapes of the mix; equal cards of a node are tried once. `_lost` is F of one row,
-written into its callers, because handing arrays over costs more than the loop.
+Plain loops over rows, GPUs and shapes of the mix; equal GPUs of a node are tried once. `_lost` is F of one row,
+inlined into its callers, because passing arrays costs more than the loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _lost(
 def fragments(
     free: Any, models: Any, left: Any, needs: Any, count: Any, milli: Any, accepted: Any, share: Any, out: Any
 ) -> None:
-    """Write F of every row into `out` (n,); shapes as in `fragments.DemandMix`."""
+    """Write F of every row into `out` (n,); shapes as in `fragmentation.DemandMix`."""
     cards, room = np.empty(free.shape[0], np.int64), np.empty(left.shape[0], np.int64)
     for row in range(free.shape[1]):
         for card in range(len(cards)):
@@ -61,7 +61,7 @@ def gains(
     free: Any, models: Any, left: Any, usable: Any, asked: Any, asked_count: int, asked_milli: int, needs: Any,
     count: Any, milli: Any, accepted: Any, share: Any, fill: Any, published: bool, gain: Any, chosen: Any,
 ) -> None:  # fmt: skip
-    """Write the best gain (n,), 0 where the pod does not fit, and its shared card (n,), the first of equal ones."""
+    """Write the best gain (n,), 0 where the pod does not fit, and its shared GPU (n,), the first of equal ones."""
     cards, room = np.empty(free.shape[0], np.int64), np.empty(left.shape[0], np.int64)
     shared = asked_count == 1 and asked_milli < WHOLE_CARD_MILLI
     for row in range(free.shape[1]):
@@ -74,13 +74,13 @@ def gains(
             room[k] = left[k, row]
             fits = fits and (asked[k] <= 0 or room[k] >= asked[k])
         if not fits or takes < asked_count:
-            gain[row] = 0.0  # nobody asks what a placement that cannot be would gain
+            gain[row] = 0.0  # infeasible rows are not used by callers
             continue
         before = _lost(cards, row, models, room, needs, count, milli, accepted, share)
         for k in range(len(room)):
             room[k] -= asked[k]
         best = -math.inf
-        # A shared pod tries every card that is unlike the ones before it; any other has one way to be placed.
+        # A shared pod tries every GPU that differs from the ones before it; any other has one way to be placed.
         for way in range(len(cards) if shared else 1):
             filled = 0.0
             if shared:

@@ -1,16 +1,15 @@
-"""Which cards of a node to give to one pod together: those with the best links between them.
+"""Choose the GPUs of a node with the best links between them for one pod.
 
-Problem: four cards of a node are not one like another: two joined by NVLink exchange gradients ten times as fast as two
-on different sockets, and the lowest indices know nothing of it.
-Rule: a pair of cards is worth its bandwidth in MB/s: the greater of what both state, else the nominal one of the link's
-kind (nvlink 25 GB/s, switch 24, zone 20, system 10), else zone or system as their zones tell. Of all sets of the asked
-size take, in this order,
+Two GPUs joined by NVLink exchange gradients ten times as fast as two on different sockets; the lowest indices ignore
+that. The worth of a pair of GPUs is its bandwidth in MB/s: the greater of both reports, else the nominal one of the
+link's kind (nvlink 25 GB/s, switch 24, zone 20, system 10), else zone or system depending on their zones. Of all sets
+of the requested size take, in this order,
     the greatest least pair (a collective is as slow as its slowest link), the greatest sum of pairs, the lowest indices
-Where zones were chosen before, as many cards as possible come from them first.
-The search is exact up to `MOST_SETS` sets (all of up to 16 free cards); beyond that the set grows from the best pair by
-the card that adds most. Nodes that state no link are left to the lowest index.
+If zones were selected before, as many GPUs as possible come from them first. The search is exact up to `MOST_SETS`
+sets (all of up to 16 free GPUs); beyond that the set grows from the best pair by the GPU that adds most. Nodes without
+stated links use the lowest indices.
 Source: reconstruction; kinds and their order as in `nvidia-smi topo -m`.
-Invariant: pure; as many cards as asked, each of them a candidate.
+Invariant: pure; returns as many GPUs as requested, each of them a candidate.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MBS_PER_GBS = 1000
 
 
 def link_table(cards: Sequence[GpuCard]) -> Table | None:
-    """Return the worth of every pair by card index, None if no card states a link."""
+    """Return the worth of every pair by GPU index, None if no GPU states a link."""
     if not any(card.links for card in cards):
         return None
     size = max(card.index for card in cards) + 1

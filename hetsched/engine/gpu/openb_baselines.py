@@ -1,8 +1,8 @@
-"""CPU and GPU as the openb study's baselines see them: two numbers between 0 and 1.
+"""CPU and GPU in the units of the openb study's baselines: two numbers between 0 and 1.
 
-Rule: a pod's requests and a node's free capacity over the largest node of the cluster; a node's GPU is the free milli
-of all its cards together.
-Source: Weng et al. (USENIX ATC 2023), whose simulator divides by 128 cores and 8 cards, its largest node.
+A pod's requests and a node's free capacity are divided by the largest node of the cluster; a node's GPU is the free
+milli of all its GPUs together.
+Source: Weng et al. (USENIX ATC 2023), whose simulator divides by 128 cores and 8 GPUs, its largest node.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Pair:
 
 
 def largest_milli(state: ClusterState) -> int:
-    """Return the GPU milli of the node with the most cards, at least 1."""
+    """Return the GPU milli of the node with the most GPUs, at least 1."""
     return max(int(state.all_rows.static("card_milli").sum(axis=0).max(initial=0)), 1)
 
 
 def free_milli(nodes: Window) -> Floats:
-    """Return (n,) the free milli of all cards together."""
+    """Return (n,) the free milli of all GPUs together."""
     free: Floats = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0).astype(np.float64)
     return free

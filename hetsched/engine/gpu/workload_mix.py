@@ -1,10 +1,10 @@
-"""What a workload is made of: shapes of pods, and how often each comes.
+"""Workload mix: shapes of pods and their frequencies.
 
-Problem: whether what is left of a node is of use depends on what will be asked for, and a scheduler sees one pod.
-Rule: the mix counts the shapes of known pods. Its typical shapes are the most frequent ones that cover 95 % of them.
-Whoever knows the workload tells the state (`ClusterState.use_mix`): a replay its list, a what-if what is booked and
-what is asked for, a batch of decisions what is booked when it begins, so that a decision can be worked out again. A
-scheduler whose policy wants a mix and finds none takes what is booked. A plugin that reads it says `wants_mix = True`.
+Whether the rest of a node is useful depends on future requests, and a scheduler sees one pod. The mix counts the
+shapes of known pods; its typical shapes are the most frequent ones that cover 95 % of them. The driver sets it on the
+state (`ClusterState.use_mix`): a replay from its list, a what-if from booked and requested pods, a batch of decisions
+from the pods booked at its start, so that a decision can be recomputed. Without it, a scheduler whose policy wants a
+mix uses the booked pods. A plugin that reads it declares `wants_mix = True`.
 Source: the "target workload" of FGD (Weng et al., USENIX ATC 2023, section 4.1); its simulator takes the same 95 %.
 """
 
@@ -48,7 +48,7 @@ def mix_of(pods: Iterable[PodSpec]) -> Mix:
 
 def mix_of_shapes(shapes: Iterable[Shape]) -> Mix:
     """Count shapes; equal counts are ordered by content, so that the same pods give the same mix in any order."""
-    # Most pods share the very same Shape, and comparing two that are only equal costs a hundred times more.
+    # Most pods share one Shape object; comparing equal but distinct shapes costs a hundred times more.
     seen: dict[int, Shape] = {}
     counted: Counter[int] = Counter()
     for shape in shapes:

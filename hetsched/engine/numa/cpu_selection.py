@@ -1,17 +1,16 @@
-"""Which exact CPUs of a zone a pod gets.
+"""Selection of the exact CPUs of a zone for a pod.
 
-Problem: two hardware threads of one core are not two CPUs: a busy application slows itself down on both, and a free
-core that is cut in half is gone for whoever wants a whole one.
-Rule, among the free CPUs of one zone:
-    spread   one thread of each core, cores by (strain, lowest id); second threads only when each core has given one
-    pack     whole free cores by lowest id while they fit; then single threads of the cores with the fewest left
-Strain is what the threads of a core that others hold mean for the newcomer, the worst of them: 1 beside one that is
-never busy when it is, 2 beside one of unknown profile, 2 + hours beside one that is busy for so many hours a day when
-it is; ties by how many are held. For a newcomer that is idle, or of unknown profile, only the number held counts.
-An application that is busy at some hours is spread under either order.
+Two hardware threads of one core are not two CPUs: a busy application slows itself down on both, and splitting a free
+core makes it unusable for a pod that needs a whole one. Among the free CPUs of one zone:
+    spread   one thread of each core, cores by (strain, lowest id); second threads only after each core has given one
+    pack     whole free cores by lowest id while they fit; then single threads of the cores with the fewest free
+Strain rates the effect of a core's held threads on the new pod, by the worst of them: 1 for a thread that is never
+busy at the same hours, 2 for one of unknown profile, 2 + hours for one that is busy for that many hours a day at the
+same time; ties by the number of held threads. For a new pod that is idle, or of unknown profile, only the number of
+held threads counts. An application that is busy at some hours is spread under either order.
 Source: cassini (Tencent 2022) for hyper-threads and load profiles; kubelet's CPU manager for the packed order.
-Invariants: as many CPUs as asked, each of them free; no application gets two threads of a core while another core of
-the zone has a free thread that it could have had under `spread`.
+Invariants: as many CPUs as requested, each of them free; no application gets two threads of a core while another core
+of the zone has a usable free thread under `spread`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BESIDE_QUIET, _BESIDE_UNKNOWN = 1, 2
 
 
 def cores_of(cpus: Iterable[int], siblings: str | None) -> tuple[Core, ...]:
-    """Cut a zone's CPUs into cores, by lowest id; `siblings` is `0,4;1,5`, a CPU that it leaves out is a core."""
+    """Group a zone's CPUs into cores, by lowest id; `siblings` is `0,4;1,5`, a missing CPU is its own core."""
     present = set(cpus)
     cores: list[Core] = []
     for group in (siblings or "").split(";"):
@@ -57,7 +56,7 @@ def busy_hours(profile: str) -> Hours | None:
 
 
 def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
-    """Rank a core for an application that is busy at `own` hours; `held` are those of the threads already held."""
+    """Rank a core for an application that is busy at `own` hours; `held` are the hours of its held threads."""
     others = list(held)
     if not own:
         return 0, len(others)

@@ -1,15 +1,15 @@
-"""What a pod asks of NUMA zones, where that fits, and which zones it gets.
+"""NUMA demand of a pod: where it fits, and which zones it gets.
 
-Rule: containers that ask for whole CPUs with an equal limit are counted together, init containers left out. On a node
-that treats the pod as topology-aware (the pod's own word, else the node's label, else a kubelet `single-numa-node`)
-    one zone has free CPU >= the sum (and free memory, where memory counts);
-    it gets the zone with the most free CPU, of those that have its cards where any has, the lowest name among equals
-and elsewhere it may cross zones:
-    whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the CPUs asked
-    zones by whole, then free CPU, then name, each giving what it has until the pod has enough
-A zone with that much free CPU has as many CPUs to pin, as no more is allocatable than is named. An aware pod without
-whole CPUs is counted with all it requests, and only counted. Nodes whose kubelet pins are left to it; a pod that asks
-for zones does not go where they are unknown.
+Containers with whole CPU requests equal to their limits are summed, init containers excluded. On a node that treats
+the pod as topology-aware (by the pod's own setting, else the node's label, else a kubelet with `single-numa-node`)
+    one zone has free CPU >= the sum (and free memory, if memory counts);
+    it gets the zone with the most free CPU, among those with its GPUs if any has them, ties by lowest name
+and on other nodes it may cross zones:
+    whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the requested CPUs
+    zones by whole, then free CPU, then name, each contributing its CPUs until the pod has enough
+A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. An aware pod
+without whole CPUs counts with all its requests and gets no named CPUs. On nodes with a static CPU manager the kubelet
+decides; a pod that requires zones is not placed where they are unknown.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
 """
 
@@ -33,7 +33,7 @@ MEMO = "zone-demand"
 
 
 class Share(NamedTuple):
-    """What a pod gets of one zone, by the zone's position."""
+    """A pod's part of one zone, by the zone's position."""
 
     position: int
     cpu_millis: int
@@ -43,9 +43,10 @@ class Share(NamedTuple):
 class ZoneDemand:
     """A shape's demand against the setups of one state.
 
-    `asked` tells that the pod wants zones by itself; else only nodes that treat it as aware bind it. `cpus` are its
-    whole CPUs, 0 where it is only counted; `cards` is what it asks of cards, and `local` that an aware pod's lie in
-    its zone. `aware`, `bound`, `unknown` (S,) say by setup how it is treated, where it is, and where it cannot be.
+    `asked`: the pod itself requests zones; otherwise only nodes that treat it as aware bind it. `cpus` are its whole
+    CPUs, 0 if it is only counted; `cards` is its GPU demand, and `local` requires an aware pod's GPUs in its zone.
+    `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is bound to zones, and whether its
+    zones are unknown.
     """
 
     __slots__ = (
@@ -80,10 +81,10 @@ class ZoneDemand:
     def of(
         shape: Shape, state: ClusterState, *, everyone: bool = False, memory: bool = False, local: bool = False
     ) -> ZoneDemand | None:
-        """Read a shape's demand, None if no node binds it.
+        """Derive a shape's demand, None if no node binds it.
 
-        A pod asks by awareness or a CPU policy; with `everyone`, as crane has it, also by nothing but whole CPUs,
-        unless its policy is `none` in so many words. `memory` counts memory too, `local` wants cards in the pod's zone.
+        A pod requests zones by awareness or a CPU policy; with `everyone`, as in crane, also by whole CPUs alone,
+        unless its policy is explicitly `none`. `memory` includes memory, `local` requires GPUs in the pod's zone.
         """
         wish = shape.numa
         counted = any(container.cpus and not container.init for container in shape.containers)
@@ -106,7 +107,7 @@ class ZoneDemand:
         return fits & self.near(nodes) if self.local else fits
 
     def near(self, nodes: Window) -> Bools:
-        """Return (Z, n) which zones have the cards the pod asks for; a card of unknown zone is near to all."""
+        """Return (Z, n) which zones have the requested GPUs; a GPU of unknown zone counts for every zone."""
         zones = nodes.columns.layout.zones
         if self.cards is None or not zones:
             return np.ones((zones, nodes.n), np.bool_)
@@ -117,13 +118,13 @@ class ZoneDemand:
         return enough
 
     def whole(self, nodes: Window) -> Ints:
-        """Return (Z, n) how many whole CPUs each zone could give to a pod that crosses zones."""
+        """Return (Z, n) how many whole CPUs each zone can contribute to a pod that crosses zones."""
         effective, free = nodes.static("zone_cpu"), nodes.load("zone_cpu_free")
         whole: Ints = np.maximum((effective // 1000 * 1000 - (effective - free)) // 1000, 0)
         return whole
 
     def fits(self, nodes: Window) -> Bools:
-        """Return (n,) True where the zones have room for the pod, or do not bind it."""
+        """Return (n,) True if the zones have room for the pod, or do not bind it."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         enough = ~self.unknown[setup]
@@ -134,7 +135,7 @@ class ZoneDemand:
         return enough
 
     def crosses(self, nodes: Window) -> Bools:
-        """Return (n,) True where all zones together have room."""
+        """Return (n,) True if all zones together have room."""
         fits: Bools = np.add.reduce(self.whole(nodes), axis=0) >= self.cpus
         if self.memory_mib:
             free = np.maximum(nodes.load("zone_memory_free"), 0)
@@ -142,7 +143,7 @@ class ZoneDemand:
         return fits
 
     def zones_used(self, nodes: Window) -> Ints:
-        """Return (n,) over how many zones the pod would lie; 0 where it gets none."""
+        """Return (n,) over how many zones the pod would be spread; 0 if it gets none."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         used: Ints = np.where(bound & aware & self.room(nodes).any(axis=0), 1, 0)
@@ -157,7 +158,7 @@ class ZoneDemand:
         return used
 
     def _order(self, nodes: Window) -> tuple[Ints, Ints]:
-        """Return (Z, n) whole CPUs, and the positions of the zones in the order in which a crossing pod takes them."""
+        """Return (Z, n) whole CPUs, and the positions of the zones in the order in which a crossing pod uses them."""
         whole = self.whole(nodes)
         order: Ints = np.lexsort((-nodes.load("zone_cpu_free"), -whole), axis=0)
         return whole, order
@@ -165,9 +166,9 @@ class ZoneDemand:
     # -- on one node -------------------------------------------------------------------------------------------------
 
     def choose(self, node: Window, preferred: Bools) -> list[Share]:
-        """Return what the pod gets of which zones of a window of one row, nothing if it does not fit.
+        """Return the pod's parts of the zones of a window of one row, empty if it does not fit.
 
-        An aware pod gets one of the `preferred` (Z,) zones where any has room.
+        An aware pod gets one of the `preferred` (Z,) zones if any of them has room.
         """
         if not self.aware[node.static("topology_setup")[0]]:
             return self._cross(node)
@@ -195,6 +196,6 @@ class ZoneDemand:
 
 
 def _first_enough(amounts: Ints, asked: int) -> Ints:
-    """Return (n,) how many rows from the top are needed until their sum is `asked`."""
+    """Return (n,) how many rows from the top are needed until their sum reaches `asked`."""
     short: Ints = (np.cumsum(amounts, axis=0) < asked).sum(axis=0) + 1
     return short

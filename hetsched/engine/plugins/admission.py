@@ -1,11 +1,11 @@
-"""Keep the next pod of an owner off nodes whose kubelet refused its last ones, for as long as the back-off lasts.
+"""Keep pods of an owner off nodes whose kubelet rejected its previous pods, during the backoff.
 
-Problem: a kubelet knows what the scheduler does not, and its refusal ends the pod; the controller's next pod, placed by
-the same facts, is refused again, thousands of times an hour.
-Rule: a node that rests takes no pod of the owner. After that it takes one; the others wait until that one runs. An
-owner that nodes all over the fleet refused rests altogether. Where no kubelet refused anything, nobody is asked.
-How long a node rests is the driver's to say: see `placement.backoffs`.
-Source: kubernetes/kubernetes#84869 (runaway pods of TopologyAffinityError); the rule is our own.
+Problem: a rejection ends the pod, and the controller's next pod is placed by the same facts and rejected again,
+thousands of times an hour.
+Rule: a node in backoff takes no pod of the owner. After the backoff it takes one pod; the others wait until that pod
+runs. An owner that nodes all over the fleet rejected backs off on all nodes. Without rejections the plugin is inactive.
+The caller sets the length of the backoff: see `placement.backoffs`.
+Source: kubernetes/kubernetes#84869 (runaway pods of TopologyAffinityError); the rule is specific to hetsched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-_MOST_NAMED = 4  # beyond, nodes are told together
+_MOST_NAMED = 4  # further nodes are summarised
 _CODE, _MOVED = "KubeletRefused", "MovedAway"
 
 

@@ -7,8 +7,8 @@ Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the res
 With `use` "measured" the node's measured use and the pod's expected use take the place of requests. Pods that use
 neither CPU nor memory are left to the other scores.
 Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go); "difference" is that of
-version 1.18 (priorities/balanced_resource_allocation.go), which the publications compared with. Its authors' advice:
-never use it alone, always together with least-allocated.
+version 1.18 (priorities/balanced_resource_allocation.go), which the publications compared with. Its authors advise
+to use it only together with least-allocated.
 """
 
 from __future__ import annotations

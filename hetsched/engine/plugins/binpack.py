@@ -1,4 +1,4 @@
-"""Fill nodes up, or spread, along a curve that the admin draws (RequestedToCapacityRatio).
+"""Fill nodes up, or spread, along a configured curve (RequestedToCapacityRatio).
 
 Rule: utilisation u_r = (requested_r + request_r) / capacity_r in percent; line(u) is piecewise linear through the
 `shape` points (utilisation 0-100, score 0-10), constant outside them.

@@ -1,12 +1,13 @@
-"""Keep pods without cards off nodes with cards: as a rule, or as a wish.
+"""Keep pods without GPUs off nodes with GPUs: as a rule, or as a preference.
 
-Problem: CPU pods fill the CPUs of GPU nodes, and cards stand idle that no pod can reach any more.
-Rule: a node with a card is a GPU node, a pod that asks for a card is a GPU pod.
-    strict   a CPU pod runs on CPU nodes only, as in a fleet split into two clusters: their room is never shared
-    wish     a CPU node scores 100 for a CPU pod, a GPU node 0: it overflows only when the other scores say so
-GPU pods are left to `gpu-fit`.
-Source: IHEP (Liu et al., Computer Engineering 2023(2)) compares itself with split clusters; the wish is its class rule
-without the load.
+Problem: CPU pods use the CPUs of GPU nodes, and no pod can reach the free GPUs any more.
+Rule: a node with a GPU is a GPU node, also while the GPU is unhealthy or in maintenance; a pod that requests a GPU is
+a GPU pod.
+    strict   a CPU pod runs on CPU nodes only, as in a fleet split into two clusters without shared capacity
+    wish     a CPU node scores 100 for a CPU pod, a GPU node 0: other scores decide whether the pod uses a GPU node
+The plugin does not score GPU pods; `gpu-fit` does.
+Source: IHEP (Liu et al., Computer Engineering 2023(2)) compares itself with split clusters; the preference is its class
+rule without the load.
 """
 
 from __future__ import annotations

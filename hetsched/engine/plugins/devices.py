@@ -1,8 +1,8 @@
-"""Give a pod the devices that its resource claims ask for, on a node that has them free.
+"""Allocate the devices of a pod's resource claims, on a node where they are free.
 
-Rule: a node fits where every claim of the pod that is allocated has its devices, and devices for all its open claims
-can be found together (see `engine.devices`). Which ones is chosen with the node, and held by the pod until it is
-written into the claims.
+Rule: a node fits if the devices of every allocated claim of the pod are there, and devices for all its open claims are
+free together (see `engine.devices`). The plugin chooses the devices with the node, and the pod reserves them until they
+are written into the claims.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
 """
 

@@ -1,10 +1,10 @@
-"""Prefer the node whose free capacity is least in line with what the pod asks (dot product).
+"""Prefer the node whose free capacity is least aligned with the request (dot product).
 
 Rule: score = int(100 * (1 - (free_cpu * asked_cpu + free_gpu * asked_gpu) / 2)), all four as shares of the largest
-node; GPU is the free milli of all cards. Less in line is better here: the tighter node wins.
+node; GPU is the free milli of all GPUs. Less alignment is better here: the node with less free capacity wins.
 Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), after Tetris' alignment (SIGCOMM 2014), which prefers
-more; the study turns it round.
-Worked: free 96 of 128 cores and 4 of 8 cards, asked 32 cores and 2 cards: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25)
+more alignment; the study reverses it.
+Worked: free 96 of 128 cores and 4 of 8 GPUs, request 32 cores and 2 GPUs: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25)
 / 2)) = int(100 * (1 - 0.3125 / 2)) = int(84.375) = 84.
 """
 

@@ -1,11 +1,11 @@
-"""Order the queue by dominant share: who uses least of the cluster comes next.
+"""Order the queue by dominant share: the namespace with the lowest share of the cluster comes next.
 
 Rule: higher priority first; among equals the next pod is the first one of the namespace with the lowest weighted
-dominant share, in the team with the lowest one (`engine.shares`). A pod's team is the value of its label `team_label`,
-or of its namespace's label of that name; where `team_label` is empty, all are of one team. The members of a gang
-follow one another. A namespace that floods the queue thus waits for itself alone.
+dominant share, in the team with the lowest one (`engine.shares`). The team of a pod is the value of its label
+`team_label`, or of that label of its namespace; with an empty `team_label` there is one team. The members of a gang
+follow one another. A namespace that floods the queue delays only itself.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
-Worked (the publication's example): 9 CPUs and 18 GiB, A asks 1 CPU and 4 GiB a pod, B 3 CPUs and 1 GiB. A gets 3
+Worked (the publication's example): 9 CPUs and 18 GiB, A requests 1 CPU and 4 GiB a pod, B 3 CPUs and 1 GiB. A gets 3
 pods (12 of 18 GiB = 2/3), B 2 (6 of 9 CPUs = 2/3).
 """
 

@@ -1,11 +1,11 @@
 """Fragmentation gradient descent: place each pod where it fragments the GPUs least.
 
-Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli as in `fragments`, over the workload's mix
-with pods alike in CPU and cards taken as one shape. A shared pod goes on the card with the highest score, the first of
-equal ones; whole cards are the lowest free ones. Stand it before `gpu-fit`, which grants the card named here.
-Without a mix or without cards the plugin sits out.
+Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli as in `fragmentation`, over the workload's mix
+with pods of equal CPU and GPU requests as one shape. A shared pod uses the GPU with the highest score, the first of
+equal ones; whole GPUs are the lowest free ones. List the plugin before `gpu-fit`, which allocates the selected GPU.
+Without a mix or without GPUs the plugin is inactive.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), and its simulator, whose int() makes many ties.
-Worked: one shape of 500 milli, cards of 1000 and 300 free: F = 300. A pod of 300 milli on the second card leaves
+Worked: one shape of 500 milli, GPUs of 1000 and 300 free: F = 300. A pod of 300 milli on the second GPU leaves
 F = 0: int(100 * sigmoid(0.3)) = int(57.44) = 57; on the first it leaves 700 and 300: F stays 300: int(50.0) = 50.
 """
 
@@ -39,5 +39,5 @@ class Fgd:
             trial.prefer(request, row, state)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Name no card any more; whoever granted it gives it back."""
+        """Drop the choice of a GPU; the plugin that granted it releases it."""
         request.near_cards = None

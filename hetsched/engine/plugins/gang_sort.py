@@ -1,10 +1,10 @@
-"""Order the queue by priority, the members of a gang side by side.
+"""Order the queue by priority, the members of a gang adjacent.
 
-Rule: higher priority first; among equals submission order, where a gang stands in the place of its first member and
-the other members follow it in submission order. That is the key (-priority, time of the gang or pod, number of the
-gang or pod, time of the pod, its name) with time read as submission: the first attempt of a plain pod and the
-creation of a group are both the moment at which the queue learnt of them, no two of which are equal, so the later
-parts of the key never come to decide. Without gangs the order is that of `priority-sort`.
+Rule: higher priority first; among equals submission order, where a gang has the position of its first member and the
+other members follow in submission order. That is the key (-priority, time of the gang or pod, number of the gang or
+pod, time of the pod, its name) with the submission as the time: the first attempt of a plain pod and the creation of a
+group are both the moment at which the queue received them, and no two are equal, so the later parts of the key never
+decide. Without gangs the order is that of `priority-sort`.
 Source: Kubernetes scheduler-plugins, coscheduling's Less (KEP-2 and KEP-42); derived, because its published
 tie-breaks differ and the latest can interleave two groups of one second.
 """

@@ -1,4 +1,4 @@
-"""Keep pods that ask for alike cards together (GPU clustering).
+"""Keep pods with equal GPU requests together (GPU clustering).
 
 Rule: a pod's kind is "shared", or how many whole cards it asks for; the kinds on a node are those of its pods.
     75  only this kind is there;   50  this kind among others;   25  no pod with cards;   0  other kinds only

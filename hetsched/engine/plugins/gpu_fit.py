@@ -1,19 +1,19 @@
-"""Give whole and shared cards, each card's facts respected.
+"""Allocate whole and shared GPUs by the facts of each GPU.
 
-Problem: "one GPU" is not one number: a card has a model, memory, cores and a share that is still free.
-Rule: a pod that asks for n cards fits where n healthy cards each satisfy everything it asks of a card:
-    free share    whole card: 1000 of 1000 milli;  shared card: free milli >= asked milli
-    memory        whole card: the card's memory >= asked;  shared card: free memory >= charged memory, where
-                  charged = asked, or ceil(card memory * milli / 1000) when nothing was asked (0 if unknown)
-    cores, model  the card's own; vendor where the pod asked by an extended resource
-`check` narrows this: "model" leaves out memory and cores, "count" the model too, as a scheduler that only counts cards.
-A card in maintenance takes nothing, and is told as such where the node would do with it.
-A fact that is unknown does not satisfy a positive demand, and the reason says so (`GpuFactUnknown`).
-Grants: a whole card takes all of the card, lowest index first; several on a node that states links between its cards
-are the best-linked ones (`engine.links`), unless `links` is "ignore"; a shared card goes on the fullest card that still
-fits (least free milli, then lowest index), so that empty cards stay whole. Where zones were chosen before, cards that
-lie in them come first.
-Source: public contract section 1 "Cards"; tightest fit per card as in IHEP and in the openb trace's simulators.
+Problem: a GPU has a model, memory, cores and a free share; a count of GPUs is not enough.
+Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole request:
+    free share    whole GPU: 1000 of 1000 milli;  shared GPU: free milli >= requested milli
+    memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= charged memory, where
+                  charged = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
+    cores, model  those of the GPU; vendor if the pod requests an extended resource
+`check` restricts this: "model" ignores memory and cores, "count" the model too, as a scheduler that only counts GPUs.
+A GPU in maintenance takes no pods; the reason names it if the node would fit with it.
+An unknown fact does not satisfy a positive request, and the reason states this (`GpuFactUnknown`).
+Allocation: a whole GPU uses all of the GPU, lowest index first. Several GPUs on a node with stated links are the
+best-linked ones (`engine.links`), unless `links` is "ignore". A shared pod uses the GPU with the least sufficient
+free share (least free milli, then lowest index), so that empty GPUs stay whole. If zones were chosen before, GPUs in
+them come first.
+Source: public contract section 1 "Cards"; tightest fit per GPU as in IHEP and in the openb trace's simulators.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Place each pod where it costs the fewest GPUs: fragments now, and the rest that a card will be left with.
+"""Place each pod where it costs the fewest GPUs: current fragments, and the expected rest of a GPU.
 
-Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked)), summed over the cards taken;
-score = 50 + 5 * gain, cut to 0-100. F counts what the mix's shapes cannot use of the node now (`fragments`). W looks
-further: the expected rest of a card once random pods of the mix have filled it until none fits (`expected_rests`).
-Reason: F takes 210 and 190 milli for alike where no shape of 200 exists yet both strand; W knows that 1000 - 810 stays
-190 for good, and 1000 - 470 will still be filled by another 470. Unlike FGD's score the gain is not rounded, so few
-nodes tie, and the tie rule decides little. A shared pod takes the card that gains most; stand this before `gpu-fit`.
-Source: F from FGD (Weng et al., USENIX ATC 2023); W and the sum are this project's.
+Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked)), summed over the GPUs used;
+score = 50 + 5 * gain, cut to 0-100. F is the capacity of the node that the mix's shapes cannot use now
+(`fragmentation`). W is the expected rest of a GPU after random pods of the mix filled it until none fits
+(`expected_rests`).
+Reason: F treats rests of 210 and 190 milli alike if no shape of 200 exists; W accounts for 1000 - 810 = 190 remaining
+unused, and for another 470 that fits into 1000 - 470. Unlike FGD's score the gain is not rounded, so ties are rare. A
+shared pod uses the GPU with the largest gain; list this plugin before `gpu-fit`.
+Source: F from FGD (Weng et al., USENIX ATC 2023); W and the sum are specific to hetsched.
 Worked: sizes 600 and 400 equally often: W(400) = 0, W(600) = (W(0) + W(200)) / 2 = 100,
-W(1000) = (W(400) + W(600)) / 2 = 50. A pod of 400 on an empty card gains 50 - 100 = -50 by W, on a rest of 400 none.
+W(1000) = (W(400) + W(600)) / 2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, on a rest of 400 none.
 """
 
 from __future__ import annotations
@@ -60,5 +61,5 @@ class GpuGradient:
             trial.prefer(request, row, state)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Name no card any more; whoever granted it gives it back."""
+        """Drop the choice of a GPU; the plugin that granted it releases it."""
         request.near_cards = None

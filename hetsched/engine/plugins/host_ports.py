@@ -1,7 +1,7 @@
-"""Never give one port of a node to two pods.
+"""Never assign one port of a node to two pods.
 
-Rule: two pods clash on a node when they ask for the same host port and protocol on the same address, or when either
-asks for it on all addresses (0.0.0.0).
+Rule: two pods conflict on a node if they request the same host port and protocol on the same address, or if either
+requests it on all addresses (0.0.0.0).
 Source: kube-scheduler's NodePorts plugin.
 """
 

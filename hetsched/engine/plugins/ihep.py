@@ -1,9 +1,9 @@
-"""Good cards to the pods they fit most tightly; CPU pods to CPU nodes while these have room.
+"""Assign good GPUs to the pods that fit them most tightly, and CPU pods to CPU nodes while these have capacity.
 
-Problem: CPU pods fill the CPUs of GPU nodes, and cards are given without a look at what they are.
+Problem: CPU pods use the CPUs of GPU nodes, and GPUs are assigned without regard to their facts.
 Rule: a pod with cards scores a node, N its free vector and R the request, by
     S_card = (w1*compute + w2*bandwidth + w3*clock) / (w1 + w2 + w3), the mean over the cards that would do; each fact
-             divided by the largest of the cluster's cards, 0 where nobody states it
+             divided by the largest of the cluster's cards, 0 if unknown
     S_sim  = ratio: mean over k of R_k / N_k;   cosine: R.N / (|R| |N|)      k: cards, MiB and cores per card,
              CPU cores, memory GiB; a k with N_k = 0 is left out, none left: 0
     score  = mean: 100 * (S_card + S_sim) / 2;   product: 100 * S_card * S_sim

@@ -1,16 +1,15 @@
-"""Send a pod to the instruction set that it uses best, in ISAMatch's strict order.
+"""Place a pod on the instruction set that it uses best, in ISAMatch's strict order.
 
-Problem: a plain program on a core with every extension works, and takes the place of the one that needs the core.
-Rule: feasible nodes are ordered by, each deciding only where all before are equal,
-    1  the pass: what `passes` puts first (native, or for `qemu-first` emulated) before what it puts second
-    2  affinity = modules the pod names / modules the node names, 1 where the pod uses all of the node
-    3  how many feasible nodes have that very instruction set, more first: rare ones stay free
+Problem: a plain program on a core with every extension uses the capacity that another program needs.
+Rule: feasible nodes are ordered by the following criteria, each only among nodes that are equal before,
+    1  the pass: the first choice of `passes` (native, or for `qemu-first` emulated) before the second
+    2  affinity = modules the pod names / modules the node names, 1 if the pod uses all of the node
+    3  how many feasible nodes have exactly that instruction set, more first: rare ones stay free
     4  utilisation = mean of requested / allocatable over CPU and memory, less first; allocatable 0 counts as 1
 Score = 100 * position / (positions - 1), positions counted from the worst, equal nodes sharing one, 100 if there is
-only one: the order is exact whatever the weights. Raw score = 100 * affinity - utilisation. A pod without an ISA need
-is left to the other scores; for others `alone` leaves those out, as published.
-Source: ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)); what it does not say (utilisation) is the
-reading above.
+only one: the order is exact with any weights. Raw score = 100 * affinity - utilisation. Other scores decide about a pod
+without an ISA requirement; for the others `alone` ignores them, as published.
+Source: ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)); the definition of utilisation is ours.
 """
 
 from __future__ import annotations

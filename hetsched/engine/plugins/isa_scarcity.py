@@ -1,13 +1,13 @@
 """Keep nodes with rare instruction sets free for the pods that need them.
 
-Problem: a plain program on one of the few wide cores takes a place that nothing else in the fleet can offer.
-Rule: with c(x) = how many nodes of the fleet could stand in for x,
+Problem: a plain program on one of the few cores with rare extensions uses capacity that no other node offers.
+Rule: with c(x) = number of nodes of the fleet that can replace x,
     c(pod)  = nodes on which the pod's instructions run       c(node) = nodes that run everything the node runs
     share: score = 100 * min(1, c(node) / c(pod))             log: score = 100 * min(1, ln c(node) / ln c(pod))
-so a node that offers nothing rarer than the pod needs scores 100, and the score falls with what nobody else could do.
-`log` measures the surplus in bits, as information theory does, and tells rare from very rare; c(pod) = 1 scores 100.
-`ratio` is the publication's affinity alone: 100 * modules the pod names / modules the node names.
-The fleet is the inventory, whatever is placed on it: the answer is kept until a node changes.
+so a node that offers nothing rarer than the pod needs scores 100, and the score falls with unique capabilities.
+`log` measures the surplus in bits, as information theory does, and separates rare from very rare; c(pod) = 1 scores
+100. `ratio` is the publication's affinity alone: 100 * modules the pod names / modules the node names.
+The fleet is the inventory without its load: the result is cached until a node changes.
 Source: the opportunity cost of a placement; ISAMatch (Jiang et al. 2022) for the ratio.
 """
 

@@ -1,11 +1,11 @@
 """Place a pod where it raises the product of all nodes' utilities most: balance of four resources as a game.
 
 Rule: gain_i = ln S_i(with the pod) - ln S_i(now), S = 1 - dispersion of the node's utilisations of CPU, memory, network
-and disk, measured where a fresh sample exists (see `engine.nash`). The score is the gain's place between the smallest
-and the greatest gain of the feasible nodes, 0-100; one candidate, or all equal -> 100. Equal gains: the lower mean
-utilisation, then the name.
-The publication's constraints (9)-(12), nothing loaded beyond what it measurably has, are the plugin `measured-fit`.
-An empty node is perfectly even, so this score fills what is lopsided and may leave nodes idle; beside
+and disk, measured if a fresh sample exists (see `engine.nash`). The score is the position of the gain between the
+smallest and the greatest gain of the feasible nodes, 0-100; one candidate, or all equal -> 100. Equal gains: the lower
+mean utilisation, then the name.
+The publication's constraints (9)-(12), no load beyond the measured free capacity, are the plugin `measured-fit`.
+An empty node is perfectly balanced, so this score fills unbalanced nodes and can leave nodes idle; together with
 `least-allocated` (with measured use) it spreads too.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equation (6) and its algorithm, reconstructed.
 Worked: demand (.2, 0, 0, 0) on A = (.3, .1, .1, .3) and B = (.1, .7, .7, .7): S_A .99 -> .9725, S_B .9325 -> .97; A has

@@ -1,10 +1,10 @@
-"""Never load a node beyond what it measurably has.
+"""Never load a node beyond its measured free capacity.
 
-Rule: for CPU, memory, network and disk, as far as the pod uses them and the node has them:
+Rule: for CPU, memory, network and disk, if the pod uses them and the node has them:
     used + expected use <= capacity * (1 - free share)
-`used` is measured where a fresh sample exists (the sample, plus the expected use of what was placed since, minus that
-of what went), else requested; the pod adds its expected use there, else its request. Requests themselves are the
-business of `resource-fit`; beside it, and where nobody measures anything, this plugin sits out.
+`used` is measured if a fresh sample exists (the sample, plus the expected use of the pods placed since, minus that of
+the pods that ended), else requested; the pod adds its expected use, else its request. `resource-fit` checks requests;
+with it, and without measurements, this plugin is inactive.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), constraints (9)-(12), reconstructed.
 """
 

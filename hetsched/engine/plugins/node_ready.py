@@ -1,8 +1,7 @@
-"""Keep pods off nodes that cannot take them now.
+"""Keep pods off nodes that are not Ready or are cordoned.
 
-Problem: a node that is not Ready, or that an operator cordoned, must receive nothing new.
-Rule: ready and not unschedulable, unless the pod tolerates `node.kubernetes.io/unschedulable:NoSchedule`, which lets
-it onto cordoned nodes (never onto nodes that are not Ready).
+Rule: the node is Ready and not unschedulable. A pod that tolerates `node.kubernetes.io/unschedulable:NoSchedule` fits
+cordoned nodes (never nodes that are not Ready).
 Source: kube-scheduler's NodeUnschedulable plugin.
 """
 

@@ -1,16 +1,15 @@
-"""Make room for a pod that fits nowhere, by having less important pods leave.
+"""Select victims of lower priority for a pod that fits no node.
 
-Rule: a pod that no node fits, though one would with some pods gone, gets the cheapest victims by the order and the
-minimal sets of `engine.preemption`. Who may leave:
-    pods of lower priority                             where the newcomer's namespace has no quota
-    pods of other quotas that use more than their min  where it has one, and used + request <= its own min: they only
-                                                       give back what they borrowed, whatever their priority
-    pods of lower priority of its own namespace        where used + request > its own min
-Quotas count only beside the plugin `quota`. Nobody leaves for a pod with `preemptionPolicy: Never`, or for a member
-of a gang, which might not start even then. Pods that the kubelet runs from a file never leave, nor do pods that the
-driver spares: those whose eviction was refused a moment ago, and on a live cluster, unless `foreign` says otherwise,
-pods of other schedulers, which would place them again by rules of their own, perhaps where they just were. The pods
-named do leave only where the driver evicts.
+Rule: if no node fits the pod, and one would without some pods, the plugin selects the cheapest victims by the order and
+the minimal sets of `engine.preemption`. Possible victims:
+    pods of lower priority                             if the namespace of the preemptor has no quota
+    pods of other quotas that use more than their min  if it has one, and used + request <= its own min: they return
+                                                       borrowed capacity, whatever their priority
+    pods of lower priority of its own namespace        if used + request > its own min
+Quotas count only with the plugin `quota`. A pod with `preemptionPolicy: Never` and a member of a gang, which might not
+start even then, preempt nothing. Pods that the kubelet runs from a file are no victims. Neither are pods that the
+caller excludes: those with a recently rejected eviction and, on a live cluster unless `foreign` is set, pods of other
+schedulers, which could place them on the same node again. The caller evicts the victims.
 Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity scheduling".
 """
 

@@ -1,6 +1,6 @@
 """Order the queue by priority.
 
-Rule: higher priority first; among equals the one that waited longer, which is submission order.
+Rule: higher priority first; among equals the longer pending pod, which is submission order.
 Source: kube-scheduler's PrioritySort plugin.
 """
 

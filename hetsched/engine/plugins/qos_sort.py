@@ -1,7 +1,7 @@
 """Order the queue by priority, then by class of service.
 
 Rule: higher priority first; among equals Guaranteed > Burstable > BestEffort; among those submission order.
-Source: Kubernetes scheduler-plugins, qos/queue_sort.go, which mends the published comparison: that one answered true
+Source: Kubernetes scheduler-plugins, qos/queue_sort.go, which corrects the published comparison: that one returned true
 both ways for two Guaranteed pods and was no order.
 """
 

@@ -1,8 +1,9 @@
-"""Respect the taints of nodes.
+"""Filter and score nodes by taints.
 
-Rule: a NoSchedule or NoExecute taint that the pod does not tolerate refuses the node. PreferNoSchedule taints that it
-does not tolerate are counted, and fewer is better: score = 100 - floor(100 * count / largest count of a feasible node).
-Nodes share few distinct taint sets, so tolerations are asked once per set, and a node's answer is a look-up.
+Rule: a NoSchedule or NoExecute taint that the pod does not tolerate refuses the node. The score counts
+PreferNoSchedule taints that it does not tolerate; fewer is better:
+    score = 100 - floor(100 * count / largest count of a feasible node)
+Nodes share few distinct taint sets, so tolerations are evaluated once per set, and the result of a node is a look-up.
 Source: kube-scheduler's TaintToleration plugin.
 """
 

@@ -1,4 +1,4 @@
-"""Prefer the node that has the least left after taking the pod (best fit).
+"""Prefer the node with the least free capacity after the placement (best fit).
 
 Rule, per resource r with weight w over the resources the pod asks for:
     left_r = max(0, free_r - request_r) / largest capacity of r on any node;   score = 100 * (1 - sum(w*left)/sum(w))

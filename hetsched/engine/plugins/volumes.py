@@ -1,10 +1,9 @@
-"""Run a pod where its volumes are, or where they can be made.
+"""Place a pod where its volumes are usable or can be created.
 
 Rule: every claim of the pod has a volume that the node can use, or waits for the pod's node and can get one there (see
-`engine.volumes`); a claim for one pod at a time is used by no other; and with what is attached already, no storage
-driver attaches more than the node says it can:
+`engine.volumes`); no other pod uses a ReadWriteOncePod claim; and no storage driver exceeds its limit on the node:
     attached + new ones of this pod <= limit of the driver
-Which free volume a claim takes is chosen with the node, and held by the pod until it is written.
+The plugin chooses the free volume of a claim with the node, and the pod reserves it until it is written.
 Source: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits plugins.
 """
 

@@ -1,9 +1,9 @@
-"""How many more copies of a pod one node takes, and what runs out first there.
+"""Remaining capacity of one node: how many more copies of a pod fit, and the binding constraint.
 
-Rule: copies are booked one after another, by the policy's own filters and Reserve steps, until one is refused; then
-they are taken back. What refuses the next one names what binds: a resource, the memory of cards or the cards, the CPUs
-or the memory of a zone, or, where it is none of these, the rule that refuses.
-Invariant: the state is left as it was.
+Copies are booked one after another, by the policy's own filters and Reserve plugins, until one is refused; then they
+are undone. The refusal of the next copy determines the binding constraint: a resource, the GPUs or their memory, the
+CPUs or the memory of a zone, or else the rule that refuses.
+Invariant: the state is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ZONES = {CPU: ZONE_CPU, MEMORY: ZONE_MEMORY}
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """How many copies fit, at least so many where not `exact`; `binding` names what runs out, empty where a rule does.
+    """How many copies fit, a lower bound if not `exact`; `binding` is the exhausted resource, empty if a rule refuses.
 
-    `reason` is why the next one is refused.
+    `reason` is why the next copy is refused.
     """
 
     copies: int
@@ -33,7 +33,7 @@ class NodeRoom(msgspec.Struct, frozen=True):
 
 
 def room_on(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeRoom:
-    """Count the copies of a pod that a row takes, up to `most`."""
+    """Count the copies of a pod that fit on a row, up to `most`."""
     booked: list[str] = []
     try:
         while len(booked) < most:
@@ -70,7 +70,7 @@ def _binding(scheduler: Scheduler, pod: PodSpec, row: int, reason: Reason | None
 
 
 def _of_cards(scheduler: Scheduler, pod: PodSpec, row: int) -> str:
-    """Say whether cards or their memory are short: memory, where enough cards have the share that is asked."""
+    """Return whether GPUs or their memory are short: memory, if enough GPUs have the requested share."""
     demand, field = pod.shape.gpu, scheduler.state.columns.field
     if demand is None or demand.milli >= 1000:
         return CARDS

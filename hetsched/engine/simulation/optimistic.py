@@ -1,19 +1,19 @@
-"""Several schedulers side by side on one state: decide on copies, commit onto one truth, let the loser try again.
+"""Optimistic concurrency: several schedulers decide on copies of one state, and conflicts are tried again.
 
-Problem: schedulers that lock the whole cluster wait for each other; schedulers that do not may give one place twice.
-Rule: a `Branch` is a copy of the truth with a scheduler of its own, and remembers the point in the truth's log at which
-it was taken. A commit takes each placement over, in the order decided, unless
-    the inventory has changed since,
-    its node, or the node of a pod that it evicts, was written to by somebody else since, or should have been by an
-    eviction of this branch that is a conflict itself: what was granted there may still be held,
-    or the filters of its policy, asked again on the truth as it is by now, refuse it (rules between pods, quotas).
-What is not taken over is a conflict: nothing of it is written, and its pod is decided again on a fresh branch. Whoever
-calls `commit` holds the truth for that moment; deciding needs no lock.
+Schedulers that lock the whole cluster wait for each other; schedulers without a lock may assign one place twice. A
+`Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
+applies each placement, in the order decided, unless
+    the inventory has changed since the copy,
+    its node, or the node of a pod that it evicts, was changed by another writer since, or should have been by an
+    eviction of this branch that is itself a conflict: the allocation may still be in use,
+    or the filters of its policy refuse it on the current shared state (rules between pods, quotas).
+A placement that is not applied is a conflict: nothing of it is written, and its pod is decided again on a fresh
+branch. The caller of `commit` owns the shared state during the call; deciding needs no lock.
 Source: Schwarzkopf et al., "Omega: flexible, scalable schedulers for large compute clusters" (EuroSys 2013): shared
-state, optimistic concurrency, conflicts detected by node and incremental transactions. The database does the same
-for whole batches: `placement.actions.record` compares the cluster's revision and the leader's epoch.
-Invariant: the truth after a commit is one that a single scheduler could have come to; of two placements that want the
-same room one is kept.
+state, optimistic concurrency, conflicts detected by node and incremental transactions. The database does the same for
+whole batches: `placement.actions.record` compares the cluster's revision and the leader's epoch.
+Invariant: the shared state after a commit is one that a single scheduler could have reached; of two placements that
+need the same room one is applied.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from .evictions import evictions
 
 
 class Branch:
-    """One scheduler's own copy of a state, and where in the state's log it was taken."""
+    """One scheduler's own copy of a state, with its position in the state's log."""
 
     def __init__(self, truth: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
         self.scheduler = Scheduler(truth.fork(), policy, evicts=evicts)
         self._epoch, self._seen = truth.epoch, len(truth.log)
 
     def decide(self, pods: Sequence[PodSpec]) -> list[Outcome]:
-        """Try pods, in the policy's queue order, on the copy; what a permit holds in the end is taken back."""
+        """Try pods, in the policy's queue order, on the copy; placements that still wait for a permit are undone."""
         scheduler = self.scheduler
         outcomes: dict[str, Outcome] = {}
         for pod in scheduler.policy.queue(pods, scheduler.state):
             outcome = scheduler.schedule(pod)
-            # Victims of a pod that is evicted in turn count as victims of the evictor.
+            # Victims of a pod that is itself evicted count as victims of its evictor.
             handed_on = [
                 one for own in outcome.evicted if own.pod.key in outcomes for one in outcomes[own.pod.key].evicted
             ]
@@ -55,10 +55,10 @@ class Branch:
         return list(outcomes.values())
 
     def commit(self, truth: ClusterState, outcomes: Iterable[Outcome]) -> list[PodSpec]:
-        """Take over what still holds; return the pods whose placement conflicts, for another try.
+        """Apply the placements that are still valid; return the pods in conflict, for another try.
 
-        Members of a gang are taken over together or not at all, and only where enough of it runs by then. The branch
-        is spent afterwards.
+        Members of a gang are applied together or not at all, and only if enough of the gang runs then. The branch
+        cannot be used afterwards.
         """
         if truth.epoch != self._epoch:
             return [outcome.pod for outcome in outcomes if outcome.node is not None]
@@ -82,7 +82,7 @@ class Branch:
         return conflicts
 
     def _is_broken(self, pod: PodSpec, truth: ClusterState) -> bool:
-        """Tell whether the pod's gang is whole here and would not be on the truth, because others left meanwhile."""
+        """Return whether the pod's gang is complete here but would not be on the shared state, because members left."""
         gang, key = pod.gang, gang_key(pod)
         if gang is None or key is None:
             return False
@@ -91,7 +91,7 @@ class Branch:
 
 
 def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """Put the members of each gang together; every other outcome stands alone."""
+    """Group the members of each gang; every other outcome is a group of its own."""
     groups: dict[tuple[bool, str], list[Outcome]] = {}
     for outcome in outcomes:
         gang = gang_key(outcome.pod)
@@ -100,7 +100,7 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
 
 
 def _take_over(judge: Scheduler, outcome: Outcome, foreign: set[int]) -> list[Booking] | None:
-    """Book a placement on the truth if nothing speaks against it; return who left for it, None where it conflicts."""
+    """Book a placement on the shared state if it is still valid; return its victims, or None on a conflict."""
     truth = judge.state
     rows = {outcome.row, *(booking.row for booking in outcome.evicted)}
     victims = [booking.pod.key for booking in outcome.evicted]

@@ -1,4 +1,4 @@
-"""Lives here: the performance scenarios, a file each, and what they share: a seeded fleet and the arithmetic of runs.
+"""Performance scenarios, one in each file, with a shared seeded fleet and the statistics of runs.
 
 May import: what the lab may import.
 Never: a threshold; a scenario measures, the reader judges.

@@ -1,4 +1,4 @@
-"""A certificate for a server that lives as long as a benchmark."""
+"""Self-signed certificate for a server during a benchmark."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""How many decisions a second the engine makes, every one booked before the next.
+"""Decisions a second of the engine, with every pod assumed before the next decision.
 
-Rule: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nodes under the default policy; then 64
-shapes on 500 to 15,000 nodes. The rival in the same run, in turns, is the same policy swept anew over all nodes for
-every pod; beside them runs the compiled loop, which takes all pods of a round as one batch. Each round starts from an
-empty copy of the fleet; compiling and first evaluations of shapes count (the loop's machine code does not). Speeds are
-given by the clock and by CPU time, costs against size by CPU time alone, which a busy machine disturbs less.
-Check: on a sample of moments a fresh full sweep must pick the same node with the same score; all rounds of a case,
+Cases: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nodes under the default policy; then 64
+shapes on 500 to 15,000 nodes. The baseline in the same run, alternating, is the same policy with a full sweep over all
+nodes for every pod; a third variant is the compiled loop, which takes all pods of a round as one batch. Each round
+starts from an empty copy of the fleet; compiling and first evaluations of shapes are included (the loop's machine code
+is not). Speeds are given by wall clock and by CPU time, costs against size by CPU time only, which a busy machine
+disturbs less.
+Check: at sampled moments a fresh full sweep must select the same node with the same score; all rounds of a case,
 compiled ones too, must end in the same placements; and of 40,000 pods each must get the same node and score both ways.
 """
 
@@ -31,9 +32,9 @@ from .measure import Checks, Progress, Row, Scenario, machine, row
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much is measured.
+    """Size of the measurement.
 
-    `swept` pods a round go to the rival, `checked` moments a case to the oracle, `compared` pods both ways.
+    `swept` pods a round go to the baseline, `checked` moments a case to the oracle, `compared` pods both ways.
     """
 
     nodes: int = 5_000
@@ -52,7 +53,7 @@ QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, round
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks count what was compared and what differed."""
+    """Measure; the checks count comparisons and differences."""
     size = QUICK if quick else Size()
     policy = compile_policy(BUILTIN[DEFAULT], load_registry())
     kinds = fleet.shapes(64)
@@ -88,12 +89,12 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
 
 
 def _fitting(pods: list[PodSpec], nodes: int) -> list[PodSpec]:
-    """Return as many pods as leave room on that many nodes, so that every size is measured equally full."""
+    """Return at most as many pods as that many nodes can hold, so that every size is measured equally full."""
     return pods[: max(1, min(len(pods), nodes * 4))]
 
 
 class _Speed(NamedTuple):
-    """Decisions a second: of the clock, and of CPU time."""
+    """Decisions a second: of the wall clock, and of CPU time."""
 
     wall: float
     cpu: float
@@ -102,11 +103,12 @@ class _Speed(NamedTuple):
 def _in_turns(
     state: ClusterState, policy: Policy, pods: list[PodSpec], size: Size, oracle: _Oracle
 ) -> tuple[list[_Speed], list[_Speed], list[_Speed]]:
-    """Return the speeds of the engine, of its compiled loop and of the rival, round by round."""
+    """Return the speeds of the engine, of its compiled loop and of the baseline, round by round."""
     kept: list[_Speed] = []
     compiled: list[_Speed] = []
     swept: list[_Speed] = []
-    _batched(state, policy, pods[:1], oracle)  # machine code is made, or read from its cache, outside the clock
+    # machine code is compiled, or read from its cache, outside the measurement
+    _batched(state, policy, pods[:1], oracle)
     for _ in range(size.rounds):
         kept.append(_speed(state, policy, pods, oracle))
         compiled.append(_batched(state, policy, pods, oracle))
@@ -150,12 +152,12 @@ def _clocked(work: Callable[[], object], decisions: int) -> _Speed:
 
 
 def sweep(state: ClusterState, policy: Policy, pod: PodSpec) -> Outcome:
-    """Decide with nothing kept from earlier decisions, and book."""
+    """Decide without cached results of earlier decisions, and assume the pod."""
     return Scheduler(state, policy).schedule(pod)
 
 
 class _Oracle:
-    """Counts compared and differing picks, and holds the digest of each case's placements."""
+    """Counter of compared and differing choices, with the digest of each case's placements."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -163,7 +165,7 @@ class _Oracle:
         self.digests: dict[str, str] = {}
 
     def compare(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec], moments: int) -> None:
-        """Place all pods once more and ask the oracle at evenly spread moments, just before the decision."""
+        """Place all pods again and query the oracle at evenly spread moments, just before the decision."""
         scheduler = Scheduler(state.fork(), policy)
         every = max(1, len(pods) // moments)
         for number, pod in enumerate(pods):
@@ -189,7 +191,7 @@ class _Oracle:
             self.different += picked != wanted
 
     def placements(self, case: str, state: ClusterState) -> None:
-        """Count a case as different where a round ends in other placements than the round before."""
+        """Count a case as different if a round ends in other placements than the previous round."""
         digest = _digest((key, booking.row) for key, booking in state.bookings.items())
         self.different += self.digests.setdefault(case, digest) != digest
 

@@ -1,10 +1,10 @@
-"""A seeded mixed fleet and pods for it: what the benchmarks run on.
+"""Seeded mixed fleet and pods for the benchmarks.
 
-Rule: of a hundred nodes about 55 are x86, 25 Arm and 20 RISC-V, with some thirty different ISA strings; every third
-x86 node has eight cards of one model. Eight resources are counted. Nodes carry zone, pool and disk labels; a fifth of
-the card nodes and a tenth of the others are tainted.
-Shapes: 0.25-8 CPUs, 60 % ask for an ISA, 15 % for cards (half of those for a share of one), 20 % for a zone or disk,
-30 % tolerate the taints. Shapes are drawn by Zipf's law with exponent 0.8, as production mixes are.
+Of a hundred nodes about 55 are x86, 25 Arm and 20 RISC-V, with some thirty different ISA strings; every third x86 node
+has eight GPUs of one model. Eight resources are counted. Nodes carry zone, pool and disk labels; a fifth of the GPU
+nodes and a tenth of the others are tainted.
+Shapes: 0.25-8 CPUs, 60 % request an ISA, 15 % GPUs (half of those a share of one), 20 % a zone or disk, 30 % tolerate
+the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production mixes.
 Invariants: same seed, same fleet; a larger fleet does not change how its nodes are drawn.
 """
 
@@ -126,10 +126,10 @@ def pods(count: int, kinds: list[Shape], *, seed: int = 3) -> list[PodSpec]:
 
 
 def unlike_pods(count: int, *, seed: int = 4) -> list[PodSpec]:
-    """Return `count` pods of which no two ask for the same."""
+    """Return `count` pods with pairwise different requests."""
     return [PodSpec("bench", f"pod-{number:06d}", shape) for number, shape in enumerate(shapes(count, seed=seed))]
 
 
 def renamed(batch: list[PodSpec], prefix: str) -> list[PodSpec]:
-    """Return the same pods under other names, so that they can be placed beside the first ones."""
+    """Return the same pods under other names, so that they can be placed in addition to the first ones."""
     return [msgspec.structs.replace(pod, name=f"{prefix}-{pod.name}") for pod in batch]

@@ -1,8 +1,8 @@
-"""How long it takes to match one ISA requirement against 5,000 nodes.
+"""Time to match one ISA requirement against 5,000 nodes.
 
-Rule: requirements by the `isa-match` filter over all nodes' columns: once with the lattice asked before (what a
-decision costs), once for requirements never seen (a new shape's first decision). The rival in the same run, in turns,
-is a plain loop that compares feature sets node by node. Parsing a string is measured apart.
+The `isa-match` filter runs over all nodes' columns: once with cached lattice results (the cost in a decision), once for
+new requirements (the first decision of a new shape). The baseline in the same run, alternating, is a plain loop that
+compares feature sets node by node. Parsing a string is measured separately.
 Check: loop and filter accept the same nodes.
 """
 
@@ -30,7 +30,7 @@ _ADDITIONS = ("zba", "zbb", "zbs", "zbc", "zfh", "zvfh", "zicbom", "zicboz", "zi
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks count what was compared and what differed."""
+    """Measure; the checks count comparisons and differences."""
     nodes, count, rounds = (50, 40, 2) if quick else (5_000, 1_000, 20)
     state = ClusterState(fleet.fleet(nodes))
     policy = compile_policy(PolicySpec("isa", (PluginUse("isa-match"),)), load_registry())
@@ -54,7 +54,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
     looped: list[float] = []
     for turn in range(rounds):
         began, began_cpu = time.perf_counter(), time.process_time()
-        for request in requests:  # answers are not kept: what is measured is the match, not fresh memory for it
+        for request in requests:  # results are discarded: the match is measured, not the memory for its results
             filter_one(request)
         kept.append((time.perf_counter() - began) * 1e6 / count)
         kept_cpu.append((time.process_time() - began_cpu) * 1e6 / count)
@@ -90,7 +90,7 @@ def requirements(count: int) -> list[str]:
 
 
 def node_by_node(need: Isa, offered: Sequence[Isa]) -> list[bool]:
-    """Match as a program without columns would: one set comparison a node."""
+    """Match without columns: one set comparison a node."""
     return [
         need.arch == offer.arch and need.xlen == offer.xlen and need.needed <= offer.extensions for offer in offered
     ]
@@ -101,7 +101,7 @@ def _native(state: ClusterState, row: int) -> Isa:
 
 
 def _parsing(needs: Sequence[str], rounds: int) -> Row:
-    """Measure reading strings; distinct spaces around them keep the parser's own memory out of it."""
+    """Measure parsing of strings; distinct spaces around them defeat the parser's cache."""
     micros = []
     for turn in range(rounds):
         texts = [f"{' ' * (turn + 1)}{need}" for need in needs[:200]]

@@ -1,7 +1,7 @@
-"""What a benchmark reports: repeated values as rows, and the machine they were measured on.
+"""Results of a benchmark: repeated values as rows, and the machine.
 
-Rule: a rival and the product are measured in one process, in turns (A B A B), so that a busy machine slows both. A
-row holds the median and the 10th and 90th percentile of its n values (linear interpolation).
+Baseline and product are measured in one process, alternating (A B A B), so that a busy machine slows both. A row holds
+the median and the 10th and 90th percentile of its n values (linear interpolation).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from hetsched import __version__
 
 Progress = Callable[[int, int], None]
-"""Told how many steps of how many are done."""
+"""Progress callback: the number of finished steps and of all steps."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One case: n repeated values in `unit`; `p95` where a goal names it."""
+    """One case: n repeated values in `unit`; `p95` if a goal names it."""
 
     case: str
     unit: str
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was verified while measuring: how many answers were compared, how many were wrong, and a digest of all."""
+    """Verification during the measurement: compared results, wrong results, and a digest of all."""
 
     compared: int
     different: int
@@ -42,7 +42,7 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """The document of one benchmark."""
+    """Document of one benchmark."""
 
     scenario: str
     rows: tuple[Row, ...]
@@ -51,13 +51,13 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def row(case: str, unit: str, values: Sequence[float], *, tail: bool = False) -> Row:
-    """Sum up repeated values; `tail` adds the 95th percentile."""
+    """Summarize repeated values; `tail` adds the 95th percentile."""
     p10, median, p90, p95 = (round(float(value), 3) for value in np.percentile(values, [10, 50, 90, 95]))
     return Row(case, unit, median, p10, p90, len(values), p95 if tail else None)
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine as far as results depend on it."""
+    """Describe the properties of this machine that affect results."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

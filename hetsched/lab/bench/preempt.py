@@ -1,10 +1,10 @@
-"""How long finding room for an important pod takes on a full cluster.
+"""Time to find preemption victims for a high-priority pod on a full cluster.
 
-Rule: nodes of equal size are filled with pods of low priority, then important pods come one after the other, each of
-which fits only in the place of others; every eviction is carried out before the next. One cluster is that of
-kube-scheduler's PreemptionBasic benchmark (four equal pods a node); on the other, 32 pods of different sizes,
-priorities and ages stand on each node. The rival in the same run, in turns, is a plain loop in the manner of
-kube-scheduler: on every node take all lower pods off, put them back one by one, compare what is left.
+Nodes of equal size are filled with pods of low priority, then high-priority pods arrive one after the other, each of
+which fits only after preemption; every eviction is carried out before the next. One cluster is that of kube-scheduler's
+PreemptionBasic benchmark (four equal pods a node); the other has 32 pods of different sizes, priorities and ages on
+each node. The baseline in the same run, alternating, is a plain loop in the manner of kube-scheduler: on every node
+remove all lower pods, put them back one by one, compare the remaining victims.
 Check: for every pod that both decide, our victims cost no more than those of the loop, by kube-scheduler's order.
 """
 
@@ -35,7 +35,7 @@ _CPU_MILLIS, _MEMORY = 4_000, 32 * 1024 * MIB
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One cluster: `alike` pods are all equal; `swept` preemptors a round go to the rival as well."""
+    """One cluster: `alike` pods are all equal; `swept` preemptors a round go to the baseline as well."""
 
     nodes: int
     pods: int
@@ -122,11 +122,11 @@ def _important(number: int, case: Case) -> PodSpec:
     return PodSpec("bench", f"high-{number:05d}", _shape(3 * _CPU_MILLIS // case.pods), priority=100)
 
 
-# -- the rival ---------------------------------------------------------------------------------------------------------
+# -- the baseline ------------------------------------------------------------------------------------------------------
 
 
 class _Node(NamedTuple):
-    """A node as the loop knows it."""
+    """Node in the loop."""
 
     allocatable: dict[str, int]
     pods: list[Booking]
@@ -136,7 +136,7 @@ Cost = tuple[int, int, int, int, int]
 
 
 def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int, int]:
-    """Return the loop's microseconds per preemptor, how many were compared, and in how many we did worse."""
+    """Return the loop's microseconds per preemptor, the number of comparisons, and of those in which we did worse."""
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     spent = 0.0
     worse = 0
@@ -185,7 +185,7 @@ def _take(free: dict[str, int], pod: PodSpec) -> None:
 
 
 def _cost(victims: Sequence[Booking], at: int) -> Cost:
-    """Return what kube-scheduler compares nodes by, smaller is better; no budget is broken here."""
+    """Return kube-scheduler's comparison key of a node, smaller is better; no budget is violated here."""
     highest = max(victim.pod.priority for victim in victims)
     total = sum(victim.pod.priority + SUM_OFFSET for victim in victims)
     start = min(start_of(victim) for victim in victims if victim.pod.priority == highest)

@@ -1,7 +1,7 @@
-"""How long a what-if takes on 5,000 nodes with the full node x plugin matrix.
+"""Time of a what-if on 5,000 nodes with the full node x plugin matrix.
 
-Rule: one pod a question, its shape drawn from 64, on a half-full fleet; the whole answer counts: digest of the
-snapshot, copy of the state, decision, explanation of every node, JSON text. The same without the matrix beside it.
+One pod a request, its shape drawn from 64, on a half-full fleet; the whole request is measured: digest of the snapshot,
+copy of the state, decision, explanation of every node, JSON text. The same is measured without the matrix.
 Check: the state's digest is the same before and after.
 """
 
@@ -25,7 +25,7 @@ _NEVER = "1970-01-01T00:00:00Z"
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks say whether a question changed the state."""
+    """Measure; the checks show whether a request changed the state."""
     nodes, running, questions = (50, 100, 4) if quick else (5_000, 20_000, 60)
     state = ClusterState(fleet.fleet(nodes))
     policy = compile_policy(BUILTIN[DEFAULT], load_registry())

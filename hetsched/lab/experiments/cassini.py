@@ -1,12 +1,11 @@
 """cassini: zones with real capacity against a scheduler that counts CPUs by node.
 
-Problem: pods die in admission (schedule, reject, recreate) and lose CPU to online workloads, because nobody looks at
-zones before binding.
-Rule: many Guaranteed pods at once, on machines of all kinds whose kubelets pin and take one zone or none: how many are
-rejected, how many run. Then `default-kube` and `cassini` meet the same jobs of `hetsched.lab.training` on the same
-machines, with online workloads beside them and without (the level of physical machines). Jobs are compared one by one:
-how fast they train while they run, and how long they stay in the system. Both once more at no cost of remoteness, so
-that stolen CPU alone makes the difference. The default policy `hetsched` is shown beside them.
+Pods fail admission (schedule, reject, recreate) and lose CPU to online workloads if the scheduler ignores zones. Many
+Guaranteed pods at once arrive on machines of all kinds whose kubelets pin and allow a single zone only: how many are
+rejected, how many run. Then `default-kube` and `cassini` get the same jobs of `hetsched.lab.training` on the same
+machines, with online workloads and without (the level of physical machines). Jobs are compared one by one: training
+speed while they run, and time in the system. Both comparisons run again with no cost of remoteness, so that stolen CPU
+alone makes the difference. The default policy `hetsched` is shown for comparison.
 Source: cassini (Tencent 2022). It publishes neither its machines nor its load; "up to 3 times" and "to the level of
 physical machines" are its words.
 """
@@ -129,7 +128,7 @@ def _rows(policy: str, case: str, tallies: list[Tally], fields: Iterable[str]) -
 
 
 def _ratios(found: dict[tuple[str, str], list[Tally]], case: str) -> tuple[list[float], list[float]]:
-    """Return by job how much faster it trains under cassini, and how much longer it stays under the blind policy."""
+    """Return by job the ratios cassini / blind policy of speed, and blind policy / cassini of duration."""
     pairs = list(zip(found[_CASSINI, case], found[_BLIND, case], strict=True))
     speed = [ours.speed[job] / blind.speed[job] for ours, blind in pairs for job in ours.speed if job in blind.speed]
     took = [blind.took[job] / ours.took[job] for ours, blind in pairs for job in ours.took]

@@ -1,13 +1,12 @@
-"""Gangs: all members or none, where one by one two jobs lock each other out.
+"""Gangs: all members or none, where single placement deadlocks two jobs.
 
-Problem: pods of one job start together or not at all. Placed one by one, two jobs that need 4 slots each take 3 each of
-6 and wait for ever; a job that is too big keeps what others could use.
-Rule: the published cases, pods in the order in which two jobs interleave, through kube-scheduler's default policy and
-through the same policy with `gang-sort` and `gang`. Then two large queues: one with gangs that can never be had whole,
-one that asks for nearly twice the slots there are. A gang is *partial* when some of its members are booked, but fewer
-than it needs.
-Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3).
-The large queues are ours; their size is that of kube-scheduler's own gang benchmark. Speeds depend on the machine.
+Pods of one job start together or not at all. Placed one by one, two jobs that need 4 slots each take 3 each of 6 and
+wait forever; a job that is too big keeps slots that others could use. The published cases run with pods in the order in
+which two jobs interleave, through kube-scheduler's default policy and through the same policy with `gang-sort` and
+`gang`. Then two large queues run: one with gangs that can never be complete, one that requests nearly twice the
+existing slots. A gang is *partial* when some of its members are assumed, but fewer than it needs.
+Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3). The
+large queues are ours; their size is that of kube-scheduler's own gang benchmark. Speeds depend on the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SAMPLES = 50
 
 
 class _Case(NamedTuple):
-    """One published case: slots, jobs as (members, least), and the slots that each job holds in the end."""
+    """One published case: slots, jobs as (members, least), and the final number of slots of each job."""
 
     title: str
     slots: int
@@ -66,9 +65,9 @@ _CASES = (
 
 
 class Large(NamedTuple):
-    """A queue of gangs of 4, by turns, on a large fleet whose nodes have one slot each.
+    """Queue of interleaved gangs of 4 on a large fleet whose nodes have one slot each.
 
-    One gang in `big_every` (0: none) asks for larger nodes, of which there are only 3; `whole` gangs can be had.
+    One gang in `big_every` (0: none) requests larger nodes, of which there are only 3; `whole` gangs can be placed.
     """
 
     title: str
@@ -147,7 +146,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Return how many slots each job holds when its pods were tried by turns with the others', and partial gangs."""
+    """Return the number of slots of each job after trying their pods alternately, and the number of partial gangs."""
     shape = _shape(1000)
     pods = [
         _pod(job, number, least, shape)
@@ -160,7 +159,7 @@ def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -
 
 
 class Fleet:
-    """One queue tried on one fleet, and what came of it."""
+    """One queue tried on one fleet, with its results."""
 
     def __init__(self, spec: PolicySpec, nodes: Sequence[NodeReport], pods: Sequence[PodSpec]) -> None:
         self.scheduler = Scheduler(ClusterState(nodes), compile_policy(spec, load_registry()))
@@ -188,12 +187,12 @@ class Fleet:
         self.partial = sum(0 < self.booked[key] < least for key, least in self.needs.items())
 
     def _held_for_nothing(self) -> float:
-        """Count the slots of gangs that are not whole, without the gang that is being tried."""
+        """Count the slots of gangs that are not complete, without the gang in progress."""
         booked, held = self.scheduler.state.gangs.booked, self.scheduler.room.held.keys()
         return float(sum(len(members - held) for key, members in booked.items() if len(members) < self.needs[key]))
 
     def figures(self) -> dict[str, float]:
-        """Return what is reported of a large queue."""
+        """Return the reported results of a large queue."""
         found = {
             "whole gangs": float(self.whole),
             "partial gangs": float(self.partial),

@@ -1,14 +1,14 @@
-"""IHEP: cards for the pods that need them, CPU nodes for the others.
+"""IHEP: GPU nodes for the pods that need GPUs, CPU nodes for the others.
 
-Problem: CPU pods spread over all nodes fill the CPUs of GPU nodes, and GPU pods wait beside idle cards; splitting the
-cluster keeps the cards free and leaves CPU pods waiting beside idle CPUs.
-Rule: experiment 1 sends 16 CPU pods and then 4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under
-the default, the default on split clusters, and IHEP; then every possible order of submission, as one search over what
-lies on the nodes. Experiment 2 sends four GPU pods with card facts to two nodes with different cards; the default
-counts cards only, and a pod whose card has less memory than it asked for is a mismatch.
-Nodes have 48 cores and 192 GiB, pods of experiment 1 ask for 8 cores and 16 GiB: five fit beside the system's pods, the
-sixth does not. In experiment 2 the system's pods hold 1 core and 1 GiB, with which the worked scores come out.
-Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not to be had: sizes and cards are ours.
+CPU pods spread over all nodes fill the CPUs of GPU nodes, and GPU pods wait although GPUs are idle; splitting the
+cluster keeps the GPUs free and leaves CPU pods waiting although CPUs are idle. Experiment 1 sends 16 CPU pods and then
+4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under the default, the default on split clusters, and
+IHEP; then every possible order of submission, as one search over the states of the nodes. Experiment 2 sends four GPU
+pods with GPU facts to two nodes with different GPUs; the default counts GPUs only, and a pod whose GPU has less memory
+than requested is a mismatch. Nodes have 48 cores and 192 GiB, pods of experiment 1 request 8 cores and 16 GiB: five fit
+with the system's pods, the sixth does not. In experiment 2 the system's pods request 1 core and 1 GiB, which gives the
+worked scores.
+Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not available: sizes and GPUs are ours.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PENDING = {"default-kube": 2, "split-clusters": 6, "ihep": 0}
 
 
 class Lying(NamedTuple):
-    """CPU and GPU pods by node, nodes in name order, and pods that wait by class."""
+    """CPU and GPU pods by node, nodes in name order, and pending pods by class."""
 
     nodes: tuple[tuple[int, int], ...]
     cpu_pending: int
@@ -60,7 +60,7 @@ _TABLE = {
     "ihep": Lying(((5, 0), (5, 0), (3, 2), (3, 2)), 0, 0),
 }
 
-# Cards, cores a card and MiB a card of the four pods of experiment 2, in order.
+# GPUs, cores a GPU and MiB a GPU of the four pods of experiment 2, in order.
 TESTS = ((1, 2500, 15000), (1, 2000, 30000), (2, 2500, 15000), (2, 2000, 30000))
 _SCORES = ((60.03, 62.17), (63.74, None), (64.29, 66.43), (68.00, None))
 _IHEP_PLACES, _DEFAULT_PLACES = (1, 0, 1, 0), (0, 1, 0, 1)
@@ -117,7 +117,7 @@ def _experiment_1(name: str) -> tuple[list[Row], list[Expectation]]:
 
 
 def place(policy: Policy, order: str) -> Lying:
-    """Place pods in an order such as `CCG` and say where they lie."""
+    """Place pods in an order such as `CCG` and return their distribution."""
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
     lying = Counter((scheduler.schedule(pod(kind, i)).node, kind) for i, kind in enumerate(order))
@@ -128,7 +128,7 @@ def place(policy: Policy, order: str) -> Lying:
 def every_order(policy: Policy) -> tuple[int, int]:
     """Return the most and the fewest pods that any order of submission leaves pending.
 
-    Pods of a class are alike, so what can still happen depends only on what lies where and on who is still to come.
+    Pods of a class are alike, so the outcome depends only on the pods of each node and on the pods still to come.
     """
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
@@ -155,7 +155,7 @@ def every_order(policy: Policy) -> tuple[int, int]:
     return explore((0,) * (2 * len(names)), CPU_PODS, GPU_PODS)
 
 
-# -- experiment 2: four pods with card facts on two kinds of card ------------------------------------------------------
+# -- experiment 2: four pods with GPU facts on two kinds of GPU --------------------------------------------------------
 
 
 def _experiment_2() -> tuple[list[Row], list[Expectation]]:
@@ -189,20 +189,20 @@ def _experiment_2() -> tuple[list[Row], list[Expectation]]:
 
 
 def mixed_cards(policy: Policy) -> tuple[int | None, ...]:
-    """Return on which GPU node each test lies."""
+    """Return the GPU node of each test pod."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     rows = [scheduler.schedule(card_pod(number)).row for number in range(len(TESTS))]
     return tuple(row if row >= 0 else None for row in rows)
 
 
 def mismatched(places: Sequence[int | None]) -> int:
-    """Return how many pods lie on cards with less memory than they asked for."""
+    """Return the number of pods on GPUs with less memory than requested."""
     memory = [(node.gpus or ())[0].memory_mib or 0 for node in card_fleet()[0]]
     return sum(place is not None and memory[place] < asked for place, (_, _, asked) in zip(places, TESTS, strict=True))
 
 
 def card_scores(policy: Policy) -> list[tuple[float | None, ...]]:
-    """Return each test's score on both GPU nodes when its turn comes, None where it does not fit."""
+    """Return each test's scores on both GPU nodes at its placement, None where it does not fit."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     found = []
     for number in range(len(TESTS)):

@@ -1,14 +1,13 @@
-"""ISAMatch: the right instruction set for every pod, against a scheduler that looks at none.
+"""ISAMatch: the right instruction set for every pod, against a scheduler that ignores it.
 
-Problem: on one x86, one Arm and three different RISC-V nodes a pod that lands on the wrong node dies; a scheduler that
-spreads evenly is right as often as chance says: 3 of 5, 2 of 5, 2 of 3 nodes.
-Rule: the 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) go one by one through real policies,
-in three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A pod is right
-where its instructions run. Seed 5708 is fitted: with the scores of version 1.18 it gives the published 62 / 41 / 67
-to the pod. Twenty other seeds say what the default is worth when nothing is fitted. Then the figures that have
-numbers: the two tie-breaks on 14 nodes, where pods go when the first choice is full, the time of one match, and,
-beyond the publication, what narrow jobs on rare nodes cost (`hetsched.lab.isa_regret`).
-Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not to be had: nodes and tasks are
+On one x86, one Arm and three different RISC-V nodes a pod on the wrong node fails; a scheduler that spreads evenly is
+right by chance only: 3 of 5, 2 of 5, 2 of 3 nodes. The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute
+jobs) go one by one through real policies, in three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a
+selector limits to RISC-V. A placement is right if the node runs the pod's instructions. Seed 5708 is fitted: with the
+scores of version 1.18 it gives the published 62 / 41 / 67 exactly. Twenty other seeds show the default without fitting.
+Then the numbered figures follow: the two tie-breaks on 14 nodes, the placement when the first choice is full, the time
+of one match, and, beyond the publication, the cost of narrow jobs on rare nodes (`hetsched.lab.isa_regret`).
+Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available: nodes and tasks are
 ours.
 """
 
@@ -113,7 +112,7 @@ def _groups(policies: dict[str, Policy]) -> tuple[list[Row], list[Expectation]]:
 
 
 def _right(policy: Policy, group: Group, seed: int) -> float:
-    """Return the percentage of a group's pods that lie on a node that runs them."""
+    """Return the percentage of a group's pods on a node that runs them."""
     return 100.0 * sum(node in group.right for node in placed(policy, group, seed)) / TASKS
 
 
@@ -127,7 +126,7 @@ def placed(policy: Policy, group: Group, seed: int) -> list[str | None]:
 
 
 def _overflow(policy: Policy) -> tuple[list[Row], list[Expectation]]:
-    """Fig. 10: the closest node first, the next when it is full; the same for the base set."""
+    """Measure Fig. 10: the closest node first, the next when it is full; the same for the base set."""
     nodes = placed(policy, GROUPS[1], FITTED_SEED)
     counts, base = Counter(nodes), Counter(placed(policy, GROUPS[0], FITTED_SEED))
     spill = next(index for index, node in enumerate(nodes) if node != "node3")
@@ -148,7 +147,7 @@ def _overflow(policy: Policy) -> tuple[list[Row], list[Expectation]]:
 
 
 def _figure_5(policy: Policy) -> tuple[list[Row], list[Expectation]]:
-    """Fig. 5: 14 nodes, 9 of them RISC-V, 7 with I, M and F; affinity ties, the shared set decides, then use."""
+    """Measure Fig. 5: 14 nodes, 9 RISC-V, 7 with I, M and F; affinity ties, then shared sets, then use decide."""
     found = figure_5(policy)
     rows = [Row("isamatch", "Fig. 5, RV64IMF", metric, value, published) for metric, value, published in found]
     values = tuple(value for _, value, _ in found)
@@ -157,7 +156,7 @@ def _figure_5(policy: Policy) -> tuple[list[Row], list[Expectation]]:
 
 
 def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
-    """Return what the figure counts, as measured and as published."""
+    """Return the counts of the figure, as measured and as published."""
     sets = ["X86"] * 3 + ["ARM64"] * 2 + ["RV64I", "RV64IM"] + ["RV64IMFD"] * 3 + ["RV64IMFC"] * 2 + ["RV64IMFDV"] * 2
     used = dict(zip((7, 8, 9), (60, 30, 50), strict=True))
     nodes = [node(f"node{number:02d}", isa, "") for number, isa in enumerate(sets)]
@@ -198,7 +197,7 @@ def _match_microseconds(policy: Policy) -> float:
     return min(means)
 
 
-# -- beyond the publication: what narrow jobs on wide nodes cost -----------------------------------------------------
+# -- beyond the publication: the cost of narrow jobs on wide nodes ----------------------------------------------------
 
 
 def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectation]]:

@@ -1,13 +1,14 @@
 """MBCGT: balance of four resources against schedulers that see two, by requests or by measured load.
 
-Problem: CPU and memory look even while network and disk are overloaded on some nodes and idle on others.
-Rule: `default` is kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` the same over measured CPU and
-memory, `mbcgt` the Nash product over all four. Each group is the mean over its five orders of
-    load balance degree      mean over the nodes of S = 1 - B       (higher is more even; what the publication compares)
+CPU and memory look even while network and disk are overloaded on some nodes and idle on others. `default` is
+kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` the same over measured CPU and memory, `mbcgt` the
+Nash product over all four. Each group is the mean over its five orders of
+
+    load balance degree      mean over the nodes of S = 1 - B       (higher is more even; compared in the publication)
     resource unevenness      mean over the nodes of B               (lower is more even)
-and the gain is the ratio of two degrees; the gain of dynamic over default follows from the two published ones as
-(1 + a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. Then the same on 200 nodes, and the batch placed together
-(`lab.joint`).
+
+and the gain is the ratio of two degrees; the gain of dynamic over default follows from the two published ones as (1 +
+a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. Then the same on 200 nodes, and the batch placed together (`lab.joint`).
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), its comparison of 4 nodes, 12 pods, 3 x 5 orders.
 """
 
@@ -45,7 +46,7 @@ _SAME = 1e-12
 
 
 class _End(NamedTuple):
-    """A cluster after all pods, or the mean of several."""
+    """Cluster after all pods, or the mean of several."""
 
     degree: float
     degree_as_std: float
@@ -225,7 +226,7 @@ def _together(policy: Policy, group: int) -> tuple[list[Row], Expectation]:
 
 
 def _many_together(policy: Policy) -> tuple[list[Row], Expectation]:
-    """Place all pods of the large cluster together, where nobody can look at every plan."""
+    """Place all pods of the large cluster together, where an exhaustive search is impossible."""
     case = f"{_LARGE_NODES} nodes, group 1, {4 * _LARGE_COPIES} pods together"
     scheduler = Scheduler(ClusterState(nodes(_LARGE_NODES)), policy)
     problem = joint.problem_of(scheduler, pods(_LARGE_COPIES, _seed(0, 1)))

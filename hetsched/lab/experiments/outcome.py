@@ -1,8 +1,8 @@
-"""What an experiment comes back with: rows, what was expected of them, and plots.
+"""Result of an experiment: rows, expectations, and plots.
 
-Rule: `rows` are what this run measured, with the publication's own figure beside each where it gives one. An
-expectation is a sentence with the numbers in it and whether it held. `reconstruction` says that the data is ours: made
-to agree with every number that the publication gives, because its own data was never published.
+`rows` are the measurements of this run, with the publication's own figure if it gives one. An expectation is a sentence
+with the numbers in it and whether it held. `reconstruction` means that the data is ours: built to agree with every
+number of the publication, because its own data was never published.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One measured figure; `published` is null where the publication gives none."""
+    """One measured figure; `published` is null if the publication gives none."""
 
     policy: str
     case: str
@@ -21,14 +21,14 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """A sentence about the rows, and whether they bear it out."""
+    """Sentence about the rows, and whether they confirm it."""
 
     text: str
     held: bool
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """One publication's comparison; `charts` are SVG texts of `hetsched.lab.plots` and stay out of the JSON."""
+    """Comparison of one publication; `charts` are SVG texts of `hetsched.lab.plots` and are not in the JSON."""
 
     name: str
     title: str
@@ -41,5 +41,5 @@ class Experiment(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> bool:
-        """Tell whether everything that was expected came out."""
+        """Return whether all expectations held."""
         return all(expectation.held for expectation in self.expectations)

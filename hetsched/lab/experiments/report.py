@@ -1,4 +1,4 @@
-"""Experiments as files: one page with every table and plot, and the rows as CSV."""
+"""Report files of experiments: one page with every table and plot, and the rows as CSV."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Book what another scheduler chose with our help.
+"""Assumed pods of the scheduler extender: reservations for pods that another scheduler places with our help.
 
-Problem: such a pod is no workload of ours until it is bound, and whoever binds it must own what it is told to hold.
-Rule: one transaction makes the workload and the pod, records the decision, books it and says that its binding is on its
-way. The comparison is that of every decision: booked or changed since the state was read, nothing is written. A binding
-that is refused ends the pod here (`reject`): the other scheduler tries again, and asks again. One that nobody knows the
-fate of is found out by the worker that binds, like every other.
-Invariant: such a pod is never in our own queue.
+Such a pod belongs to no workload of hetsched until it is bound, and the process that binds it must own its reservation.
+One transaction creates the workload and the pod, records the decision, reserves the resources and marks the binding as
+in flight. The revision check is that of every decision: if anything was reserved or changed since the state was read,
+nothing is written. A rejected binding ends the pod here (`reject`); the other scheduler retries and calls the extender
+again. The binding worker reads back bindings with an unknown result, as for every other pod.
+Invariant: such a pod is never in hetsched's scheduling queue.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ASKER = Program("extender")
 
 
 def book_asked(cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str) -> tuple[int, int]:
-    """Write that `spec` goes where `result` says; return the pod's id and the revision it was booked at.
+    """Record that `spec` is placed where `result` says; return the pod's id and the revision of the reservation.
 
-    The ids in `result.waiting` are those of the rows that are made here.
-    Raises: Conflict where something was booked since `revision`, or another pod of this name is live; Contradiction.
+    The ids in `result.waiting` are replaced with those of the rows created here.
+    Raises: Conflict if something was reserved since `revision` or another pod of this name is live; Contradiction.
     """
     with transaction.atomic():
-        # Whoever writes into this cluster next waits for us, and not half-way.
+        # Other writers of this cluster wait here, before their first write.
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
             with transaction.atomic():

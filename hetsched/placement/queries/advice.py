@@ -1,7 +1,8 @@
-"""Advice about a cluster as its rows have it: the engine's, with who is on the way and which policy decides for whom.
+"""Advice about a cluster: the engine's moves, with the pods in transition and each pod's own policy.
 
-Rule: the state is a copy of the warm one. Pods that are being bound, nominated or taken off stay. Each pod is placed
-anew by the active version of its own policy. Where placements exist only here, every pod comes back by itself.
+The state is a copy of the cached one. Pods that are being bound, nominated or evicted stay. Each pod is placed by the
+active version of its own policy. In clusters that are not live, every evicted pod is scheduled again without a
+controller.
 Invariant: nothing is written.
 """
 
@@ -29,12 +30,12 @@ from hetsched.storage.batches import parts
 
 MOST_WAITING = 200
 BUSY = "Busy"
-# What holds its node and could leave it; where nobody binds, being placed is all there is.
+# Pods in these states can be moved; offline clusters add `placed`, because no pod is bound there.
 _SETTLED = frozenset({State.BOUND.value, State.RUNNING.value})
 
 
 class Footing(msgspec.Struct, frozen=True):
-    """A board on a copy of a cluster's present state, its revision and digest, and who stays for the cluster's sake."""
+    """A board on a copy of a cluster's current state, its revision and digest, and the pods that must stay."""
 
     board: Board
     revision: int
@@ -45,12 +46,12 @@ class Footing(msgspec.Struct, frozen=True):
 
 
 def returns(cluster: Cluster) -> bool:
-    """Tell whether every pod that leaves comes back by itself: it does where placements exist only here."""
+    """Return True if every evicted pod is scheduled again without a controller, as in clusters that are not live."""
     return cluster.kind != ClusterKind.KUBERNETES
 
 
 def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> Footing:
-    """Return a copy of a cluster on which moves can be tried; `spec` decides for pods that name no other policy."""
+    """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
     kept = _kept(cluster)
     copy = warm(cluster.pk)
     with copy.held() as loaded:
@@ -60,13 +61,13 @@ def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ())
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.bookings:
-            state.forget(pod.key)  # nominated: booked beside those who make room for it
+            state.forget(pod.key)  # nominated: booked next to its victims
     board = Board(state, policy, evaluated_at=rfc3339(timezone.now()), returns=returns(cluster), own=own)
     return Footing(board, revision, state.digest(), node_ids, kept, own)
 
 
 def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advice:
-    """Return the moves that answer a question about a cluster as it is now."""
+    """Return the moves that answer a question about a cluster as of now."""
     found = footing(cluster, spec, question.pods)
     return advise(
         found.board.state,
@@ -81,19 +82,19 @@ def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advi
 
 
 def waiting_of(workload: Workload) -> list[PodSpec]:
-    """Return the pods of a workload that found no room yet, in the order of submission."""
+    """Return the pods of a workload without a place, in the order of submission."""
     rows = workload.pods.filter(state__in=[State.PENDING.value, State.NOT_NOW.value]).order_by("id")
     return list(rows.values_list("spec", flat=True)[:MOST_WAITING])
 
 
 def waiting_in(cluster: Cluster) -> list[PodSpec]:
-    """Return what waits in a cluster, the most important first."""
+    """Return the pending pods of a cluster, the highest priority first."""
     rows = Pod.objects.filter(cluster=cluster, state__in=[State.PENDING.value, State.NOT_NOW.value])
     return list(rows.order_by("-priority", "id").values_list("spec", flat=True)[:MOST_WAITING])
 
 
 def _kept(cluster: Cluster) -> dict[str, str]:
-    """Return who stays because it is on its way somewhere."""
+    """Return the pods that must stay because they are in transition."""
     settled = _SETTLED | ({State.PLACED.value} if cluster.kind == ClusterKind.OFFLINE else set())
     moving = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in HOLDING if state not in settled])
     asked = Q(state=Eviction.WANTED) | Q(state=Eviction.ASKED, victim__state__in=[s.value for s in HOLDING])
@@ -108,7 +109,7 @@ def _kept(cluster: Cluster) -> dict[str, str]:
 
 
 def _own(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
-    """Return the policies of pods that another one decides for than `spec`; some of `waiting` are not there yet."""
+    """Return the policies of pods with another policy than `spec`; some of `waiting` may not exist yet."""
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])
     named = list(rows.values_list("namespace", "name", "policy"))

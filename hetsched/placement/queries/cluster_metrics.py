@@ -1,7 +1,7 @@
-"""The figures of clusters, minute by minute: what plans go by.
+"""Metrics of clusters by the minute, the basis of plans.
 
-Rule: one row a cluster and minute, written by whoever looks first; figures are those of the engine, as pages and
-`simulate` have them. Rows are kept a little longer than the week that plans are tried on.
+One row per cluster and minute, written by the first process that measures. The values are those of the engine, as in
+pages and `simulate`. Rows are kept a little longer than the week on which plans are tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAITING = sorted((State.PENDING.value, State.NOT_NOW.value))
 
 
 def measure(cluster: Cluster) -> Measured:
-    """Return a cluster's figures as they are now."""
+    """Return a cluster's current metrics."""
     with warm(cluster.pk).held() as loaded:
         figures = cluster_metrics(loaded.state)
     return Measured(
@@ -37,7 +37,7 @@ def measure(cluster: Cluster) -> Measured:
 
 
 def take_measures(now: datetime) -> int:
-    """Write this minute's figures of all clusters, where nobody did; return how many were written."""
+    """Write this minute's missing metrics of all clusters; return how many rows were written."""
     minute = now.replace(second=0, microsecond=0)
     done = set(Measure.objects.filter(at=minute).values_list("cluster_id", flat=True))
     written = 0
@@ -45,7 +45,7 @@ def take_measures(now: datetime) -> int:
         try:
             row = Measure(cluster=cluster, at=minute, figures=measure(cluster))
             written += len(Measure.objects.bulk_create([row], ignore_conflicts=True))
-        except Exception:  # one that cannot be read, or is gone by now, keeps no other from its turn
+        except Exception:  # an unreadable or deleted cluster must not block the others
             log.exception("a cluster could not be measured", cluster=cluster.pk)
     Measure.objects.filter(at__lt=now - KEPT).delete()
     return written

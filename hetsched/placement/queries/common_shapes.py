@@ -1,8 +1,9 @@
-"""What people of a cluster ask for most: the shapes of its latest pods, or worked examples where there are none yet.
+"""The most requested shapes of a cluster: those of its latest pods, or worked examples if there are none yet.
 
-Rule: of the latest pods that this scheduler places, those whose request is right and can be met somewhere; reduced to
-what decides whether a copy fits (`alone`), counted by workloads, so that one large workload does not crowd the rest
-out. The most frequent few, in an order that depends on what they ask alone, so that a table of them keeps its places.
+Of the latest pods for this scheduler, those with a valid and satisfiable request count. Requests are reduced to the
+fields that decide whether a copy fits (`alone`) and counted by workloads, so that one large workload does not crowd out
+the rest. The result is the most frequent few, in an order that depends on the shapes alone, so rows of a table keep
+their places.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hetsched.placement.models import Pod
 
 MOST_SHAPES = 6
 LATEST_PODS = 1000
-# A namespace that nobody has: what is counted is room, not quota.
+# An unused namespace: capacity is counted, not quota.
 _NAMESPACE = "headroom"
 _WITHOUT = (State.MISCONFIGURED.value, State.NEVER_FITS.value)
 _EXAMPLES = """
@@ -42,7 +43,7 @@ _EXAMPLES = """
 
 
 class Common(msgspec.Struct, frozen=True):
-    """A shape as a pod that stands for it; `like` is the latest pod that asked for it, empty for an example."""
+    """A shape as a pod with that shape; `like` is the latest pod that requested it, empty for an example."""
 
     pod: PodSpec
     workloads: int
@@ -50,7 +51,7 @@ class Common(msgspec.Struct, frozen=True):
 
 
 def common_shapes(cluster_id: int) -> list[Common]:
-    """Return the shapes that a table of headroom shows."""
+    """Return the shapes for a headroom table."""
     return _of_latest(cluster_id) or _examples()
 
 
@@ -78,17 +79,17 @@ def _examples() -> list[Common]:
 
 
 def _reduced(shape: Shape) -> Shape:
-    """Return what decides whether a copy fits; what a pod is expected to use decides only where."""
+    """Reduce a shape to the fields that decide whether a copy fits; expected usage only decides where."""
     return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="")
 
 
 def _standing_for(shape: Shape, labels: dict[str, str]) -> PodSpec:
-    """Return a pod of this shape; of its labels it keeps those that state the shape."""
+    """Return a pod of this shape; it keeps the labels that define the shape."""
     kept = {name: value for name, value in labels.items() if name in (keys.ISA, keys.ARCH, keys.QEMU)}
     return PodSpec(_NAMESPACE, "one-more", shape, labels=kept)
 
 
 def _place(shape: Shape) -> tuple[int, int, int, bytes]:
-    """Order by cards, CPU and memory asked for."""
+    """Return the sort key: requested GPUs, CPU and memory."""
     cards = shape.gpu.count * shape.gpu.milli if shape.gpu else 0
     return cards, shape.request(CPU), shape.request(MEMORY), msgspec.json.encode(shape)

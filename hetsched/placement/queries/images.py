@@ -1,6 +1,6 @@
-"""What is known of the images of pods, for whoever looks at them.
+"""Image facts of pods, for users.
 
-Rule: what the pods were decided by, with what was read last: the digest, when, and why it could not be read since.
+The result combines the facts used in decisions with the latest read: digest, time, and the error of a failed read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hetsched.isa.platforms import image_warnings
 
 
 class ImageShown(msgspec.Struct, frozen=True, rename="camel"):
-    """One image: what it is built for, or why nobody knows. `failure`: why the last look at its index failed.
+    """One image: its platforms, or the reason why they are unknown. `failure`: the error of the last read of its index.
 
-    `warnings`: nodes that meet what it needs, and whose stock container runtime refuses it all the same.
+    `warnings`: nodes that meet its requirements although their stock container runtime rejects it.
     """
 
     image: str
@@ -34,7 +34,7 @@ class ImageShown(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageShown]:
-    """Return the images of these pods that somebody looked at, by name."""
+    """Return the images of these pods that have facts, by name."""
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
         return []
@@ -58,7 +58,7 @@ def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageShown:
 
 @lru_cache(maxsize=65536)
 def kept_under(image: str) -> str:
-    """Return the reference that an image is kept under, empty where it is none."""
+    """Return the reference under which an image is stored, empty if it is invalid."""
     try:
         return str(parse_reference(image))
     except InputError:

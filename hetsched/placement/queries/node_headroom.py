@@ -1,7 +1,7 @@
-"""How many more copies of common shapes one node takes now, and what runs out first.
+"""Headroom of one node: how many more copies of common shapes fit, and which resource runs out first.
 
-Rule: the engine counts on the warm state under the cluster's policy, beside all that is booked; what it books to count
-is taken back before anybody else sees the state. Nothing is written.
+The engine counts on the cached state under the cluster's policy, next to all reservations; the copies that it books are
+removed before other users see the state. Nothing is written.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MOST_COPIES = 200
 
 
 class ShapeRoom(msgspec.Struct, frozen=True):
-    """One common shape and its room on a node."""
+    """One common shape and its headroom on a node."""
 
     common: Common
     room: NodeRoom
 
 
 def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
-    """Return the room of every common shape on a node, none where no policy decides or the node is not known."""
+    """Return the headroom of every common shape on a node; empty without an active policy or such a node."""
     shapes = common_shapes(cluster.pk)
     copy = warm(cluster.pk)
     with copy.held() as loaded:
@@ -40,5 +40,5 @@ def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
             done = True
         finally:
             if not done:
-                copy.forget()  # something may be booked that nobody has
+                copy.forget()  # drop leftover copies
     return found

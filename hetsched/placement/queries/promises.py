@@ -1,12 +1,12 @@
-"""What was promised to a pod, a gang and an owner, and is not so: I6, I13, I14 of the invariants.
+"""Invariants I6, I13 and I14: placements within zones, whole gangs and quotas of owners.
 
-Rule: from the rows alone, and only what they can tell for certain.
-    I6   a pod that asks for one NUMA zone by its own word, where the CPUs were chosen here, has one; whoever has CPUs
-         of its own has no fewer than it was counted with
-    I13  a gang that its policy places whole, of which nobody was sent away, ended or is looked after as half bound yet,
-         has no member placed while others wait, or enough; and who is looked after is not so for longer than its time
-    I14  the workloads of an owner that are not over are charged with no more than the quota they were counted against
-Not told by rows: a gang whose members were seen placed by somebody else, one after the other.
+The checks use the rows alone, and only what the rows prove.
+    I6   a pod that requests a single NUMA zone, with CPUs chosen here, has a single zone; a pod with exclusive CPUs
+         has at least as many as it is charged for
+    I13  a gang that its policy places whole has none or at least the minimum of its members placed, unless a member
+         was displaced or ended or the gang is listed as half bound; a gang stays listed no longer than its timeout
+    I14  the unfinished workloads of an owner are charged within the quota they were counted against
+Not provable from rows: a gang with members that another scheduler placed one after the other.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import shared_now
 
 Told = tuple[str, str, str]
-LATE = timedelta(minutes=10)  # by which a sweep has looked, unless there is none any more
+LATE = timedelta(minutes=10)  # by then a sweep has run, unless none is alive
 
 _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"
 
 
 def broken(cluster: Cluster) -> Iterator[Told]:
-    """Yield (invariant, where, what) of a cluster."""
+    """Yield (invariant, place, message) of a cluster."""
     yield from _zones(cluster)
     yield from _gangs(cluster)
     yield from _half_gangs(cluster)
@@ -66,13 +66,13 @@ def _gangs(cluster: Cluster) -> Iterator[Told]:
         if holding >= least or not all(_placed_whole(pod) for pod in members if pod.state in _HOLDING):
             continue
         if Reservation.objects.filter(pod__in=members, active=False).exists():
-            continue  # somebody was sent away: it is decided anew, beside those who stay
+            continue  # a member was displaced: it is scheduled again, next to the members that stay
         if not HalfGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
             yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, it needs {least}"
 
 
 def _placed_whole(pod: Pod) -> bool:
-    """Tell whether a pod was placed here, by a policy that places gangs whole."""
+    """Return True if a pod was placed here, by a policy that places gangs whole."""
     if pod.origin not in (Pod.SUBMITTED, Pod.WATCHED) or pod.decision is None:
         return False
     by = PolicyRevision.objects.filter(policy__name=pod.decision.policy_name, version=pod.decision.policy_version)
@@ -86,7 +86,7 @@ def _half_gangs(cluster: Cluster) -> Iterator[Told]:
 
 
 def overdrawn() -> Iterator[Told]:
-    """Yield (I14, owner, what) of those who are charged with more than their quota."""
+    """Yield (I14, owner, message) of owners charged beyond their quota."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     bounds: dict[str, dict[str, int]] = {}
     rows = Charge.objects.exclude(workload__state__in=[state.value for state in FINISHED])

@@ -1,7 +1,7 @@
-"""What shadow mode came to: how often another scheduler chose as we would have, and by how much it was behind.
+"""Summary of shadow mode: how often another scheduler chose the same node as hetsched, and its regret.
 
-Rule: shares are of the pods that were judged. `choices` are those for which more than one node was feasible: a pod that
-fits one node agrees by itself. Regret is counted over the pods whose node our filters allow.
+Shares refer to the compared pods. `choices` are pods with more than one feasible node: a pod with one feasible node
+always agrees. Regret is counted over the pods on nodes that our filters allow.
 Units: points of the policy, 0-100.
 """
 
@@ -20,7 +20,7 @@ WORST = 10
 
 
 class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods whose regret is more than `above` and at most `most` points; `most` null: all above. The first has none."""
+    """Pods with a regret above `above` and at most `most` points; null: unbounded. The first bin has no `above`."""
 
     above: float | None
     most: float | None
@@ -28,7 +28,7 @@ class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RefusedFor(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods that run where a filter of ours refuses them."""
+    """Pods that run on a node that one of our filters rejects."""
 
     plugin: str
     code: str
@@ -36,7 +36,7 @@ class RefusedFor(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole comparison of one cluster; `waiting` pods are still to be judged, `dropped` ones never will be."""
+    """The comparison for one cluster; `waiting` pods are not compared yet, `dropped` ones never will be."""
 
     cluster: str
     scheduler: str | None
@@ -60,7 +60,7 @@ class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
-    """Return what these rows of a cluster come to."""
+    """Return the summary of these rows of a cluster."""
     counts = rows.aggregate(
         waiting=Count("id", filter=Q(judged_at=None)),
         judged=Count("id", filter=Q(judged_at__isnull=False)),
@@ -89,7 +89,7 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
 
 
 def worst(rows: QuerySet[Shadow]) -> QuerySet[Shadow]:
-    """Return the pods that are furthest from where we would have put them: refused ones, then by regret."""
+    """Return the pods furthest from our choice: infeasible ones first, then by regret."""
     odd = rows.filter(judgement__in=[Judgement.WORSE.value, Judgement.INFEASIBLE.value])
     return odd.order_by(F("regret").desc(nulls_first=True), "-id").defer("spec", "theirs", "top")
 

@@ -1,4 +1,4 @@
-"""A live cluster that is in step, and an extender of it that binds through a played API server, in this thread."""
+"""A live cluster in sync, and its extender with a fake API server, in this thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def live(db: None) -> Cluster:
-    """Return a live cluster, in step: `amd` and `risc` of 8 CPUs, `card` with two cards."""
+    """Return a live cluster in sync: `amd` and `risc` with 8 CPUs, `card` with two GPUs."""
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)

@@ -1,4 +1,4 @@
-"""A played API server, and short ways to what a scheduler asks with."""
+"""A fake API server, and shortcuts to a scheduler's requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINDING = "/binding"
 
 
 class ApiServer:
-    """Has pods, and binds them or refuses to."""
+    """Hold pods, and bind them or refuse to."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
@@ -30,7 +30,7 @@ class ApiServer:
 
     def send(self, method: str, path: str, body: bytes = b"", query: Any = None, **_: Any) -> bytes:
         assert (method, path.endswith(BINDING)) == ("POST", True)
-        if query:  # a dry run under a wrong uid
+        if query:  # a dry run with a wrong UID
             raise ApiFailure(409, "Conflict", "another uid")
         if self.refuses is not None:
             raise self.refuses

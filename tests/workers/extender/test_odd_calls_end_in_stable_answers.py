@@ -1,4 +1,4 @@
-"""Whatever comes as a call: an answer, or a refusal with a code; never a failure, and nothing is booked."""
+"""Every call gets a response or an error with a code; none is an internal error, and nothing is reserved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALLS = st.dictionaries(MEMBERS, ANY | POD, max_size=9) | ANY
 
 
 def code_of(act: Callable[[], Any]) -> str:
-    """Return the code that something is refused with, empty where it is not."""
+    """Return the error code of an action, empty without an error."""
     try:
         act()
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The door on a real socket: who may come in, what is refused before it is read, and how it is said."""
+"""The extender on a real socket: accepted clients, requests that are rejected before they are read, and the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workers.extender.serving import Probes, clients_of
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}
-VERBS = {"filter", "prioritize", "preempt", "bind"}  # for listed clients, for nobody else
+VERBS = {"filter", "prioritize", "preempt", "bind"}  # for listed clients only
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def answered(connection: http.client.HTTPSConnection, path: str = "/extender/fil
 
 
 def is_turned_away(door: Door, pairs: Path, pair: Path | None) -> bool:
-    """Tell whether a caller gets no answer at all; TLS 1.3 tells a client only when it reads."""
+    """Return whether a caller gets no response at all; TLS 1.3 reports a rejection only when the client reads."""
     try:
         with calling(door, pairs, pair) as connection:
             answered(connection)
@@ -102,7 +102,7 @@ def test_a_listed_client_speaks_for_its_cluster_and_may_go_on(door: Door, pairs:
 def issued(
     folder: Path, pairs: Path, name: str, *, days: int = 1, purpose: Any = ExtendedKeyUsageOID.CLIENT_AUTH
 ) -> Path:
-    """Return a pair under our authority that our own command would not make."""
+    """Return a certificate pair of our CA that our own command would not create."""
     authority = x509.load_pem_x509_certificate((pairs / "ca.crt").read_bytes())
     signing = serialization.load_pem_private_key((pairs / "ca.key").read_bytes(), None)
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
@@ -200,7 +200,7 @@ def test_changed_certificates_count_for_the_next_connection(door: Door, pairs: P
     make_pairs(pairs, hosts=["127.0.0.1"], client="kube-scheduler", days=1)
     assert serial() != before
     (pairs / "server" / "tls.crt").write_text("half written")
-    assert serial() != before  # what was there goes on
+    assert serial() != before  # the previous certificate stays in use
     with pytest.raises(InputError, match="CertificatesUnusable"):
         Certificates(pairs / "server")
 
@@ -225,7 +225,7 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door
         with calling(door, pairs, pairs / "client") as connection:
             answered(connection, body=body)
     assert is_turned_away(door, pairs, None)
-    # What is counted is counted after the answer.
+    # Calls are counted after the response.
     expected = {"ok": 2, "refused": 1, "wrong": 1}
     wait_until(lambda: {outcome: calls(outcome) - before[outcome] for outcome in before} == expected, what="calls")
     wait_until(lambda: away() == turned_away + 1, what="turned away")

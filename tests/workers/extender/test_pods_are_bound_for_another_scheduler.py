@@ -1,4 +1,4 @@
-"""From the question to the binding: what was chosen is booked, written with what it holds, and never booked twice."""
+"""From the filter call to the binding: the chosen node is reserved once, and written with the allocation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_next_answer_knows_what_the_last_one_took(extender: Extender, api: A
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
     told = extender.filter(asked(third, *ALL))
     assert told.node_names == []
-    assert set(told.failed_nodes) == {"card"}  # somebody may leave
+    assert set(told.failed_nodes) == {"card"}  # a pod there can be preempted
     assert refused(extender.bind, to(third, "card")) == "NodeRefused"
     assert Reservation.objects.filter(active=True).count() == 2
 
@@ -84,7 +84,7 @@ def test_the_same_binding_again_is_the_same_binding(extender: Extender, api: Api
     pod = offered(api, "p")
     api.refuses = ApiFailure(0, "Unreachable", "no answer")
     assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
-    assert Pod.objects.get().state == "binding"  # it may come yet: it holds what it holds
+    assert Pod.objects.get().state == "binding"  # its binding may still succeed: it keeps its reservation
     assert extender.filter(asked(pod, *ALL)).node_names == ["amd"]
     assert refused(extender.bind, to(pod, "card")) == "PodBookedElsewhere"
     api.refuses = None
@@ -124,7 +124,7 @@ def test_pods_that_another_scheduler_bound_meanwhile_are_left_alone(extender: Ex
     pod = offered(api, "p")
     api.pods["p"]["spec"]["nodeName"] = "risc"
     assert refused(extender.bind, to(pod, "amd")) == "PodBoundElsewhere"
-    extender.bind(to(pod, "risc"))  # as it is already
+    extender.bind(to(pod, "risc"))  # it is bound there already
     api.pods["p"] = {**pod, "metadata": {**pod["metadata"], "uid": "another"}}
     assert refused(extender.bind, to(pod, "amd")) == "PodGone"
     del api.pods["p"]
@@ -180,7 +180,7 @@ def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
     rivals = [a_pod(f"rival-{number}").cpu(3).having(uid=f"r{number}", node_name="amd").build() for number in range(2)]
 
     def late(*arguments: Any, **more: Any) -> Any:
-        if rivals:  # somebody is faster, twice: 3 + 3 of 8 CPUs are gone then
+        if rivals:  # another writer is faster, twice: 3 + 3 of 8 CPUs are used then
             spec = rivals.pop()
             seen = ObservedPod("default", spec.name, spec.uid, node_name="amd", phase="Running", spec=spec)
             follow(live.pk, Changes(pods=[seen]), epoch=1)
@@ -214,7 +214,7 @@ def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
     assert len(slept) == 1
     never = offered(api, "never", cpu="64")
     assert extender.filter(asked(never, *ALL)).node_names == []
-    assert len(slept) == 1  # what will never be is not waited for
+    assert len(slept) == 1  # an impossible binding is not retried
 
 
 def test_a_new_image_is_looked_up_first(
@@ -238,7 +238,7 @@ def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiS
     extender.turns._patience_seconds = 0.01
     first, second = offered(api, "first"), offered(api, "second")
     extender.filter(asked(first, *ALL))
-    extender.filter(asked(second, *ALL))  # patience is over
+    extender.filter(asked(second, *ALL))  # the maximum wait is over
     assert extender.turns._missed == 1
     extender.bind(to(second, "amd"))
     extender.filter(asked(first, *ALL))

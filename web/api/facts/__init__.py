@@ -1,7 +1,7 @@
-"""Lives here: what is known about a node, each fact with who said it and when, a module for each kind of fact.
+"""Facts of a node, each with its source and time; one module for each kind of fact.
 
-May import: F0-F3, and what REST answers are made of.
-Never: writes; a fact that nobody stated is null, never 0 and never "no".
+May import: F0-F3, and the modules of REST documents.
+Never: writes; a fact that no source reports is null, never 0 and never "no".
 """
 
 from .cards import CardFacts, CardShare, GpuFacts, HandedCards, gpu_facts, handed_cards

@@ -1,4 +1,4 @@
-"""The cards of a node and who holds them."""
+"""The GPUs of a node and their holders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HandedCards(Document, frozen=True):
 
 
 class CardShare(Document, frozen=True):
-    """What one pod holds of a card; `handedOut` is null where no agent tells what was handed out."""
+    """The share of a GPU that one pod holds; `handedOut` is null where no agent reports device allocations."""
 
     pod: str
     milli: int
@@ -56,7 +56,7 @@ class GpuFacts(Document, frozen=True):
 def gpu_facts(
     node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool] = lambda namespace: True
 ) -> GpuFacts:
-    """Return the node's cards; pods of namespaces that the asker does not see take their room without being named."""
+    """Return the node's GPUs; pods of namespaces outside the caller's scope count without their names."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
     handed = {row.pod_id: handed_cards(row) for row in HandedOut.objects.filter(node=node)}

@@ -1,4 +1,4 @@
-"""What a node's kubelet contradicted, and which pods keep off it for that."""
+"""Facts that a node's kubelet contradicted, and the owners whose pods avoid the node for that."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class BackOff(Document, frozen=True):
 
 
 def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
-    """Return what is in doubt about a node; pods of namespaces that the asker does not see are not named."""
+    """Return the contradicted facts of a node; pods of namespaces outside the caller's scope are not named."""
     told = []
     for one in node.doubts:
-        named = sees(_namespace(one.pod))  # kubelets name pods in their messages too
+        named = sees(_namespace(one.pod))  # messages of kubelets contain pod names too
         pod, message = (one.pod, one.message) if named else (None, None)
         told.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
     return told
 
 
 def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
-    """Return the owners that keep off a node, as far as the asker may see their pods."""
+    """Return the owners whose pods avoid a node, as far as the caller may see the pods."""
     rows = [row for row in kept_off(node, now) if sees(_namespace(row.pod))]
     counts = Counter(row.owner for row in rows)
     latest = {row.owner: row for row in rows}

@@ -35,7 +35,7 @@ def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFact
             isa = parse(stated.native, source="node-label")
             base, extensions = isa.base, sorted(isa.extensions)
         except InputError:
-            pass  # an unreadable string is shown as it is
+            pass  # an invalid string is shown unchanged
     return IsaFacts(
         origin=origin(node, now, source=stated.source),
         family=node.isa_family,

@@ -1,7 +1,7 @@
-"""Who states a fact of a node, and since when.
+"""Sources of node facts and their times.
 
-Rule: amounts are Kubernetes quantities. `source` names who said it; `observedAt` is when, the time of the import where
-the source gives none; `ageSeconds` counts from there.
+Amounts are Kubernetes quantities. `source` names the reporter; `observedAt` is the time of the observation, the time of
+the import if the source gives none; `ageSeconds` counts from there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Origin(Document, frozen=True):
 
 
 def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = "") -> Origin:
-    """Return who stated facts of this node; without its own time a fact is as old as the report."""
+    """Return the source of facts of this node; without its own time a fact is as old as the report."""
     at = observed_at or node.report.observed_at or rfc3339(node.updated_at)
     try:
         seen = msgspec.convert(at, type=datetime)
@@ -40,14 +40,14 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
 
 
 def source_of(node: Node, fact: str) -> str:
-    """Return who is believed of a fact, empty where it is whoever reported the node."""
+    """Return the accepted source of a fact, empty for the source of the node's report."""
     row = stated(node)
     said = row.claims.get(fact, ()) if row is not None else ()
     return AGENT if any(one.current and one.source == AGENT for one in said) else ""
 
 
 def stated(node: Node) -> NodeFacts | None:
-    """Return what is said of a node beside its report, None where nothing is."""
+    """Return the facts that are stored in addition to the node's report, None without any."""
     return getattr(node, "facts", None)
 
 

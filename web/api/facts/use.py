@@ -1,4 +1,4 @@
-"""How evenly a node is used."""
+"""The balance of a node and its use by resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who says what of a node: its agent, contradictions, and what is in quarantine."""
+"""Reports about a node by source: its agent, contradictions, and quarantined facts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class StatedFact(Document, frozen=True):
 
 
 class QuarantinedFact(Document, frozen=True):
-    """A fact that does not count as it is told, and the pods that hold something of it.
+    """A reported fact in quarantine, and the pods that hold resources of it.
 
-    `shrunk`: nothing new is placed on what is missing. `grown`: what was known counts until an operator approves it.
+    `shrunk`: missing resources take no new pods. `grown`: the previous value stays in effect until an operator
+    approves the report.
     """
 
     fact: FactInQuarantine
@@ -42,7 +43,7 @@ class AgentFacts(Document, frozen=True):
 
 
 def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
-    """Return how it stands with a node's agent, None where none ever reported."""
+    """Return the state of a node's agent, None if none ever reported."""
     if row is None or row.heard_at is None:
         return None
     age = round(max((now - row.heard_at).total_seconds(), 0.0), 1)
@@ -50,12 +51,12 @@ def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
 
 
 def stated_fact(said: Sequence[Said]) -> StatedFact:
-    """Return the words on a fact, and whether they contradict each other."""
+    """Return the reports of a fact, and whether they contradict each other."""
     return StatedFact(list(said), conflicts(said))
 
 
 def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
-    """Return what of a node is in quarantine, with the pods among `held` that have something of it."""
+    """Return the quarantined facts of a node, with the pods among `held` that use them."""
     held = list(held)
     return [QuarantinedFact(one, _holders(node, one, held)) for one in row.quarantined]
 

@@ -1,4 +1,4 @@
-"""Lives here: what every list shares: filter expressions, columns, order, pages, and the view as CSV or JSON.
+"""Shared parts of all lists: filter expressions, columns, order, pages, and CSV and JSON export.
 
 May import: the engine's contracts and ISA lattice, Django; nothing of a single list.
 Never: a query of its own, a write.

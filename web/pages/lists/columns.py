@@ -1,4 +1,4 @@
-"""The columns of a list: what stands in a cell, what a program gets of it, and how rows are ordered by it."""
+"""List columns: cell content, exported value, and order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """What one cell shows. `look` is "", text (may wrap), chip, bar, time, mono or muted.
+    """The content of one cell. `look` is "", text (may wrap), chip, bar, time, mono or muted.
 
-    `text` None is unknown and shown as a dash; `note` stands small below. The `tone` of a chip is good, wait, bad, info
-    or ""; that of a bar, which has a `ratio` 0-1, is cpu, memory or gpu.
+    `text` None is unknown and shown as a dash; `note` is shown small below. The `tone` of a chip is good, wait, bad,
+    info or ""; that of a bar, which has a `ratio` 0-1, is cpu, memory or gpu.
     """
 
     text: Any
@@ -25,10 +25,10 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column. `value` gives programs a plain value; `cell` gives people more, if more is to be said.
+    """One column. `value` is the exported value; `cell` is the displayed content if it differs.
 
-    `order` names the columns of the database that it is sorted by; without it rows in memory sort by `value`, and those
-    of the database do not sort. A `falling` column is most often wanted from the top.
+    `order` names the database columns for sorting; without it, rows in memory sort by `value` and database rows do not
+    sort. A `falling` column sorts descending first.
     """
 
     name: str

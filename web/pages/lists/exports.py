@@ -1,9 +1,9 @@
-"""The current view as a file: every row of it, the shown columns, as CSV or JSON.
+"""Export the current view: all rows and the shown columns, as CSV or JSON.
 
-Problem: a table of 50,000 pods must not stand in memory, and a spreadsheet runs a cell that begins like a formula.
-Rule: rows are written piece by piece as they are read. In CSV a text that begins with = + - @, a tab or a line break
-gets an apostrophe in front (OWASP, CSV injection); in JSON nothing is changed. Column names and figures are those of
-programs: no translation, ratios 0-1, amounts in base units.
+Rows are streamed as they are read, because a table of 50,000 pods must not be held in memory. A spreadsheet runs a cell
+that begins like a formula, so in CSV a text that begins with = + - @, a tab or a line break gets a leading apostrophe
+(OWASP, CSV injection); JSON values are unchanged. Column names and values are machine-readable: no translation, ratios
+0-1, amounts in base units.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def export(view: View, rows: Iterable[Any]) -> StreamingHttpResponse:
-    """Return the answer that streams these rows in the format that the view was asked in."""
+    """Return the response that streams these rows in the requested format."""
     wanted = view.format
     if isinstance(rows, QuerySet):
         rows = rows.iterator(chunk_size=PIECE_ROWS)
@@ -45,7 +45,7 @@ def export(view: View, rows: Iterable[Any]) -> StreamingHttpResponse:
 
 
 async def _in_threads(pieces: Iterator[str]) -> AsyncIterator[str]:
-    """Take each piece in the thread that may ask the database."""
+    """Produce each piece in the database thread."""
     take = sync_to_async(_next)
     while (piece := await take(pieces)) is not None:
         yield piece

@@ -1,5 +1,5 @@
-"""Lives here: what the floors below say in English, as patterns that the catalogue has in other languages.
+"""English messages of the engine, the ledger and the API as patterns; the catalogue has their translations.
 
 May import: nothing.
-Never: a sentence that pages themselves say (those are gettext calls where they are said).
+Never: a sentence of a page itself (pages call gettext).
 """

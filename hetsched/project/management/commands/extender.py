@@ -1,4 +1,4 @@
-"""`extender`: answer kube-scheduler's calls until the process is asked to end."""
+"""`extender`: serve kube-scheduler's extender calls until the process is stopped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""`prepare`: make the database ready, and whatever a first start needs besides.
+"""`prepare`: migrate the database and prepare the first start.
 
-Rule: every step may be run again at any time and changes nothing that is already there. Progress goes to standard
-error; the only output is one JSON document: `{"admin": {"username", "password"} | null}`. The password is printed
-here and stored nowhere but as its hash.
+Every step is idempotent and changes nothing that exists. Progress goes to standard error; the only output is one JSON
+document: `{"admin": {"username", "password"} | null}`. The password is printed here and stored only as its hash.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say which step runs, and how long it took where a person would have wondered."""
+    """Print the running step, and its duration if it takes more than 2 seconds."""
     sys.stderr.write(f"  {title} …\n")
     started = time.monotonic()
     yield
@@ -73,7 +72,7 @@ def step(title: str) -> Iterator[None]:
 
 @transaction.atomic
 def make_admin(*, reset: bool) -> dict[str, str] | None:
-    """Make the first administrator, or give the one there is a new password; return what to print, if anything."""
+    """Create the first administrator, or give the existing one a new password; return what to print, if anything."""
     users = get_user_model().objects
     account = users.filter(is_superuser=True).order_by("pk").first()
     if account is not None and not reset:

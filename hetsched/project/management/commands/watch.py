@@ -1,4 +1,4 @@
-"""`watch`: follow every live cluster until the process is asked to end."""
+"""`watch`: run the informers of all live clusters until the process is stopped."""
 
 from __future__ import annotations
 
