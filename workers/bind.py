@@ -1,15 +1,18 @@
-"""Bind what was placed.
+"""Bind placed pods.
 
-Rule: on a demo cluster binding always succeeds at once; an offline cluster's placements exist only here and stay as
-they are; on a live cluster each placement is written to its API server, `AT_ONCE` at a time. The steps are short
-transactions of their own, none of them open during a call. A run binds what it has itself made *binding*, so two runs
-never do the same; what is *binding* for longer than `LEFT_AFTER` was left by a worker that died or by a fate unknown:
-one run claims it for as long and binds it again, and what its first binding came to is found out that way. Whoever has
-to bind begins no write after `WRITE_WITHIN`, nor once the cluster is out of step. A refusal frees the pod's room
-only within `WRITE_WITHIN`. If the pod was tried before, it is read first; while it still waits, its fate is unknown for
-`OUT_FOR`. A binding whose fate nobody knows keeps what it holds. Where wrong uids are not refused, that is told on the
-connection, which puts the cluster out of step. A pod stays *binding* until its claims have their volumes, at most
-`PATIENCE`; then it goes back to the queue. What a refusal means for a gang is said in `actions.gangs`.
+On a demo cluster every binding succeeds at once. Placements of an offline cluster are stored only here and do not
+change. On a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short
+transaction; none is open during an API call.
+A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
+for longer than `LEFT_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims it for
+the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
+`WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
+A rejection frees the reservation only within `WRITE_WITHIN`. If the pod was tried before, it is read back first; while
+it is still pending, the result stays unknown for `OUT_FOR` after the decision. A binding with unknown result keeps its
+reservation.
+If the API server accepts wrong uids, the failure is recorded on the connection, which puts the cluster out of sync.
+A pod stays *binding* until its claims have volumes, at most for `PATIENCE`; then it returns to the queue.
+`actions.gangs` defines the effect of a rejection on a gang.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ BINDINGS_PER_STEP = 200
 AT_ONCE = 16
 LEFT_AFTER = timedelta(seconds=20)
 WRITE_WITHIN = timedelta(seconds=15)
-OUT_FOR = timedelta(minutes=3)  # longer than all tries of one write and what goes before them
+OUT_FOR = timedelta(minutes=3)  # longer than all tries of one write and the calls before them
 MOST_TRIES = 3
 PATIENCE = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
@@ -66,7 +69,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.BIND)
 def run(cluster_id: int) -> int:
-    """Take what is placed further; return how many pods run (demo) or are bound (live) that were not before."""
+    """Advance placed pods; return how many of them started running (demo) or were bound (live)."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
     if cluster is None or cluster.kind == ClusterKind.OFFLINE or in_shadow(cluster_id):
         return 0
@@ -74,20 +77,20 @@ def run(cluster_id: int) -> int:
 
 
 def unbound(cluster: Cluster) -> bool:
-    """Tell whether a cluster has pods that a run would take further."""
+    """Return whether a cluster has pods that a run would advance."""
     states = ON_THEIR_WAY.get(cluster.kind, [])
     return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
 
 
 def _pretend(cluster_id: int) -> int:
-    """Let everything placed on a demo cluster run."""
+    """Start every placed pod of a demo cluster."""
     started = 0
     for state, step in STEPS:
         while pods := _pods(cluster_id, state):
             try:
                 moved = len(step(cluster_id, pods))
             except Conflict:
-                break  # somebody else moves them on; the sweep looks again
+                break  # another process advanced them; the sweep checks again
             if state is State.BOUND:
                 started += moved
     return started
@@ -102,7 +105,7 @@ def _pods(cluster_id: int, state: State) -> list[int]:
 
 
 def _bind_all(cluster: Cluster) -> int:
-    """Write the placements of a live cluster; what is unknown at the end is left to the next run."""
+    """Write the placements of a live cluster; return the number bound. Unknown results are left to the next run."""
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods, tried in chain(_claimed(cluster), _left(cluster)):
@@ -118,7 +121,7 @@ def _is_before(until: float) -> bool:
 
 
 def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Make placed pods *binding*, part by part, and give those that nobody else has made so; none was tried."""
+    """Move placed pods to *binding* in batches and yield the pods claimed by this run with `tried` False."""
     lost = 0
     while lost < MOST_TRIES and in_step(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
@@ -126,14 +129,14 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
                 begin_binding(cluster.pk, pods)
                 Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
         except Conflict:
-            lost += 1  # another run took some of them
+            lost += 1  # another run claimed some of them
             continue
         lost = 0
         yield pods, False
 
 
 def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Claim pods that have been *binding* for too long, part by part, and give them; all may have been tried."""
+    """Claim pods that have been *binding* for too long, in batches, and yield them with `tried` True."""
     last, now = 0, shared_now()
     left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
@@ -149,12 +152,13 @@ def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 
 
 def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> Bound:
-    """Have the pod's volumes and devices, then bind it; say what became of it.
+    """Provide the pod's volumes and devices, bind it, and return the result.
 
-    `name` is the cluster's; `is_ours` tells, before each write and when one was refused, whether it still is.
+    `name` is the cluster's name. `is_ours` returns whether this process may still bind the pod; it is called before
+    each write and after a rejection.
     """
     if not is_ours():
-        return Bound(one.pod_id, Fate.UNKNOWN, "it is not ours to bind any more")
+        return Bound(one.pod_id, Fate.UNKNOWN, "the pod is no longer assigned to this scheduler")
     began = time.perf_counter()
     try:
         before = provide(api, one) or allocate(api, one)
@@ -162,11 +166,11 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
         if bound.fate is Fate.REFUSED and (one.tried or not is_ours()):
             others = (one.out and before is None) or not is_ours()
             bound = read_refused(api, one, bound, waiting=Fate.UNKNOWN if others else Fate.REFUSED)
-    except Exception as error:  # one odd pod or claim never keeps the others from being noted
-        log.exception("a binding failed", cluster=name, namespace=one.namespace, pod=one.name)
+    except Exception as error:  # one malformed pod or claim must not block the results of the others
+        log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
         bound = Bound(one.pod_id, Fate.UNKNOWN, repr(error))
     if bound.fate is Fate.REFUSED and one.device_claims:
-        # What cannot be taken back now stays with the claim, where everybody sees it.
+        # If the release fails, the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
             release(api, one)
     counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
@@ -176,7 +180,7 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
 
 
 def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
-    """Return what is to be written for these pods, each with what it holds; `tried`: perhaps not for the first time."""
+    """Return the bindings to write for these pods, with their allocations; `tried`: an earlier attempt is possible."""
     now = shared_now()
     held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(held.values_list("pod_id", "leader_epoch"))
@@ -196,7 +200,7 @@ def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
 def binding_of(
     cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
 ) -> ToBind:
-    """Return what is to be written for one pod, with what it holds."""
+    """Return the binding to write for one pod, with its allocation."""
     told = granting(cluster, node, uid, spec, allocation, epoch)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
@@ -205,7 +209,10 @@ def binding_of(
 
 
 def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
-    """Write what became of bindings. What is gone or somebody else's comes by the watch, which frees it by proof."""
+    """Record binding results; return the number bound.
+
+    Pods that were deleted or bound elsewhere are released when the watch proves it.
+    """
     by_fate: dict[Fate, list[Bound]] = defaultdict(list)
     for one in fates:
         by_fate[one.fate].append(one)
@@ -213,7 +220,7 @@ def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
     for one in by_fate[Fate.REFUSED]:
         reasons[one.message[:500]].append(one.pod_id)
     act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
-    if by_fate[Fate.WAITING]:  # nothing was written: the next run may look at once
+    if by_fate[Fate.WAITING]:  # nothing was written: the next run may retry at once
         pods = [one.pod_id for one in by_fate[Fate.WAITING]]
         Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
     for reason, pods in reasons.items():
@@ -238,7 +245,10 @@ _BINDING = Prepared(
 
 
 def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
-    """Act on those that are still *binding*, at once, or in the end one by one: the watch is often faster."""
+    """Apply `act` to the pods that are still *binding*; the watch often moves them first.
+
+    After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.
+    """
     for _ in range(MOST_TRIES):
         pods = _BINDING(pods=pods)
         with suppress(Conflict):

@@ -1,9 +1,9 @@
-"""Send what is due to one host, outside any transaction.
+"""Send the due webhook deliveries of one host, outside any transaction.
 
-Rule: one process at a time for a host, for a few seconds, then the next task goes on; a host that answers gets eight
-messages at a time. An attempt takes five seconds at most and follows no redirect; the answer's status alone counts and
-its body is never read. What its owner may not see any more is told to nobody, and what was to be signed is never sent
-unsigned.
+One process at a time serves a host, for `ROUND_SECONDS`, then the next task continues. A host that responds receives
+eight deliveries at a time. An attempt takes at most five seconds and follows no redirect; only the response status
+counts, and the body is never read. Data that the owner may no longer see is not sent, and a delivery that requires a
+signature is never sent unsigned.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _LANES = 8
 _JSON = {"Content-Type": "application/json"}
 _BUSY = (429, 503)
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
-# What a host says by not answering; other refusals are our own, and no reason to leave it alone.
+# Failures of the host itself; other codes are our own rejections and do not pause the host.
 _UNHEARD = frozenset({"HostSlow", "HostUnreachable", "HostUntrusted"})
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.CALLBACK)
 def run(host: str) -> int:
-    """Send what is due to a host; return how many deliveries arrived."""
+    """Send the due deliveries of a host; return how many arrived."""
     if not due(host).exists() or not hold(host):
         return 0
     arrived, answered = 0, None
     until, left, at_once = time.monotonic() + ROUND_SECONDS, _AT_MOST, 1
     try:
         with ThreadPoolExecutor(_LANES) as lanes:
-            # Each time anew: what came of one may pause what else is due. The first goes alone: is anybody there?
+            # Query again each time: an outcome may pause other deliveries. The first one is sent alone, as a probe.
             while left > 0 and time.monotonic() < until and (some := list(due(host)[:at_once])):
                 outcomes = _attempt(some, lanes)
                 for delivery, outcome in zip(some, outcomes, strict=True):
@@ -66,24 +66,24 @@ def run(host: str) -> int:
 
 
 def _heard(outcomes: Sequence[Outcome], before: bool | None) -> bool | None:
-    """Say whether the host answered at last; None where nobody called it."""
+    """Return whether the host responds; `before` if no call was made."""
     if any(outcome.code in _UNHEARD for outcome in outcomes):
         return False
     return True if any(outcome.status is not None for outcome in outcomes) else before
 
 
 def _attempt(some: Sequence[Delivery], lanes: Executor) -> list[Outcome]:
-    """Try once to deliver each of these, at the same time, and say how that came out."""
+    """Attempt these deliveries in parallel and return their outcomes."""
     prepared = [_prepared(delivery) for delivery in some]
     return list(lanes.map(_sent, some, prepared))
 
 
 def _prepared(delivery: Delivery) -> dict[str, str] | Outcome:
-    """Return the headers of a message, or why it is not sent at all."""
-    # Who submitted something reaches all of it; a webhook tells of the work of others too.
+    """Return the headers of a delivery, or the outcome if it must not be sent."""
+    # The submitter has access to its whole workload; a webhook also reports workloads of other users.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
     if not may_be_told(delivery.owner, delivery.namespace, several=several):
-        return Outcome(code="OwnerGone", message="whoever asked for this may not see it any more", final=True)
+        return Outcome(code="OwnerGone", message="the requester has no access any more", final=True)
     try:
         secrets = secrets_of(delivery)
     except InputError as refused:
@@ -93,7 +93,7 @@ def _prepared(delivery: Delivery) -> dict[str, str] | Outcome:
 
 
 def _sent(delivery: Delivery, headers: dict[str, str] | Outcome) -> Outcome:
-    """Send a message; nothing is asked of the database here."""
+    """Send one delivery, without database access."""
     if isinstance(headers, Outcome):
         return headers
     began = time.monotonic()

@@ -1,7 +1,8 @@
-"""Ask the systems that know what nodes do not, each at its interval, outside any transaction.
+"""Query the external metric sources of nodes, each at its interval, outside any transaction.
 
-Rule: the beat finds those that are due; whoever claims one asks it, so doubled messages do no harm, and one that does
-not answer holds up no other. What fails is noted with the reason and no word of the answer.
+The beat finds the due collectors. The task that claims one queries it, so a duplicate message is harmless, and a source
+that does not respond does not delay the others. A failure is recorded with its reason, without any content of the
+response.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="workers.collect.tick")
 def tick() -> int:
-    """Have everything asked that is due; return how many that is."""
+    """Enqueue all due collectors; return their number."""
     found = due(timezone.now())
     for pk in found:
         dispatch.send(pk, dispatch.COLLECT)
@@ -30,7 +31,7 @@ def tick() -> int:
 
 @shared_task(name=dispatch.COLLECT)
 def run(collector_id: int) -> bool:
-    """Ask one collector that is due; return whether it answered."""
+    """Run one due collector; return whether it succeeded."""
     row = claim(collector_id, timezone.now())
     if row is None:
         return False
@@ -39,12 +40,12 @@ def run(collector_id: int) -> bool:
         collected = collector.collect(asker(row), aliases(row.cluster_id), timezone.now().timestamp())
     except (SourceFailed, InputError) as failed:
         code, message = failed.code, failed.message
-    except Exception as error:  # a collector of somebody else's may be wrong in any way
-        log.exception("a collector failed", cluster=row.cluster.name, collector=row.name)
-        code, message = "CollectorFailed", f"it failed: {type(error).__name__}"
+    except Exception as error:  # a third-party collector may fail in any way
+        log.exception("collector failed", cluster=row.cluster.name, collector=row.name)
+        code, message = "CollectorFailed", f"the collector failed: {type(error).__name__}"
     else:
         take_in(row, collected, now=timezone.now())
         return True
-    log.warning("a source did not answer", cluster=row.cluster.name, collector=row.name, code=code, reason=message)
+    log.warning("source did not respond", cluster=row.cluster.name, collector=row.name, code=code, reason=message)
     note_failure(row, code, message, now=timezone.now())
     return False

@@ -1,12 +1,12 @@
-"""Say in live clusters what their nodes are: labels, zones, cards, network and disk; and which agents are silent.
+"""Publish node facts in live clusters: labels, zones, GPUs, network and disk; and mark nodes with silent agents.
 
-Problem: whoever else works on a cluster sees only what stands in it, and a restored or second installation too.
-Rule: every so often the worker looks at each live cluster as the account of discovery, compares what stands there with
-what agents said and was believed, and applies what differs (`adapters.kubernetes.node_discovery`). One worker at a time
-per cluster, and only where this installation holds the cluster's Lease. It writes nothing where the account is missing
-or lacks a right, nor where the cluster does not refuse it what is not its own; then it only says what differs.
-Invariants: parts of a node that are in quarantine are left as they stand; a node whose agent is silent keeps what was
-said of it and is marked; nothing is ever deleted.
+Other controllers see only the facts stored in the cluster, and so does a restored or second installation.
+At intervals the worker reads each live cluster with the discovery account, compares the stored objects with the
+accepted agent reports, and applies the differences (`hetsched.adapters.kubernetes.node_discovery`). One worker at a
+time per cluster, and only if this installation holds the cluster's Lease. Nothing is written if the account is missing
+or lacks a right, or if the cluster does not reject writes to foreign objects; then only the differences are reported.
+Invariants: quarantined parts of a node are not changed; a node with a silent agent keeps its reported facts and is
+marked; nothing is ever deleted.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_facts import NodeFacts
 
 _MOST_FAILURES = 10
-_MOST_WRITES = 5000  # at once; the next run goes on
-# Where nothing may be written whatever happens, it is not worth listing all nodes again and again.
+_MOST_WRITES = 5000  # per run; the next run continues
+# Where writing is not permitted, do not list all nodes at every run.
 _LOOK_ONLY = timedelta(minutes=10)
-# Facts that may be in quarantine, and the part of a report that they are about.
+# Facts that may be quarantined, and the part of a report that they belong to.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class _Amounts(msgspec.Struct):
 
 
 class _Node(msgspec.Struct):
-    """What matters of a Node; images and conditions are most of it."""
+    """The needed fields of a Node; images and conditions are most of its size."""
 
     metadata: dict[str, Any]
     status: _Amounts = msgspec.field(default_factory=_Amounts)
@@ -64,7 +64,7 @@ _node = msgspec.json.Decoder(_Node)
 
 @shared_task(name="workers.discover.run")
 def run() -> int:
-    """Look at every live cluster; return how many things were written."""
+    """Compare every live cluster; return the number of writes."""
     written = 0
     live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False).select_related("connection")
     for cluster in live.defer("definitions"):
@@ -75,9 +75,9 @@ def run() -> int:
             continue
         try:
             found = look(cluster, lease)
-        except Exception:  # one odd cluster keeps no other
+        except Exception:  # a failing cluster must not block the others
             log.exception("discovery failed", cluster=cluster.name)
-            found = Discovery(reason="it failed", failures=("an error of this server; its log says more",))
+            found = Discovery(reason="discovery failed", failures=("an error of this server; see its log",))
         finally:
             discovering.give_up(lease)
         written += found.written
@@ -91,7 +91,7 @@ def run() -> int:
 
 
 def look(cluster: Cluster, lease: Lease) -> Discovery:
-    """Compare a cluster with what is known of it, and write what differs where that may be."""
+    """Compare a cluster with the accepted reports, and write the differences where permitted."""
     missing: tuple[str, ...] = ()
     nodes = 0
     writes: list[Write] = []
@@ -112,7 +112,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
     except InputError as error:
         return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
     except ApiFailure as failure:
-        return Discovery(reason="the API server refuses", missing=missing, failures=(str(failure)[:300],))
+        return Discovery(reason="the API server rejects the request", missing=missing, failures=(str(failure)[:300],))
     silent = [Silent(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
     written = 0
     failures: list[str] = []
@@ -135,7 +135,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
 
 
 def _is_waiting(connection: Connection) -> bool:
-    """Tell whether a cluster that may only be looked at was looked at a while ago only."""
+    """Return whether a read-only cluster was compared less than `_LOOK_ONLY` ago."""
     before = connection.discovery
     if before is None or before.writes or not (connection.shadow_of or connection.sealed_kubeconfig):
         return False
@@ -149,16 +149,16 @@ def _missing(api: Api) -> tuple[str, ...]:
 
 
 def _not_ours(cluster: Cluster, api: Api) -> str:
-    """Say why a cluster is not ours to write to, empty if it is."""
+    """Return why this installation may not write to the cluster, empty if it may."""
     holder = holder_of_lease(api)
     if not holder:
-        return "nobody schedules the cluster"
+        return "no process schedules the cluster"
     ours = holder.startswith(f"{cluster.connection.installation}/")
     return "" if ours else f"another installation schedules the cluster: {holder}"
 
 
 def _standing(api: Api) -> tuple[Iterator[Standing], Served]:
-    """Return the nodes as they stand, with the objects of their names. Raises: ApiFailure."""
+    """Return the nodes with their NodeResourceTopology and NodeGpu objects of a cluster. Raises: ApiFailure."""
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)
 
@@ -172,7 +172,7 @@ def _standing(api: Api) -> tuple[Iterator[Standing], Served]:
 
 
 def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
-    """Return the objects of a kind by name, None where the cluster does not have it."""
+    """Return the objects of a kind by name, None if the cluster does not serve the kind."""
     try:
         listed, _ = api.list_all(kind)
     except ApiFailure as failure:
@@ -183,7 +183,7 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
 
 
 def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], Known]:
-    """Return what agents said of nodes, by name and uid, without what is in quarantine."""
+    """Return the accepted node reports by name and uid, without quarantined parts."""
     late = silent_since(now)
     rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, told__isnull=False)
     return {
@@ -203,24 +203,28 @@ def _believed(row: NodeFacts) -> NodeReport:
 
 
 def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, str, list[str]]:
-    """Apply what differs; return how much was, why no more was, and what failed."""
+    """Apply the differences; return the number written, why writing stopped, and the failures."""
     try:
         if not is_guarded(api, writes[0].name):
-            return 0, "the guard of deploy/discovery is not in force", ["GuardMissing: nothing is written without it"]
+            return (
+                0,
+                "the admission policy of deploy/discovery is not active",
+                ["GuardMissing: discovery writes nothing without the admission policy"],
+            )
     except ApiFailure as failure:
-        return 0, "the guard of deploy/discovery could not be tried", [str(failure)[:300]]
+        return 0, "the admission policy of deploy/discovery could not be tested", [str(failure)[:300]]
     written = 0
     failures: list[str] = []
     for number, write in enumerate(writes[:_MOST_WRITES]):
         if number % 50 == 0 and not discovering.renew(lease):
-            return written, "another worker took over", failures
+            return written, "another worker is the leader now", failures
         try:
             perform(api, write)
             written += 1
         except ApiFailure as failure:
             if failure.status == 404:
-                continue  # the node left meanwhile
+                continue  # the node was deleted in the meantime
             failures.append(f"{write.name}: {write.what}: {failure}"[:300])
             if failure.status == 0:
-                return written, "the API server does not answer", failures
+                return written, "the API server does not respond", failures
     return written, "", failures

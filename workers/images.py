@@ -1,7 +1,7 @@
-"""Read the indexes of images that waiting pods name, for clusters that are live.
+"""Read the image indexes of pending pods' images for live clusters.
 
-Rule: rows say what is due; each try is claimed first, made outside any transaction, and noted. Pull secrets are read
-where the cluster's connection says so, when they are needed, and kept nowhere.
+Rows define what is due. Each lookup is claimed first, made outside any transaction, and recorded. Pull secrets are read
+only if the cluster's connection allows it, when they are needed, and are not stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.IMAGES)
 def run(cluster_id: int) -> int:
-    """Read what is due of a live cluster's images; return how many were read."""
+    """Look up the due images of a live cluster; return how many lookups succeeded."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
     if cluster is None or not allowed():
         return 0
@@ -47,7 +47,7 @@ def run(cluster_id: int) -> int:
 
 
 def _secrets_api(cluster: Cluster) -> Api | None:
-    """Return calls by which pull secrets are read, None where they are not to be."""
+    """Return the API client that reads pull secrets, None if reading them is not allowed."""
     if not Connection.objects.filter(cluster=cluster, read_pull_secrets=True).exists():
         return None
     try:
@@ -65,14 +65,14 @@ def _read(api: Api | None, row: ImageIndex) -> Looked:
     except Unreadable as error:
         message = f"{error.message}; {unread}" if unread and error.code == "RegistryRefused" else error.message
         return Looked(code=error.code, message=message, wait_seconds=error.wait_seconds)
-    except Exception as error:  # one odd image never stops the others
-        log.exception("an image could not be looked up", image=row.reference)
-        return Looked(code="ImageFailed", message=f"looking it up failed: {type(error).__name__}")
+    except Exception as error:  # one malformed image must not block the others
+        log.exception("image lookup failed", image=row.reference)
+        return Looked(code="ImageFailed", message=f"the lookup failed: {type(error).__name__}")
     return Looked(found.digest, found.platforms)
 
 
 def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], str]:
-    """Return the pull secrets that could be read, and what to say of the others."""
+    """Return the readable pull secrets, and a message about the others."""
     found: list[bytes] = []
     unread: list[str] = []
     for full in names:

@@ -1,8 +1,8 @@
-"""Stand for a live cluster: of several installations the one that holds the cluster's Lease decides there.
+"""Leader election between installations through a coordination.k8s.io Lease in the cluster.
 
-Rule: a thread of its own renews, so that a long write delays nothing. While the API server does not answer the cluster
-counts as out of step, and following goes on; once another installation holds the Lease it ends.
-Invariant: nothing is decided for a cluster whose Lease is not surely ours.
+A separate thread renews the Lease, so that a long write does not delay it. While the API server does not respond, the
+cluster is out of sync and the informer continues; once another installation holds the Lease, the informer ends.
+Invariant: no decision is made for a cluster unless this installation certainly holds its Lease.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetsched.inventory.lease import Lease
 from hetsched.inventory.models import Cluster, Sync
 
 _TICK_SECONDS = 0.5
-_elections: dict[int, Election] = {}  # by cluster; what was seen of a stranger's Lease outlives one try
+_elections: dict[int, Election] = {}  # by cluster; the observed state of a foreign Lease outlives one attempt
 log = structlog.get_logger(__name__)
 
 
@@ -32,20 +32,25 @@ def standing(
 ) -> Iterator[tuple[threading.Event, Callable[[], bool]]]:
     """Hold the cluster's Lease inside the block.
 
-    Gives an event, set when the process ends or another installation took over, and whether the Lease is ours now.
-    Raises: InputError `AnotherInstallation`; ApiFailure.
+    Yields an event that is set when the process ends or another installation becomes the leader, and a function that
+    returns whether the Lease is held now. Raises: InputError `AnotherInstallation`; ApiFailure.
     """
     election = _elections.setdefault(cluster.pk, Election(str(cluster.connection.installation)))
     holder = election.stand(api, lease.epoch)
     if holder:
         raise InputError(
             "AnotherInstallation",
-            f"another installation of hetsched schedules {cluster.name}: {holder}",
-            hint=f"Stop it, or wait until its Lease {NAMESPACE}/{NAME} is over; here nothing is decided meanwhile",
+            f"another installation of hetsched is the leader for {cluster.name}: {holder}",
+            hint=(
+                f"Stop it, or wait until its Lease {NAMESPACE}/{NAME} expires; this installation "
+                "makes no decisions until then"
+            ),
         )
     over, done = threading.Event(), threading.Event()
     keeper = threading.Thread(
-        target=_keep, args=(cluster, api, lease, election, ended, done, over), name=f"stand for {cluster.name}"
+        target=_keep,
+        args=(cluster, api, lease, election, ended, done, over),
+        name=f"leader election for {cluster.name}",
     )
     keeper.start()
     try:
@@ -66,7 +71,7 @@ def _keep(
     done: threading.Event,
     over: threading.Event,
 ) -> None:
-    """Renew until the end."""
+    """Renew the Lease until the block or the process ends."""
     renew_at = time.monotonic() + RENEW_SECONDS
     try:
         while not (ended.wait(_TICK_SECONDS) or done.is_set()):
@@ -81,7 +86,7 @@ def _keep(
             if holder or not election.lasting:
                 Sync.objects.filter(cluster=cluster, epoch=lease.epoch).update(synced_at=None)
             if holder:
-                log.error("another installation took over", cluster=cluster.name, holder=holder)
+                log.error("another installation is the leader now", cluster=cluster.name, holder=holder)
                 return
     finally:
         over.set()

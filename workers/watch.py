@@ -1,7 +1,7 @@
-"""The process that follows live clusters, `python -m django watch`: per cluster a thread with one follower, by lease.
+"""The process that follows live clusters, `python -m django watch`: one informer thread per cluster, by lease.
 
-Rule: what nobody follows is looked for every `LOOK_SECONDS`; what stands in the way of following a cluster is told on
-its connection and tried again. The process is alive while each of its followers turns.
+Clusters without an informer are looked for every `LOOK_SECONDS`. A failure to follow a cluster is recorded on its
+connection, and following is retried. The process is alive while every informer completes its iterations.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .live import Live
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 120.0
-COLLECT_AFTER = (50_000, 10, 10)  # hardly anything here is in a cycle, and much of it stays
+COLLECT_AFTER = (50_000, 10, 10)  # few objects here are in cycles, and most of them live long
 log = structlog.get_logger(__name__)
 
 
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    """Follow every live cluster that nobody follows, each in a thread, until `ended`."""
+    """Run an informer thread for each live cluster that has none, until `ended`."""
     gc.set_threshold(*COLLECT_AFTER)
     with in_background():
         _follow_all(api_of, ended)
@@ -52,7 +52,7 @@ def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> Non
         try:
             _look(threads, holder, api_of, ended)
         except DatabaseError as error:
-            log.warning("clusters cannot be looked up", reason=str(error))
+            log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
         if all(time.monotonic() - at < STUCK_SECONDS for at in list(turned.values())):
             heartbeat.beat("watch")
@@ -64,7 +64,7 @@ def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> Non
 def _look(
     threads: dict[int, threading.Thread], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
 ) -> None:
-    """Follow what nobody follows."""
+    """Start informers for the clusters whose lease is free."""
     for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
         thread = threads.get(cluster.pk)
         if thread is not None and thread.is_alive():
@@ -72,18 +72,18 @@ def _look(
         lease = following.take(cluster.pk, holder)
         if lease is not None:
             threads[cluster.pk] = threading.Thread(
-                target=_follow, args=(lease, cluster, api_of, ended), name=f"follow {cluster.name}"
+                target=_follow, args=(lease, cluster, api_of, ended), name=f"watch {cluster.name}"
             )
             threads[cluster.pk].start()
 
 
 def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    """Follow until the end; what stands in the way is told on the connection, and tried again."""
+    """Run the informer of one cluster; record a failure on the connection and end, so that it is retried."""
     told = Connection.objects.filter(cluster=cluster)
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
-        if in_shadow(cluster.pk):  # nothing is decided, so nothing has to be stood for
+        if in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
             told.exclude(failure="").update(failure="")
             Follower(lease, api, ended).run()
             return
@@ -92,11 +92,11 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             live = Live(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
             Follower(lease, api, over, leads=leads, live=live).run()
     except (InputError, ApiFailure) as failure:
-        log.warning("a cluster is not followed", cluster=cluster.name, reason=str(failure))
+        log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
         told.update(failure=str(failure)[:500])
         ended.wait(LOOK_SECONDS)
     except Exception:
-        log.exception("a cluster is not followed any more", cluster=cluster.name)
+        log.exception("cluster watch ended", cluster=cluster.name)
         ended.wait(LOOK_SECONDS)
     finally:
         turned.pop(cluster.pk, None)
@@ -105,7 +105,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
 
 
 def until_signalled() -> threading.Event:
-    """Return an event that the end of this process sets."""
+    """Return an event that SIGTERM or SIGINT sets."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -1,7 +1,7 @@
-"""Accounts and tokens in the admin.
+"""Admin pages of accounts and tokens.
 
-Rule: whatever is done to accounts and groups by hand stands in the audit trail; tokens are created (the plaintext is
-shown once), looked at, revoked, and never edited. Whose account is deleted has the tokens revoked first.
+Each change of an account or group is recorded in the audit trail. Tokens can be created (the plaintext is shown once),
+viewed and revoked, and never edited. Deleting an account revokes its tokens first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .tokens import check_binding, check_bounds, check_namespaces, create_token,
 
 
 class TokenForm(forms.ModelForm):
-    """What a new token may; the namespaces are a JSON list of names."""
+    """Form of a new token; the namespaces are a JSON list of names."""
 
     class Meta:
         model = Token
@@ -82,7 +82,7 @@ class TokenAdmin(admin.ModelAdmin):
             actor=Subject(request.user),
         )
         obj.__dict__.update(created.__dict__)
-        messages.warning(request, _("The token, shown only now: %(token)s") % {"token": plaintext})
+        messages.warning(request, _("The token, shown only once: %(token)s") % {"token": plaintext})
 
     def delete_model(self, request: HttpRequest, obj: Token) -> None:
         revoke_token(obj, actor=Subject(request.user), reason=_("revoked in the admin"))
@@ -93,13 +93,13 @@ class TokenAdmin(admin.ModelAdmin):
 
 
 class AccountAdmin(AuditedAdmin, UserAdmin):
-    """Accounts: who they are, their roles, their passwords."""
+    """Admin page of accounts: names, roles, passwords."""
 
     audited_as = "account"
     untold = ("password", "last_login", "date_joined")
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
-        with transaction.atomic():  # Django has none here
+        with transaction.atomic():  # Django opens no transaction here
             return super().user_change_password(request, id, form_url)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -110,7 +110,7 @@ class AccountAdmin(AuditedAdmin, UserAdmin):
 
 
 class RolesAdmin(AuditedAdmin, GroupAdmin):
-    """Groups: those named after roles give them to whoever is in them."""
+    """Admin page of groups; a group named after a role gives that role to its members."""
 
     audited_as = "group"
 

@@ -1,14 +1,14 @@
-"""Sign-in by an identity provider: OpenID Connect, authorization code with PKCE.
+"""Sign-in through an identity provider: OpenID Connect, authorization code with PKCE.
 
-Rule: the provider is the deployment's choice (`HETSCHED_OIDC_ISSUER`), not a user's. What it answers counts where its
-signature is by one of its own keys and of an asymmetric kind, issuer, audience, times and nonce are right, and the
-browser is the one that set out (state in its session). An account is known again by issuer and subject; a name is for
-reading and never leads to an account that was made otherwise. Its roles are what its groups are mapped to
-(`HETSCHED_OIDC_ROLES`), anew at each sign-in; who has none does not come in, and loses those of before.
-The server itself goes to the provider by the one way out (`adapters.outbound`), with all its bounds: to the issuer's
-own host and those of `HETSCHED_OIDC_HOSTS`, wherever they lie, and of others that the provider names to public ones.
-Limits: who left the provider stays signed in until the session ends, or somebody ends it here.
-Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer of an answer).
+The deployment chooses the provider (`HETSCHED_OIDC_ISSUER`), not the user. A response is accepted if it is signed with
+an asymmetric algorithm by a key of the provider, if issuer, audience, times and nonce are right, and if the browser is
+the one that started the sign-in (state in its session). An account is identified by issuer and subject; its name is for
+display and never selects an account that was created in another way. Its roles are mapped from its groups
+(`HETSCHED_OIDC_ROLES`) at each sign-in; a user without a role is refused and loses earlier roles. The server's own
+requests to the provider go through `adapters.outbound`, with all its limits: to the issuer's host and to
+`HETSCHED_OIDC_HOSTS` at any address, and to other hosts that the provider names at public addresses only.
+Limits: a user who was removed from the provider stays signed in until the session ends or is ended here.
+Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer identification in the response).
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ from .roles import Role
 ADMINISTRATOR = "admin"
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _NEXT = "_oidc_next"
-_OURS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})  # the way out has its own
+# `outbound` sets these itself
+_OURS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})
 log = structlog.get_logger(__name__)
 
 
 class Refused(Exception):
-    """Somebody does not come in; the reason is for the log, what they read is not about it."""
+    """Refused sign-in; the reason goes to the log, not to the user."""
 
 
 class _WayOut(BaseAdapter):
-    """Sends what the library wants to send by the one way out; of an answer that is a failure, nothing is read."""
+    """Transport of the OAuth library through `adapters.outbound`; it reads no body of an error response."""
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
         told = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in told.items()}
         plain = body.encode() if isinstance(body, str) else body
-        assert plain is None or isinstance(plain, bytes)  # nothing here streams
+        assert plain is None or isinstance(plain, bytes)  # this client streams no body
         try:
             came = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
         except outbound.Refused as refused:
@@ -79,7 +80,7 @@ class _WayOut(BaseAdapter):
         return answer
 
     def close(self) -> None:
-        """Keep nothing open."""
+        """Do nothing: no connection stays open."""
 
 
 def _allowed() -> outbound.Allowed:
@@ -90,7 +91,7 @@ def _allowed() -> outbound.Allowed:
 
 
 class _Session(OAuth2Session):
-    """Goes to the provider itself and nowhere that it points to."""
+    """OAuth session that ignores proxies of the environment and follows no redirect."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -108,7 +109,7 @@ class _Provider(DjangoOAuth2App):
     def load_server_metadata(self) -> dict[str, Any]:
         found: dict[str, Any] = super().load_server_metadata()
         if found.get("issuer") != settings.HETSCHED_OIDC_ISSUER:
-            found.pop("_loaded_at", None)  # ask again next time
+            found.pop("_loaded_at", None)  # load the metadata again next time
             raise Refused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
         told = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         found["id_token_signing_alg_values_supported"] = [name for name in told if name in SIGNATURES]
@@ -128,7 +129,7 @@ def _provider(issuer: str, client_id: str, client_secret: str, scope: str) -> _P
 
 
 def provider() -> _Provider:
-    """Return the provider of the settings; what it says of itself is asked once in a process."""
+    """Return the provider of the settings; its metadata is loaded once in a process."""
     return _provider(
         settings.HETSCHED_OIDC_ISSUER,
         settings.HETSCHED_OIDC_CLIENT_ID,
@@ -140,7 +141,7 @@ def provider() -> _Provider:
 @never_cache
 @require_safe
 def begin(request: HttpRequest) -> HttpResponse:
-    """Send the browser to the provider."""
+    """Redirect the browser to the provider."""
     wanted = request.GET.get("next", "")
     ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     try:
@@ -148,7 +149,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     except (Refused, RequestException, RuntimeError, ValueError) as error:
         log.error("login.provider", error=repr(error)[:500])
         raise PermissionDenied(
-            _("The sign-in service does not answer as it should. Try again in some minutes.")
+            _("The sign-in service returned an invalid response. Try again in a few minutes.")
         ) from None
     request.session[_NEXT] = wanted if ours else ""
     return answer
@@ -157,13 +158,13 @@ def begin(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def complete(request: HttpRequest) -> HttpResponse:
-    """Take the browser back from the provider, and sign its person in."""
+    """Handle the redirect from the provider, and sign the user in."""
     try:
         claims = _claims(request)
         user = _account_of(claims)
     except (Refused, OAuthError, JoseError, RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
         log.warning("login.refused", error=repr(error)[:500])
-        said = _("You are not signed in. Try again; if it stays, ask an administrator and quote the id below.")
+        said = _("Sign-in failed. Try again; if it fails again, ask an administrator and quote the id below.")
         raise PermissionDenied(said) from None
     wanted = request.session.pop(_NEXT, "")
     log_in(request, user, backend="hetsched.access.login.BrakedBackend")
@@ -175,13 +176,13 @@ def _callback(request: HttpRequest) -> str:
 
 
 def _claims(request: HttpRequest) -> dict[str, Any]:
-    """Return what the provider vouches for.
+    """Return the verified claims of the provider.
 
-    Raises: Refused, and whatever the library raises for an answer that is not right.
+    Raises: Refused, and the errors of the library for an invalid response.
     """
     asked, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
     if request.GET.get("iss", issuer) != issuer:
-        raise Refused("the answer is another provider's")
+        raise Refused("the response comes from another provider")
     must = {
         "iss": {"essential": True, "value": issuer},
         "aud": {"essential": True, "value": settings.HETSCHED_OIDC_CLIENT_ID},
@@ -191,11 +192,11 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
     token = asked.authorize_access_token(request, claims_options=must, leeway=30)
     claims = dict(token.get("userinfo") or {})
     if not claims.get("sub"):
-        raise Refused("there is no ID token")
+        raise Refused("the response contains no ID token")
     if settings.HETSCHED_OIDC_GROUPS_CLAIM not in claims and "userinfo_endpoint" in asked.load_server_metadata():
         more = dict(asked.userinfo(token=token))
         if more.get("sub") != claims["sub"]:
-            raise Refused("the user info is about somebody else")
+            raise Refused("the user info belongs to another subject")
         claims = more | claims
     return claims
 
@@ -210,13 +211,13 @@ def _roles(claims: dict[str, Any]) -> set[str]:
 
 
 def _account_of(claims: dict[str, Any]) -> Any:
-    """Return the account behind these claims, with the roles that it has by now; made where there is none yet.
+    """Return the account of these claims with its current roles; create it at the first sign-in.
 
     Raises: Refused.
     """
     subject, roles = str(claims["sub"]), _roles(claims)
     if not 0 < len(subject) <= 255 or "\0" in subject:
-        raise Refused("the subject cannot be kept")
+        raise Refused("the subject cannot be stored")
     if not roles:
         _take_roles(subject)
         raise Refused(f"no group of {_name(claims, subject)!r} has a role")
@@ -224,7 +225,7 @@ def _account_of(claims: dict[str, Any]) -> Any:
         known = _known(subject)
         user = known.user if known else _made(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
         if not user.is_active:
-            raise Refused(f"the account {user.get_username()!r} is closed")
+            raise Refused(f"the account {user.get_username()!r} is disabled")
         _give(user, roles, made=known is None)
     return user
 
@@ -236,7 +237,7 @@ def _known(subject: str) -> ExternalAccount | None:
 
 
 def _take_roles(subject: str) -> None:
-    """Take from an account what its groups gave it, with whatever its sessions and tokens could do by that."""
+    """Remove the roles of an account, and with them the rights of its sessions and tokens."""
     with transaction.atomic():
         known = _known(subject)
         if known is not None:
@@ -246,19 +247,19 @@ def _take_roles(subject: str) -> None:
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            told = get_user_model().normalize_username(claims[claim].strip())  # as it will be kept
+            told = get_user_model().normalize_username(claims[claim].strip())  # as it will be stored
             return "".join(sign for sign in told if sign.isprintable())[:100]
     return subject[:100]
 
 
 def _made(issuer: str, subject: str, name: str) -> Any:
-    """Make an account; a name that somebody has already gets the provider's name behind it, then a number."""
+    """Create an account; a name that is taken gets the provider's host as a suffix, then a number."""
     users, host = get_user_model().objects, urlsplit(issuer).hostname or "provider"
     names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
     free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
     if free is None:
         raise Refused(f"a thousand accounts are called {name!r}")
-    user = users.create_user(free)  # without a password it has none that fits
+    user = users.create_user(free)  # without a password: no password matches
     ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
     return user
 

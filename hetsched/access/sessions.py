@@ -1,10 +1,10 @@
-"""Who is signed in with a browser, and until when.
+"""Browser sessions and their lifetime.
 
-Rule: the cookie holds the key, the row only its digest, so that a stolen database signs nobody in. A session ends
-`HETSCHED_SESSION_HOURS` after it began, whatever happens, and `HETSCHED_SESSION_IDLE_MINUTES` after its person did
-something last: looked at a page or sent something. What an open page fetches by itself does not count. Signing in
-begins a new session under a new key; a new password ends all others, as Django has it.
-Invariant: a session that is over is never loaded again, whether its row is still there or not.
+The cookie holds the key, the row only its digest, so that a stolen database signs no one in. A session ends
+`HETSCHED_SESSION_HOURS` after its start in any case, and `HETSCHED_SESSION_IDLE_MINUTES` after the last action of its
+user: a page view or a write. Background requests of an open page do not count. Signing in begins a new session under a
+new key; a new password ends all other sessions, as Django does.
+Invariant: a session that has ended is never loaded again, whether its row still exists or not.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _BEGAN = "_began"
 
 
 def digest_of(key: str) -> str:
-    """Return what is kept of a key: 160 bits of its SHA-256."""
+    """Return the stored digest of a key: 160 bits of its SHA-256."""
     return sha256(f"session {key}".encode()).hexdigest()[:40]
 
 
 class SessionStore(DatabaseStore):
-    """Keeps sessions in the database under the digests of their keys."""
+    """Session store in the database, under the digests of the keys."""
 
     row: BrowserSession | None = None
 
@@ -78,7 +78,7 @@ class SessionStore(DatabaseStore):
 
 
 def begin(request: Any) -> None:
-    """Note when, from where and with what somebody signed in, and when that ends."""
+    """Record time, address and browser of a sign-in, and set the session's expiry."""
     now = timezone.now()
     meta = getattr(request, "META", {})
     request.session[_BEGAN] = {
@@ -90,7 +90,7 @@ def begin(request: Any) -> None:
 
 
 class SeenLately:
-    """Middleware: notes, once a minute, that the person behind a session did something."""
+    """Middleware that updates, once a minute, the time of the last user action of a session."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -109,7 +109,7 @@ def _did_something(request: HttpRequest) -> bool:
 
 
 def sessions_of(user: Any) -> list[BrowserSession]:
-    """Return the sessions of a person that are not over, the latest seen first."""
+    """Return the active sessions of a user, the latest seen first."""
     now = timezone.now()
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     rows = BrowserSession.objects.filter(account=user, expire_date__gt=now, seen_at__gt=idle)
@@ -117,19 +117,21 @@ def sessions_of(user: Any) -> list[BrowserSession]:
 
 
 def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", reason: str = "") -> int:
-    """End the session of this name of a person, or all of them, `but` one; return how many there were.
+    """End one named session of a user, or all except `but`; return the number of ended sessions.
 
-    Whose they are may, and whoever may manage the product.
+    The user may end their own sessions, an administrator those of every user.
     Raises: InputError `PermissionDenied`, `SessionUnknown`.
     """
     own = actor.token is None and actor.user.pk == user.pk
     if not own and not actor.may(Action.ADMIN):
-        raise InputError("PermissionDenied", "sessions of others are ended by administrators", place="account")
+        raise InputError(
+            "PermissionDenied", "only administrators may end the sessions of other accounts", place="account"
+        )
     rows = BrowserSession.objects.filter(account=user).exclude(pk=but)
     with transaction.atomic():
         ended = [row for row in rows if not name or row.name == name]
         if name and not ended:
-            raise InputError("SessionUnknown", "there is no such session, or it is over", place="id")
+            raise InputError("SessionUnknown", "the session does not exist or has ended", place="id")
         for row in ended:
             row.delete()
         if ended:
@@ -145,7 +147,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
 
 
 def forget_sessions(now: datetime) -> None:
-    """Delete the rows of sessions that are over."""
+    """Delete the rows of ended sessions."""
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     for over in (BrowserSession.objects.filter(expire_date__lt=now), BrowserSession.objects.filter(seen_at__lt=idle)):
-        over._raw_delete(over.db)  # nobody listens to them any more
+        over._raw_delete(over.db)  # skips the signals: no socket uses these sessions any more

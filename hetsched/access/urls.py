@@ -1,4 +1,4 @@
-"""Login and logout; the admin's own login page leads here too, so that there is one door."""
+"""Routes of login and logout; the login page of the admin redirects here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .login import know_again
 
 
 class SignIn(LoginView):
-    """The login page."""
+    """Login page."""
 
     template_name = "access/login.html"
     redirect_authenticated_user = True
@@ -32,7 +32,7 @@ class SignIn(LoginView):
 
 
 class ToLogin(RedirectView):
-    """Where the admin sends whoever may not enter it: a stranger to the login, others no further."""
+    """Redirect from the admin's login: an anonymous user goes to the login page, any other is refused."""
 
     pattern_name = "login"
     query_string = True
@@ -40,7 +40,7 @@ class ToLogin(RedirectView):
 
     def get(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if request.user.is_authenticated:
-            raise PermissionDenied(_("The administration is for those who run this server. Ask one of them."))
+            raise PermissionDenied(_("The administration needs the administrator role. Ask an administrator."))
         return super().get(request, *args, **kwargs)
 
 

@@ -1,9 +1,9 @@
-"""`hetsched agent`: read this machine once and print it, or stay and report it.
+"""`hetsched agent`: read this machine once and print it, or run as a daemon and report it.
 
-Problem: the agent runs on every node, so its command line must not load what the other commands need.
-Rule: `--once` prints the report as text or as one JSON document and ends; else `hetsched.agent.program` stays. A wrong
-option or an unreadable file is one line on standard error and exit 2. What of the machine cannot be read is no error:
-it is null, with a reason, in the report.
+The agent runs on every node, so its command line must not load the modules of the other commands. `--once` prints the
+report as text or as one JSON document and exits; otherwise `hetsched.agent.program` runs. A wrong option or an
+unreadable file gives one line on standard error and exit code 2. An unreadable fact of the machine is no error: it is
+null, with a reason, in the report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXIT_INPUT = 2
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """What the command line says. `node` is empty where the machine's host name counts."""
+    """Options of the command line. `node` is empty if the host name is used."""
 
     root: Path = Path("/")
     node: str = ""
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
     settings = AgentSettings(root=given.root, node=given.node, nvidia_smi=given.nvidia_smi)
     try:
         if not settings.root.is_dir():
-            raise InputError("FileUnusable", "it is no directory", place=f"--root {settings.root}")
+            raise InputError("FileUnusable", "the path is not a directory", place=f"--root {settings.root}")
         document = read_document(settings)
         if given.once:
             _print_once(settings, document, as_json=given.output == "json")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
 
 
 def read_document(settings: AgentSettings) -> bytes | None:
-    """Return the `nvidia-smi -q -x` document that is to be believed, if one was named. Raises: InputError."""
+    """Return the `nvidia-smi -q -x` document to use instead of the driver, if one was named. Raises: InputError."""
     if settings.nvidia_smi is None:
         return None
     try:
@@ -71,13 +71,18 @@ def read_document(settings: AgentSettings) -> bytes | None:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=program, description="Read this machine: instruction sets, CPUs and zones, cards, kubelet, load."
+        prog=program,
+        description="Report the facts of this machine: instruction sets, CPUs, NUMA zones, GPUs, kubelet, load.",
     )
-    parser.add_argument("--once", action="store_true", help="print what is found on this machine, and end")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="with --once: how to print it")
-    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="another machine's /proc and /sys")
-    parser.add_argument("--nvidia-smi", type=Path, metavar="FILE", help="an nvidia-smi -q -x document to believe")
-    parser.add_argument("--node", default="", metavar="NAME", help="the node's name, if it is not the host name")
+    parser.add_argument("--once", action="store_true", help="print the facts of this machine and exit")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="output format of --once")
+    parser.add_argument(
+        "--root", type=Path, default=Path("/"), metavar="DIR", help="folder with /proc and /sys of another machine"
+    )
+    parser.add_argument(
+        "--nvidia-smi", type=Path, metavar="FILE", help="nvidia-smi -q -x document to read instead of the driver"
+    )
+    parser.add_argument("--node", default="", metavar="NAME", help="name of the node; default: the host name")
     add_options(parser)
     return parser
 

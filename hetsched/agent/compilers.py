@@ -1,9 +1,9 @@
-"""What the compilers of this machine compile for: `gcc -v`, as the publication does, and cross toolchains.
+"""Targets of the machine's compilers: `gcc -v`, as in the publication, and cross toolchains.
 
-Problem: a distribution's compiler tells what its programs are built for. That is a lower bound of the CPU, not the CPU.
-Rule: `--with-arch` of `gcc -v`, else the target's default (riscv64: rv64gc; x86-64: level 1; aarch64: armv8.0-a). A
-compiler is run only on this machine and only where nobody but root can have put it; in another tree, or where it may
-not be run, the target in its name is all that is known.
+A distribution's compiler shows the target of the distribution's programs. That is a lower bound of the CPU, not the
+CPU. The target is `--with-arch` of `gcc -v`, or else the default (riscv64: rv64gc; x86-64: level 1; aarch64:
+armv8.0-a). A compiler runs only on this machine and only if root alone could have installed it; in another tree, or
+without permission to run it, only the target in its name is known.
 Source: ISAMatch (gcc -v; cross toolchain under /opt/RISCV/bin); GCC "Installing GCC: Configuration".
 """
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)*-gcc(-[0-9.]+)?")
 
 
 class Compiler(NamedTuple):
-    """`isa` None: it compiles for a machine outside the lattice. `stated` is what `--with-arch` says, if anything."""
+    """Compiler of the machine. `isa` None: its target is not in the lattice. `stated` is its `--with-arch`."""
 
     path: str
     target: str
@@ -41,7 +41,7 @@ class Compiler(NamedTuple):
 
 
 def read_compiler(said: str, path: str = "gcc") -> Compiler | None:
-    """Read what `gcc -v` says."""
+    """Parse the output of `gcc -v`."""
     target = _TARGET.search(said)
     if target is None:
         return None
@@ -53,7 +53,7 @@ def read_compiler(said: str, path: str = "gcc") -> Compiler | None:
 
 
 def native_compiler(tree: Tree) -> Compiler | None:
-    """Ask the compiler of this machine; None in another tree, or where there is none."""
+    """Return the compiler of this machine; None in another tree, or without one."""
     if not tree.is_this_machine:
         return None
     for path in NATIVE:
@@ -63,7 +63,7 @@ def native_compiler(tree: Tree) -> Compiler | None:
 
 
 def cross_isas(tree: Tree) -> tuple[str, ...]:
-    """Return what the toolchains under /opt/RISCV/bin compile for, in canonical form."""
+    """Return the targets of the toolchains under /opt/RISCV/bin, in canonical form."""
     names = [name for name in tree.names(CROSS_FOLDER) if _NAME.fullmatch(name)]
     if len(names) > MAX_TOOLCHAINS:
         _problem(tree, "TooManyToolchains", f"only {MAX_TOOLCHAINS} of its compilers are read", CROSS_FOLDER)
@@ -72,7 +72,7 @@ def cross_isas(tree: Tree) -> tuple[str, ...]:
         path = f"/{CROSS_FOLDER}/{name}"
         asked = _ask(path) if tree.is_this_machine and is_ours(path) else None
         if asked is None:
-            _problem(tree, "ToolchainNotAsked", "its name is all that is known of what it compiles for", path)
+            _problem(tree, "ToolchainNotAsked", "the target is derived from the compiler's name only", path)
         isa = asked.isa if asked else _parsed(_DEFAULTS.get(name.partition("-")[0]))
         if isa is not None:
             found.add(isa.canonical)
@@ -86,7 +86,7 @@ def _ask(path: str) -> Compiler | None:
 
 @lru_cache(maxsize=64)
 def _said(path: str, _inode: int, _changed: int) -> Compiler | None:
-    """A compiler says the same as long as its file stays the same."""
+    """Run a compiler once per version of its file: the same file gives the same output."""
     said = run([path, "-v"])
     return read_compiler(said.output, path) if said and said.status == 0 else None
 

@@ -1,10 +1,10 @@
-"""The few settings of a kubelet that placement depends on, from its configuration file and its flags.
+"""Settings of a kubelet that placement depends on, from its configuration file and its flags.
 
-Problem: the file is YAML, a language far larger than what is needed of it, and the agent carries no reader of it.
-Rule: of block mappings in column 0 the wanted keys are read: plain or quoted scalars, and one level of such scalars
-below them. JSON is read as JSON. Everything else that YAML can say (flow mappings, anchors, tags, block scalars,
-several documents, a key twice) makes what it is said of unknown, with a problem; it is never guessed. Keys that are not
-wanted are passed over. Flags that kubeadm keeps for the kubelet override the file, as they do there.
+The file is YAML, a language far larger than needed here, and the agent has no YAML parser. Of block mappings in column
+0 the wanted keys are read: plain or quoted scalars, and one level of such scalars below them. JSON is read as JSON. All
+other YAML (flow mappings, anchors, tags, block scalars, several documents, a duplicate key) makes the value of its key
+unknown, with a problem; it is never guessed. Other keys are skipped. Flags that kubeadm keeps for the kubelet override
+the file, as they do in the kubelet.
 Source: kubelet.config.k8s.io/v1beta1; kubernetes cmd/kubelet options; YAML 1.2.2 chapters 7 and 8.
 """
 
@@ -46,7 +46,7 @@ _MOST_VALUE = 4096
 
 
 class KubeletConfig(NamedTuple):
-    """What was read; keys that are absent were not stated, keys in `unknown` were, in a way that is not read."""
+    """Settings; absent keys were not stated, keys in `unknown` were stated in an unsupported syntax."""
 
     scalars: dict[str, str]
     maps: dict[str, dict[str, str]]
@@ -54,11 +54,11 @@ class KubeletConfig(NamedTuple):
 
 
 class _Unreadable(ValueError):
-    """The document as a whole is something else."""
+    """The document as a whole is of another format."""
 
 
 def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
-    """Return the settings that file and flags state; None where there is no file, or none that can be read."""
+    """Return the settings of file and flags; None without a readable file."""
     path = f"{folder}/config.yaml"
     text = tree.text(path, 256 * 1024)
     if text is None:
@@ -71,7 +71,7 @@ def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
         tree.problems.append(MachineProblem("KubeletConfigUnreadable", f"{path}: {error}", path))
         return None
     for key in sorted(config.unknown):
-        what = f"{path}: {key} is written in a way that is not read here; it is unknown"
+        what = f"{path}: the syntax of {key} is not supported; its value is unknown"
         tree.problems.append(MachineProblem("KubeletConfigUnreadable", what, path))
     return _with_flags(tree, config, f"{folder}/kubeadm-flags.env")
 
@@ -80,7 +80,7 @@ def _from_json(text: str) -> KubeletConfig:
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise _Unreadable("it is neither JSON nor YAML that is read here") from None
+        raise _Unreadable("the file is neither JSON nor supported YAML") from None
     if not isinstance(document, dict):
         raise _Unreadable("it is no object")
     config = KubeletConfig({}, {}, frozenset())
@@ -112,10 +112,10 @@ def _from_yaml(text: str) -> KubeletConfig:
             continue
         if line[0] not in " \t":
             if line.startswith("- ") and key and key not in SCALARS | MAPS:
-                continue  # a list may stand in the column of its key
+                continue  # a list may be in the column of its key
             match = _LINE.fullmatch(line.rstrip())
             if match is None:
-                raise _Unreadable(f"line {number} is no key with a value")
+                raise _Unreadable(f"line {number} is not a key with a value")
             key, indent, value = match[2], 0, _scalar(match[3] or "")
             if key in seen:
                 unknown.add(key)
@@ -127,7 +127,7 @@ def _from_yaml(text: str) -> KubeletConfig:
                 if value is None and (match[3] or "").strip() != "{}":
                     unknown.add(key)
         elif key in SCALARS:
-            unknown.add(key)  # its value goes on below
+            unknown.add(key)  # its value continues on this line
         elif key in MAPS:
             match = _LINE.fullmatch(stripped)
             indent = indent or len(line) - len(line.lstrip(" "))
@@ -150,7 +150,7 @@ def _state(scalars: dict[str, str], unknown: set[str], key: str, value: str | No
 
 
 def _scalar(text: str) -> str | None:
-    """Return a plain or quoted scalar, empty where there is none, None for everything else."""
+    """Return a plain or quoted scalar, empty for an empty value, None for other syntax."""
     text = text.strip()
     if len(text) > _MOST_VALUE:
         return None
@@ -162,7 +162,7 @@ def _scalar(text: str) -> str | None:
 
 
 def _with_flags(tree: Tree, config: KubeletConfig, path: str) -> KubeletConfig:
-    """Lay the flags that kubeadm wrote for the kubelet over its file."""
+    """Override the file with the flags that kubeadm wrote for the kubelet."""
     if not tree.exists(path):
         return config
     text = tree.text(path)

@@ -1,6 +1,6 @@
-"""Everything that can be read of one machine, in one document.
+"""Report of one machine: all readable facts in one document.
 
-Rule: each probe reads its own part and says in the tree's problems what it could not read; none can spoil another's.
+Each probe reads its own part and adds unreadable facts to the tree's problems; no probe affects another.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def read_machine(
 ) -> AgentReport:
     """Return the machine's report; `node` is its name in the cluster, by default its host name.
 
-    `nvidia_smi` is what `nvidia-smi -q -x` wrote, where NVML is not to be asked. `meter` knows the use by now; without
-    it use is measured while the rest is read. `kubelet` is asked what it gave out, by default the one of this machine;
-    `uids` tells the uids of its pods.
+    `nvidia_smi` is the output of `nvidia-smi -q -x` to use instead of NVML. `meter` has the present use; without it the
+    use is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this machine; `uids`
+    maps its pods to their UIDs.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))
     if meter is None:
@@ -83,7 +83,7 @@ def _kubelet(
         pods, allocatable = asked.pods(), asked.allocatable()
     except PodResourcesFailure as failure:
         if state is not None:
-            what = f"the kubelet does not tell what it gave out, so its files are believed: {failure}"
+            what = f"the kubelet's pod-resources API does not respond, so its checkpoint files are used: {failure}"
             tree.problems.append(MachineProblem("PodResourcesUnknown", what, str(asked.socket)))
         return state
     finally:
@@ -94,12 +94,12 @@ def _kubelet(
 
 
 def host_name(tree: Tree) -> str:
-    """Return the machine's host name, as kubelets name their nodes; empty where it is unknown."""
+    """Return the machine's host name in lower case, as kubelets name their nodes; empty if unknown."""
     found = tree.text("proc/sys/kernel/hostname", 256) or tree.text("etc/hostname", 256)
     if not found and tree.is_this_machine:
         found = os.uname().nodename
     if not found:
-        tree.problems.append(MachineProblem("NodeNameUnknown", "no host name can be read; give it by --node"))
+        tree.problems.append(MachineProblem("NodeNameUnknown", "the host name cannot be read: use --node"))
     return (found or "").lower()
 
 
@@ -114,9 +114,9 @@ def _memory_mib(tree: Tree) -> int | None:
 
 
 def _problems(tree: Tree) -> tuple[MachineProblem, ...]:
-    """Return each problem once, and not more than a person could read."""
+    """Return each problem once, and at most `MAX_PROBLEMS` of them."""
     found = tuple(dict.fromkeys(tree.problems))
     more = len(found) - MAX_PROBLEMS
     if more <= 0:
         return found
-    return (*found[:MAX_PROBLEMS], MachineProblem("TooManyProblems", f"{more} further problems are not told"))
+    return (*found[:MAX_PROBLEMS], MachineProblem("TooManyProblems", f"{more} more problems are not listed"))

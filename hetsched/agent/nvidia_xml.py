@@ -1,10 +1,10 @@
-"""Read what `nvidia-smi -q -x` wrote.
+"""Parse the output of `nvidia-smi -q -x`.
 
-Problem: the document comes from outside, and XML can name other files or grow without end. Every driver spells "not
-known" in other words, and drops or adds elements.
-Rule: a document may name its DTD (all do) but hold no declarations of its own; nothing it names is ever fetched. At
-most `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`; text is kept, attributes of `gpu` alone. An absent element and a word
-of `_NOTHING` are None; a word of `_BROKEN` where memory or a clock should be means that the driver lost the card.
+The document comes from outside, and XML can refer to other files or grow without end. Every driver has other words for
+"unknown", and drops or adds elements. A document may name its DTD (all do) but contain no declarations of its own; no
+reference is ever fetched. Limits are `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`; text is kept, attributes of `gpu`
+only. An absent element and a word of `_NOTHING` are None; a word of `_BROKEN` in place of memory or a clock means that
+the driver lost the GPU.
 Source: nvsmi_device_v12.dtd, nvsmi_device_v13.dtd as named by published documents; nvidia-smi(1).
 """
 
@@ -32,7 +32,7 @@ _NOTHING = frozenset(
 )  # fmt: skip
 _BROKEN = ("unknown error", "err!", "gpu is lost", "gpu requires reset", "gpu access blocked", "fallen off the bus")
 _AMOUNT = re.compile(r"([0-9]{1,12})(?:\.[0-9]{1,6})? ?(MiB|MHz|GiB)", re.ASCII)
-# Where a document says that a card is not to be used further, and the answer that is good.
+# Elements whose value "yes" means that a GPU must not be used.
 _FAULTS = {
     "remapped_rows/remapped_row_failure": "rows of its memory could not be remapped",
     "ecc_errors/unrepairable_memory": "its memory cannot be repaired",
@@ -49,11 +49,11 @@ _WAITS = {
 
 
 class Refused(Exception):
-    """The document is none, or one that is not read."""
+    """The document is invalid or unsupported."""
 
 
 class Element:
-    """One element: its text without white space around it, and what is inside it."""
+    """One element: its text without surrounding white space, and its children."""
 
     __slots__ = ("children", "identity", "name", "text")
 
@@ -72,20 +72,20 @@ class Element:
         return here
 
     def word(self, path: str) -> str | None:
-        """Return the text at a path, None where there is none or it says that nothing is known."""
+        """Return the text at a path, None if it is missing or unknown."""
         found = self.at(path)
         if found is None or found.text.lower() in _NOTHING:
             return None
         return found.text
 
     def amount(self, path: str, unit: str) -> int | None:
-        """Return a whole amount in `unit`, None where it is not told in that unit."""
+        """Return a whole amount in `unit`, None if it is not in that unit."""
         match = _AMOUNT.fullmatch(self.word(path) or "")
         return int(match[1]) if match and match[2] == unit else None
 
 
 def parse(data: bytes) -> Element:
-    """Read a document into elements. Raises: Refused."""
+    """Parse a document into elements. Raises: Refused."""
     if len(data) > MAX_BYTES:
         raise Refused(f"it is larger than {MAX_BYTES} bytes")
     top = Element("")
@@ -94,10 +94,10 @@ def parse(data: bytes) -> Element:
 
     def doctype(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
         if has_declarations:
-            raise Refused("it declares things of its own")
+            raise Refused("the document contains declarations")
 
     def refuse(*_: object) -> int:
-        raise Refused("it declares or uses an entity")
+        raise Refused("the document declares or uses an entity")
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal skipping, count
@@ -105,10 +105,10 @@ def parse(data: bytes) -> Element:
         if skipping or name in _SKIPPED:
             skipping += 1
             if skipping > MAX_DEPTH:
-                raise Refused("it is too deep")
+                raise Refused("the document is nested too deeply")
             return
         if len(stack) > MAX_DEPTH or count > MAX_ELEMENTS:
-            raise Refused("it is too deep or too long")
+            raise Refused("the document is nested too deeply or too long")
         element = Element(name, attributes.get("id", "")[:64] if name == "gpu" else "")
         stack[-1].children.append(element)
         stack.append(element)
@@ -136,16 +136,16 @@ def parse(data: bytes) -> Element:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise Refused(f"it is no XML: {error}") from None
-    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+        raise Refused(f"the document is not XML: {error}") from None
+    except (ValueError, LookupError) as error:  # unknown encoding
         raise Refused(f"its encoding cannot be read: {error}") from None
     if [child.name for child in top.children] != ["nvidia_smi_log"]:
-        raise Refused("its root is no nvidia_smi_log")
+        raise Refused("the root element is not nvidia_smi_log")
     return top.children[0]
 
 
 def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardReading] | None:
-    """Return the cards that a document describes, None if it cannot be read."""
+    """Return the GPUs in a document, None if it cannot be read."""
     try:
         root = parse(data)
     except Refused as refusal:
@@ -157,11 +157,11 @@ def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardRea
         problems.append(
             MachineProblem(
                 "CardsNotDescribed",
-                f"nvidia-smi's document says that {attached[:9]} cards are attached and describes {len(found)}",
+                f"nvidia-smi's document says that {attached[:9]} GPUs are attached but describes {len(found)}",
                 "nvidia-smi",
             )
         )
-        # Its order is not the driver's then; the device node's number is the next best.
+        # Its order is then not the driver's; the device node's number is the next best.
         for card in found:
             card.index = card.minor
     else:
@@ -189,7 +189,7 @@ def _card(gpu: Element) -> CardReading:
     if processes is not None and processes.text.lower() not in _NOTHING - {"", "none"}:
         card.processes = len({one.word("pid") for one in processes.all("process_info")})
     _health(gpu, card)
-    # GPUs of one cluster and clique of a fabric reach each other through its switches.
+    # GPUs of one cluster and clique of a fabric are connected through its switches.
     if gpu.word("fabric/state") == "Completed" and gpu.word("fabric/status") in (None, "Success"):
         card.fabric = f"{gpu.word('fabric/clusterUuid') or ''}.{gpu.word('fabric/cliqueId') or ''}"
     return card
@@ -199,14 +199,14 @@ def _health(gpu: Element, card: CardReading) -> None:
     for path in ("fb_memory_usage/total", "max_clocks/graphics_clock", "uuid", "product_name"):
         said = gpu.word(path) or ""
         if any(word in said.lower() for word in _BROKEN):
-            card.troubles.append(f"the driver answers {said[:60]!r} for {path}")
+            card.troubles.append(f"the driver reports {said[:60]!r} for {path}")
     if card.troubles:
         card.uuid = card.uuid if card.uuid and card.uuid.startswith("GPU-") else None
     card.troubles += [why for path, why in _FAULTS.items() if _is_yes(gpu, path)]
     card.notes += dict.fromkeys(why for path, why in _WAITS.items() if _is_yes(gpu, path))
     action = gpu.word("gpu_recovery_action")
     if action is not None:
-        card.troubles.append(f"the driver asks for: {action[:60]}")
+        card.troubles.append(f"the driver requests: {action[:60]}")
     fabric = gpu.word("fabric/health/summary")
     if fabric is not None and fabric.lower() != "healthy":
         card.troubles.append(f"its fabric is {fabric[:60]}")
@@ -218,7 +218,7 @@ def _is_yes(gpu: Element, path: str) -> bool:
 
 
 def _mig_devices(gpu: Element, model: str) -> tuple[MigDevice, ...] | None:
-    """Return a card's MIG instances: none where MIG is off or the card has no such mode."""
+    """Return a GPU's MIG instances: none if MIG is off or unsupported."""
     mode = gpu.at("mig_mode/current_mig")
     if mode is not None and any(word in mode.text.lower() for word in _BROKEN):
         return None

@@ -1,10 +1,10 @@
-"""Ask NVIDIA's driver through NVML.
+"""Read NVIDIA GPUs through NVML.
 
-Problem: the driver may be absent, older than its bindings, or hang on a card that fell off the bus.
-Rule: the library is loaded when it is asked for. Whatever one call cannot tell is None; a card that the driver calls
-lost, or that has to be reset, is unhealthy. So is one that threw a critical Xid since the agent started, unless it is
-one of those that programs cause. The questions are asked on a thread of their own: if it is not back within
-`PATIENCE_SECONDS`, the report says so, and nobody asks again before it is.
+The driver may be absent, older than its bindings, or hang on a GPU that fell off the bus. The library is loaded when it
+is first used. A value that a call cannot return is None; a GPU that the driver reports as lost, or that needs a reset,
+is unhealthy. So is one with a critical Xid since the agent started, unless programs can cause that Xid. The calls run
+on a separate thread: if it has not returned within `PATIENCE_SECONDS`, the report says so, and no further call starts
+before it returns.
 Source: NVML API reference; NVIDIA Xid errors (which ones are a program's own fault).
 """
 
@@ -26,7 +26,7 @@ _GONE = {15: "the driver lost it", 16: "it has to be reset"}  # GPU_IS_LOST, RES
 _GRAPHICS_CLOCK, _ON, _SWITCH = 0, 1, 2
 _MOST_LINKS = 18
 _XID_EVENT, _MOST_EVENTS = 8, 1000
-# Exceptions and faults of a program, and what a program that stopped leaves behind.
+# Exceptions and faults of a program, and the consequences of a stopped program.
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 _NEAR = {0: "switch", 10: "switch", 20: "switch", 30: "zone", 40: "zone", 50: "system"}
 
@@ -34,7 +34,7 @@ Handle = Any
 
 
 class Nvml(Protocol):
-    """What is asked of the bindings; further questions are asked by name, because older bindings lack some."""
+    """Required functions of the bindings; others are looked up by name, because older bindings lack some."""
 
     NVMLError: type[Exception]
 
@@ -45,7 +45,7 @@ class Nvml(Protocol):
 
 
 def bindings() -> Nvml | None:
-    """Load NVML's bindings, None where they are not installed."""
+    """Load NVML's bindings, None if they are not installed."""
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
@@ -56,7 +56,7 @@ def bindings() -> Nvml | None:
 
 
 class NvmlDoor:
-    """NVML of this machine; `nvml` None: there is none."""
+    """NVML of this machine; `nvml` None: not installed."""
 
     def __init__(self, nvml: Nvml | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._nvml = nvml
@@ -65,12 +65,12 @@ class NvmlDoor:
         self._xids: _Xids | None = None
 
     def read(self, problems: list[MachineProblem]) -> list[CardReading] | None:
-        """Return the driver's cards, None where there is no driver or it does not answer."""
+        """Return the driver's GPUs, None without a driver or if it does not respond."""
         nvml = self._nvml
         if nvml is None:
             return None
         if self._asking is not None and self._asking.is_alive():
-            problems.append(MachineProblem("NvmlHangs", "NVML still has not answered the question before", "nvml"))
+            problems.append(MachineProblem("NvmlHangs", "NVML has not answered the previous query yet", "nvml"))
             return None
         found: list[list[CardReading] | None] = []
         said: list[MachineProblem] = []
@@ -92,12 +92,12 @@ class NvmlDoor:
             for uuid, xid in self._xids.seen().items():
                 for card in cards:
                     if card.uuid == uuid:
-                        card.troubles.append(f"it threw Xid {xid}")
+                        card.troubles.append(f"it reported Xid {xid}")
         return cards
 
 
 class _Xids:
-    """The last critical Xid of each card since this was made; it keeps NVML started."""
+    """Last critical Xid of each GPU since this object was created; it keeps NVML initialized."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -112,12 +112,12 @@ class _Xids:
             self._events = events
 
     def seen(self) -> dict[str, int]:
-        """Take what happened by now, and return it by uuid."""
+        """Read the pending events, and return the last Xid by UUID."""
         for _ in range(_MOST_EVENTS if self._events is not None else 0):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
             except (self._nvml.NVMLError, AttributeError):
-                break  # nothing more happened
+                break  # no more events
             if event.eventType == _XID_EVENT and event.eventData not in _OF_PROGRAMS:
                 uuid = _Asker(self._nvml, event.device).text("nvmlDeviceGetUUID")
                 if uuid is not None:
@@ -135,7 +135,7 @@ def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | Non
     try:
         return _cards(nvml, problems)
     except nvml.NVMLError as error:
-        problems.append(MachineProblem("NvmlFailed", f"NVML does not answer: {error}", "nvml"))
+        problems.append(MachineProblem("NvmlFailed", f"NVML does not respond: {error}", "nvml"))
         return None
     finally:
         with contextlib.suppress(nvml.NVMLError):
@@ -149,7 +149,7 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            why = _GONE.get(getattr(error, "value", 0), f"the driver does not open it: {error}")
+            why = _GONE.get(getattr(error, "value", 0), f"the driver cannot open it: {error}")
             found.append(CardReading(vendor="nvidia", index=index, troubles=[why]))
             continue
         card = _card(_Asker(nvml, handle), index)
@@ -161,7 +161,7 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
 
 
 class _Asker:
-    """Asks one device; what it does not tell is None, and a lost device is remembered in `gone`."""
+    """Reader of one device; an unavailable value is None, and the loss of the device is stored in `gone`."""
 
     def __init__(self, nvml: Nvml, handle: Handle) -> None:
         self._nvml = nvml
@@ -251,7 +251,7 @@ def _mig(asker: _Asker, card: CardReading) -> tuple[MigDevice, ...] | None:
 
 
 def _links(asker: _Asker, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
-    """Note the NVLinks of a card, and what else lies between it and the others."""
+    """Record the NVLinks of a GPU, and its other connections to the rest."""
     remotes: list[str] = []
     switched = 0
     for link in range(_MOST_LINKS):

@@ -1,7 +1,7 @@
-"""What the agent is told on its command line and in its environment.
+"""Options of the agent on its command line and in its environment.
 
-Rule: an option wins over its variable. The token is read from its file each time it is used, as projected tokens are
-replaced while the agent runs.
+An option overrides its variable. The token is read from its file at each use, since projected tokens are rotated while
+the agent runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _YES = frozenset({"1", "true", "yes", "on"})
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Where the agent reports and what else it does; `server` is empty where it reports nowhere."""
+    """Reporting target and optional functions of the agent; `server` is empty if it does not report."""
 
     server: str = ""
     token: str = ""
@@ -36,32 +36,36 @@ class Reporting(msgspec.Struct, frozen=True):
     devices: bool = False
 
     def bearer(self) -> str:
-        """Return the token as it is now. Raises: OSError, ValueError."""
+        """Return the present token. Raises: OSError, ValueError."""
         if self.token_file is None:
             return self.token
         with self.token_file.open("rb") as file:
             data = file.read(_MOST_TOKEN_BYTES + 1)
         token = data.decode("ascii").strip()
         if not token or len(data) > _MOST_TOKEN_BYTES or not token.isprintable() or " " in token:
-            raise ValueError(f"{self.token_file} holds no token")
+            raise ValueError(f"{self.token_file} contains no token")
         return token
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an agent that stays; each has a variable behind it."""
+    """Add the options of the daemon; each has a variable."""
     parser.add_argument("--server", metavar="URL", help="control plane to report to (HETSCHED_SERVER)")
     parser.add_argument("--token", metavar="TOKEN", help="token of this node (HETSCHED_TOKEN)")
     parser.add_argument("--token-file", metavar="FILE", help="file that holds the token (HETSCHED_TOKEN_FILE)")
-    parser.add_argument("--ca-file", metavar="FILE", help="certificates of the server's issuer (HETSCHED_CA_FILE)")
-    parser.add_argument("--cluster", metavar="NAME", help="cluster that vouches for the token (HETSCHED_CLUSTER)")
-    parser.add_argument("--state", metavar="DIR", help=f"what survives a restart (HETSCHED_AGENT_STATE, {STATE})")
+    parser.add_argument("--ca-file", metavar="FILE", help="CA certificates of the server (HETSCHED_CA_FILE)")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster that issued the token (HETSCHED_CLUSTER)")
+    parser.add_argument("--state", metavar="DIR", help=f"state file (HETSCHED_AGENT_STATE, {STATE})")
     parser.add_argument("--pin", action="store_true", help="pin containers to their CPUs (HETSCHED_AGENT_PIN=1)")
-    parser.add_argument("--runtime", metavar="SOCKET", help=f"container runtime (HETSCHED_AGENT_RUNTIME, {RUNTIME})")
-    parser.add_argument("--devices", action="store_true", help="hand out cards (HETSCHED_AGENT_DEVICES=1)")
+    parser.add_argument(
+        "--runtime", metavar="SOCKET", help=f"socket of the container runtime (HETSCHED_AGENT_RUNTIME, {RUNTIME})"
+    )
+    parser.add_argument(
+        "--devices", action="store_true", help="serve as device plugin for GPUs (HETSCHED_AGENT_DEVICES=1)"
+    )
 
 
 def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Reporting:
-    """Return what options and variables say. Raises: InputError `ServerInvalid`, `TokenMissing`."""
+    """Return the values of options and variables. Raises: InputError `ServerInvalid`, `TokenMissing`."""
 
     def text(option: str, variable: str) -> str:
         return getattr(given, option) or environment.get(variable, "").strip()
@@ -79,8 +83,8 @@ def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.env
         _check(server)
         if not token and token_file is None:
             raise InputError(
-                "TokenMissing", "a server is named, but no token of this node", place="--token",
-                hint="hetsched token create --role agent --cluster C --node N makes one on the server's machine",
+                "TokenMissing", "the token of this node is missing", place="--token",
+                hint="Create it on the server's machine: hetsched token create --role agent --cluster C --node N",
             )  # fmt: skip
     return Reporting(
         server=server,

@@ -1,11 +1,10 @@
-"""Which accelerators a machine has.
+"""Accelerators of a machine.
 
-Rule: the PCI bus says which cards are there; NVML, else a document of `nvidia-smi -q -x`, says what NVIDIA's are, and
-the kernel's files what AMD's are. Cards are joined by PCI address. NVIDIA's come first, in their driver's order, then
-the others by address. A card that a driver should know and does not is unhealthy.
-A machine has no cards (an empty list) where its PCI bus can be read and holds none; where neither the bus nor a driver
-can be read, its cards are unknown (None).
-Invariant: two cards never share an index or a uuid; a uuid that two cards state belongs to neither.
+The PCI bus gives the present GPUs; NVML, or a document of `nvidia-smi -q -x`, gives the facts of NVIDIA's, and the
+kernel's files those of AMD's. GPUs are joined by PCI address. NVIDIA's come first, in their driver's order, then the
+others by address. A GPU that its driver does not list is unhealthy. A machine has no GPUs (an empty list) if its PCI
+bus can be read and holds none; if neither the bus nor a driver can be read, its GPUs are unknown (None).
+Invariant: two GPUs never share an index or a UUID; a UUID that two GPUs state is assigned to neither.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ _door: NvmlDoor | None = None
 
 
 def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCard, ...] | None:
-    """Return the cards of a machine, None where that cannot be known; a document is believed before NVML is asked."""
+    """Return the GPUs of a machine, None if unknown; a document has precedence over NVML."""
     readings = read_cards(tree, nvidia_smi)
     return None if readings is None else described(tree, readings)
 
 
 def read_cards(tree: Tree, nvidia_smi: bytes | None = None, door: NvmlDoor | None = None) -> list[CardReading] | None:
-    """Return what the doors tell of each card, joined and in order; each has an index of its own."""
+    """Return the facts of each GPU from all sources, joined and in order; each has its own index."""
     on_bus = read_pci(tree)
     driver = _from_driver(tree, nvidia_smi, door)
     if driver is None and not on_bus and not tree.exists(DEVICES):
         tree.problems.append(
-            MachineProblem("CardsUnknown", "there is neither a PCI bus nor a driver to ask for cards", f"/{DEVICES}")
+            MachineProblem("CardsUnknown", "the machine has neither a PCI bus nor a GPU driver", f"/{DEVICES}")
         )
         return None
     cards = _joined(tree, driver, on_bus)[:MAX_CARDS]
@@ -46,7 +45,7 @@ def read_cards(tree: Tree, nvidia_smi: bytes | None = None, door: NvmlDoor | Non
 
 
 def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
-    """Return what the report says of cards; whatever is odd about them goes to the tree's problems."""
+    """Return the report of the GPUs; irregularities go to the tree's problems."""
     index_of = {card.pci_address: card.index or 0 for card in cards if card.pci_address is not None}
     found = []
     for card in cards:
@@ -62,7 +61,7 @@ def _from_driver(tree: Tree, nvidia_smi: bytes | None, door: NvmlDoor | None) ->
     if nvidia_smi is not None:
         return read_nvidia_xml(nvidia_smi, tree.problems)
     if door is None and tree.is_this_machine:
-        # Without the driver's device node the library would only be loaded to say that there is no driver.
+        # Without the driver's device node the library would only be loaded to find no driver.
         if _door is None and tree.exists("dev/nvidiactl"):
             _door = NvmlDoor(bindings())
         door = _door
@@ -70,7 +69,7 @@ def _from_driver(tree: Tree, nvidia_smi: bytes | None, door: NvmlDoor | None) ->
 
 
 def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
-    """Return the driver's cards first, then those that only the bus or the kernel knows."""
+    """Return the driver's GPUs first, then those that only the bus or the kernel knows."""
     known = {card.pci_address for card in driver or () if card.pci_address is not None}
     cards = list(driver or ())
     for card in on_bus:
@@ -79,16 +78,16 @@ def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReadi
         assert card.pci_address is not None
         kernel_driver = has_driver(tree, card.pci_address)
         if card.vendor == "nvidia" and driver is not None and kernel_driver == "nvidia":
-            card.troubles.append("its driver does not show it any more")
+            card.troubles.append("its driver does not list it any more")
         if card.memory_mib is None:
-            why = f"the driver {kernel_driver} tells nothing of it" if kernel_driver else "it has no driver"
-            card.notes.append(f"it is there, but {why}: memory and the rest are unknown")
+            why = f"the driver {kernel_driver} reports no facts" if kernel_driver else "it has no driver"
+            card.notes.append(f"it is present, but {why}: memory and other facts are unknown")
         cards.append(card)
     return cards
 
 
 def _number(tree: Tree, cards: list[CardReading]) -> None:
-    """Give each card an index: its driver's, else the next that is free."""
+    """Give each GPU an index: its driver's, else the next free one."""
     told = Counter(card.index for card in cards)
     taken = {card.index for card in cards if card.index is not None and told[card.index] == 1}
     taken = {index for index in taken if index < MAX_CARDS}
@@ -102,7 +101,7 @@ def _own_uuids(tree: Tree, cards: list[CardReading]) -> None:
     counted = Counter(card.uuid for card in cards if card.uuid is not None)
     for card in cards:
         if card.uuid is not None and counted[card.uuid] > 1:
-            card.notes.append(f"another card states its uuid too ({card.uuid})")
+            card.notes.append(f"another card has the same uuid ({card.uuid})")
             card.uuid = None
 
 
@@ -114,19 +113,19 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
         return zone
     online = tree.text("sys/devices/system/node/online", 4096)
     if zone is not None and online is not None and online.isascii() and online.isdigit() and len(online) < 6:
-        return int(online)  # there is but one zone that it can be in
-    why = "the firmware does not tell its zone" if zone is not None else "its PCI device is not in this tree"
+        return int(online)  # the only possible zone
+    why = "the firmware does not report its zone" if zone is not None else "its PCI device is not in this tree"
     tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _about(card)))
     return None
 
 
 def _tell(tree: Tree, card: CardReading) -> None:
-    """Turn a card's troubles, notes and gaps into problems."""
+    """Convert a GPU's troubles, notes and gaps into problems."""
     texts = [("CardUnhealthy", why) for why in card.troubles] + [("CardNoted", why) for why in card.notes]
     if card.model is not None and card.memory_mib is not None and table_facts(card) is None:
-        texts.append(("CardNotInTable", f"nothing more is known of a {card.model} with {card.memory_mib} MiB"))
+        texts.append(("CardNotInTable", f"no data sheet is known for a {card.model} with {card.memory_mib} MiB"))
     if card.vendor == "nvidia" and card.memory_mib is not None and card.mig_devices is None:
-        texts.append(("CardNoted", "whether it is split by MIG is unknown"))
+        texts.append(("CardNoted", "its MIG mode is unknown"))
     tree.problems += [MachineProblem(code, f"card {card.index}: {why}", _about(card)) for code, why in texts]
 
 

@@ -1,11 +1,10 @@
-"""What a machine runs by emulation: the entries of binfmt_misc, and what their interpreters really run.
+"""Instruction sets that a machine runs by emulation: the entries of binfmt_misc, and trials of their interpreters.
 
-Problem: an entry names an interpreter and no CPU; which extensions programs may use, and at what cost, is the
-interpreter's matter and changes with its version.
-Rule: an entry counts where `hetsched.isa.emulation` says that containers can use it. On this machine it is tried once
-by tiny programs (`trials`), run by the kernel as any container's would be, so that an agent in a container tells what
-the machine emulates; its version is asked where the interpreter lies here too and is root's. In another tree, or where
-it cannot be tried, the least that any supported version runs is offered, at an unknown cost.
+An entry names an interpreter and no CPU; the usable extensions and the slowdown depend on the interpreter and its
+version. An entry is used if `hetsched.isa.emulation` finds it usable by containers. On this machine it is tried once
+with tiny programs (`trials`), run by the kernel as any container's would be, so that an agent in a container reports
+the machine's emulation; its version is read if the interpreter is on this file system and owned by root. In another
+tree, or if it cannot be tried, the ISA of the oldest supported version is offered, with unknown slowdown.
 Source: Linux Documentation/admin-guide/binfmt-misc.rst.
 """
 
@@ -30,7 +29,7 @@ _MACHINES = {"riscv": "riscv64", "arm": "aarch64", "x86": "x86_64"}
 
 
 class Tried(NamedTuple):
-    """What an interpreter said and did; all None where it could not be run."""
+    """Result of the trial of an interpreter; all None if it could not be run."""
 
     version: str | None = None
     isa: str | None = None
@@ -38,7 +37,7 @@ class Tried(NamedTuple):
 
 
 def probe_emulation(tree: Tree) -> tuple[EmulatedIsa, ...]:
-    """Return what containers can run by emulation, in order of the instruction sets' text."""
+    """Return the instruction sets that containers can run by emulation, in order of their text."""
     enabled = tree.text(f"{FOLDER}/status", 64) == "enabled"
     names = [name for name in tree.names(FOLDER) if name not in ("register", "status")]
     if len(names) > MAX_ENTRIES:
@@ -74,15 +73,15 @@ def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
             program = os.path.realpath(offer.by)
             tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
     if tried.isa is None:
-        _problem(tree, "EmulatorNotTried", "the least that any version runs is offered, at an unknown cost", path)
+        _problem(tree, "EmulatorNotTried", "only the ISA of the oldest version is offered, with unknown slowdown", path)
     elif tried.slowdown is None:
-        _problem(tree, "EmulationNotMeasured", "what it costs is unknown", path)
+        _problem(tree, "EmulationNotMeasured", "its slowdown is unknown", path)
     return tried
 
 
 @lru_cache(maxsize=64)
 def _try(machine: str, _interpreter: str, _entry: str) -> Tried:
-    """Once for each entry as it stands, by the kernel's own way."""
+    """Try each entry once in its present form, through the kernel."""
     isa = emulated_isa(None, machine)
     return Tried(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
 

@@ -1,10 +1,9 @@
-"""The instruction set of a machine, from every place that tells it.
+"""Instruction set of a machine, from every available source.
 
-Problem: the places disagree: vendor firmware names draft extensions, hypervisors hide flags, a compiler knows only what
-its distribution builds for.
-Rule: the first source that can be read is believed, in this order: /proc/cpuinfo, the device tree's exact list, its
-deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other one is compared
-with it, and what contradicts is said beside it. A lower bound contradicts only by naming more.
+The sources disagree: vendor firmware names draft extensions, hypervisors hide flags, a compiler knows only the target
+of its distribution. The first readable source is accepted, in this order: /proc/cpuinfo, the device tree's exact list,
+its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source is
+compared with it, and contradictions are reported. A lower bound contradicts only by naming more.
 Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
 """
 
@@ -28,7 +27,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.isa import CpuReport, Isa, parse, read_cpuinfo
 from hetsched.isa.x86 import X86
 
-# A machine of two thousand CPUs with all that x86 tells of each of them.
+# Enough for two thousand x86 CPUs with all their fields.
 MAX_CPUINFO_BYTES = 4 << 20
 _MAX_SHOWN, _MAX_TOLD = 4096, 1000
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -37,7 +36,7 @@ _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
 
 
 class Reading(NamedTuple):
-    """One source as it was read. `names` is what it tells, `domain` what it could have told, None: everything."""
+    """One source. `names` are the features it states, `domain` those it could have stated, None: all."""
 
     source: str
     text: str
@@ -48,7 +47,7 @@ class Reading(NamedTuple):
 
 
 def probe_isa(tree: Tree) -> MachineIsa:
-    """Return what the machine runs natively, by emulation, and what it compiles for."""
+    """Return the instruction sets that the machine runs natively, by emulation, and as compiler targets."""
     report = _cpuinfo(tree)
     readings = [] if report is None else [_of_report(report)]
     family = report.family if report else _family_of_this(tree)
@@ -107,7 +106,7 @@ def _device_tree(tree: Tree) -> list[Reading]:
         isa = _parsed(tree, stated, "device tree riscv,isa-extensions")
         readings.append(Reading("device tree riscv,isa-extensions", stated, isa, _names(isa), exact=True))
     if strings := stated_strings(tree, folders):
-        # As in cpuinfo, what differs between CPUs is read by its common part.
+        # As in cpuinfo, of CPUs that differ the common part is used.
         text = " & ".join(dict.fromkeys(strings))
         try:
             isa = read_cpuinfo("\n\n".join(f"isa: {string}" for string in strings)).isa
@@ -135,7 +134,7 @@ def _kernel_words(tree: Tree, family: str | None) -> list[Reading]:
 
 
 def _loader(tree: Tree, family: str | None) -> list[Reading]:
-    """The dynamic loader asks CPUID itself, for the folders of libraries built for a level."""
+    """Read the level from the dynamic loader, which uses CPUID itself to choose library folders."""
     if family != "x86" or not tree.is_this_machine or not is_ours(_LOADER):
         return []
     levels = _loader_levels()
@@ -148,7 +147,7 @@ def _loader(tree: Tree, family: str | None) -> list[Reading]:
 
 @lru_cache(maxsize=1)
 def _loader_levels() -> tuple[str, ...]:
-    """The CPU does not change while the machine runs."""
+    """Run the loader once: the CPU does not change while the machine runs."""
     said = run([_LOADER, "--help"])
     return tuple(sorted(_LOADER_LEVEL.findall(said.output))) if said and said.status == 0 else ()
 
@@ -164,11 +163,11 @@ def _source(reading: Reading, believed: Reading | None) -> IsaSource:
 
 
 def _conflict(reading: Reading, believed: Reading | None) -> str | None:
-    """Say what a source names otherwise than the believed one."""
+    """Describe the contradiction of a source to the accepted one."""
     if believed is None or reading is believed:
         return None
     if reading.isa and believed.isa and (reading.isa.arch, reading.isa.xlen) != (believed.isa.arch, believed.isa.xlen):
-        return f"it tells of a {reading.isa.xlen}-bit {reading.isa.arch} machine"
+        return f"it describes a {reading.isa.xlen}-bit {reading.isa.arch} machine"
     more = reading.names - believed.names
     less: frozenset[str] = frozenset()
     if reading.domain is not None:
@@ -185,8 +184,8 @@ def _tell_doubts(tree: Tree, report: CpuReport | None, believed: Reading | None)
     for note in report.notes if report else ():
         _problem(tree, "IsaNotBelieved" if "believed" in note else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")
     if believed is None:
-        where = f": a {report.xlen}-bit {report.family} machine has no place in the lattice" if report else ""
-        _problem(tree, "IsaUnknown", f"what programs the machine runs is unknown{where}", "")
+        where = f": a {report.xlen}-bit {report.family} machine is not supported" if report else ""
+        _problem(tree, "IsaUnknown", f"the ISA of the machine is unknown{where}", "")
     elif believed.source != "/proc/cpuinfo":
         _problem(tree, "IsaFromSecondSource", f"it is read from {believed.source}", believed.source)
 

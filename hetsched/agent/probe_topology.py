@@ -1,11 +1,10 @@
-"""Which CPUs, cores, caches and NUMA zones a machine has.
+"""CPUs, cores, caches and NUMA zones of a machine.
 
-Problem: numberings differ from maker to maker and have gaps, parts are offline, memory comes without CPUs, kernels
-leave facts out, and a copied tree may contradict itself.
-Rule: a core is its lowest thread and a last-level cache its lowest CPU, since `core_id` and cache ids are unique within
-a package at most. A distance row has one entry per online node, in the order of ids. A machine without a `node` folder
-is one zone 0. What the kernel does not tell, and what two files tell differently, is None and a problem; every other
-fact stands.
+Numberings differ from vendor to vendor and have gaps, parts are offline, memory comes without CPUs, kernels leave facts
+out, and a copied tree may contradict itself. A core is its lowest thread and a last-level cache its lowest CPU, since
+`core_id` and cache IDs are unique within a package at most. A distance row has one entry per online node, in the order
+of IDs. A machine without a `node` folder is one zone 0. A fact that the kernel does not report, or that two files
+report differently, is None and a problem; every other fact is used.
 Source: Linux Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst.
 Invariant: each online CPU is in one zone at most, and a zone's CPUs are online.
 """
@@ -26,7 +25,7 @@ from .tree import Tree
 
 CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
-MOST_CPUS = 8192  # as many as Linux can be built for
+MOST_CPUS = 8192  # Linux's largest build option
 MOST_ZONES = 1024
 _CPU = re.compile(r"cpu(\d{1,5})", re.ASCII)
 _NODE = re.compile(r"node(\d{1,5})", re.ASCII)
@@ -37,14 +36,14 @@ _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8})*", re.ASCII)
 _LARGE = re.compile(r"[0-9]{4,}", re.ASCII)
 _MOST_ID = 2**31
 _MOST_PAGES = 2**52
-_NO_CLUSTER = 65535  # x86 kernels write it where they know of none
+_NO_CLUSTER = 65535  # x86 kernels write it if no cluster is known
 
 Cpus = frozenset[int]
 _NONE: Cpus = frozenset()
 
 
 class _Place(NamedTuple):
-    """What the kernel tells of one online CPU."""
+    """Topology of one online CPU."""
 
     siblings: Cpus | None
     socket: int | None
@@ -54,10 +53,12 @@ class _Place(NamedTuple):
 
 
 def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[MachineCpu, ...] | None]:
-    """Return the NUMA zones and the CPUs of a machine, each None where they cannot be read at all."""
+    """Return the NUMA zones and the CPUs of a machine, each None if it cannot be read at all."""
     known = _numbered(tree, CPUS, _CPU, MOST_CPUS)
     if not known:
-        _problem(tree, "CpusUnknown", CPUS, "it names no CPU" if known is not None else f"over {MOST_CPUS} CPUs")
+        _problem(
+            tree, "CpusUnknown", CPUS, "the list contains no CPU" if known is not None else f"over {MOST_CPUS} CPUs"
+        )
         return None, None
     online = _online(tree, known)
     zones, zone_of = _zones(tree, online)
@@ -70,7 +71,7 @@ def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[Ma
 
 
 def topology_fingerprint(tree: Tree) -> str:
-    """Return a text that differs once CPUs or memory nodes came or went; it costs six reads."""
+    """Return a text that differs after CPUs or memory nodes changed; it costs six reads."""
     texts = [tree.text(f"{CPUS}/{name}") for name in ("online", "present", "smt/active")]
     texts += [tree.text(f"{NODES}/{name}") for name in ("online", "has_cpu", "has_memory")]
     return hashlib.sha256(repr(texts).encode()).hexdigest()
@@ -95,7 +96,7 @@ def _cpu(cpu: int, place: _Place | None, core: Cpus | None, zone: int | None) ->
 
 
 def _online(tree: Tree, known: Cpus) -> Cpus:
-    """Return the online ones of the known CPUs: by the kernel's list, where there is none by each CPU's own file."""
+    """Return the online CPUs of the known ones: by the kernel's list, or without it by each CPU's own file."""
     online = _listed(tree, f"{CPUS}/online")
     if online is None:
         return frozenset(cpu for cpu in known if tree.text(f"{CPUS}/cpu{cpu}/online", 64) != "0")
@@ -140,20 +141,20 @@ def _last_cache(tree: Tree, cpu: int) -> int | None:
 
 
 def _cores(tree: Tree, siblings: Mapping[int, Cpus | None]) -> dict[int, Cpus]:
-    """Return each CPU's core as the online threads of it; CPUs that disagree on their core have none."""
+    """Return each CPU's core as its online threads; CPUs with inconsistent siblings have none."""
     online = {cpu: group & siblings.keys() for cpu, group in siblings.items() if group is not None}
     odd = {cpu for cpu, group in online.items() if any(online.get(other, group) != group for other in group)}
     cores = {cpu: frozenset(group) for cpu, group in online.items() if cpu not in odd}
     if odd:
-        _problem(tree, "CpusContradict", CPUS, f"CPUs {format_cpuset(odd)} disagree on who their siblings are")
+        _problem(tree, "CpusContradict", CPUS, f"CPUs {format_cpuset(odd)} report inconsistent siblings")
     return cores
 
 
 def _tell_unknown(tree: Tree, cpus: Iterable[MachineCpu], *, zoned: bool) -> None:
-    """Note which facts are not known of which CPUs."""
+    """Report unknown facts of CPUs."""
     offline = [cpu.id for cpu in cpus if not cpu.online]
     if offline:
-        what = f"CPUs {format_cpuset(offline)} are offline: their core, socket and siblings are not told"
+        what = f"CPUs {format_cpuset(offline)} are offline: their core, socket and siblings are unknown"
         _problem(tree, "CpusOffline", CPUS, what)
     facts = ("core", "siblings", "socket", "die", "cluster", "cache", *(("zone",) if zoned else ()))
     lacking: dict[tuple[int, ...], list[str]] = defaultdict(list)
@@ -162,12 +163,12 @@ def _tell_unknown(tree: Tree, cpus: Iterable[MachineCpu], *, zoned: bool) -> Non
         if without:
             lacking[without].append(fact)
     for numbers, named in lacking.items():
-        what = f"CPUs {format_cpuset(numbers)}: the kernel does not tell, or not plainly, their {', '.join(named)}"
+        what = f"CPUs {format_cpuset(numbers)}: the kernel reports no valid {', '.join(named)}"
         _problem(tree, "CpuFactUnknown", CPUS, what)
 
 
 def _tell_torn(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[int, Cpus]) -> None:
-    """Note cores whose threads are said to be in several sockets or zones."""
+    """Report cores with threads in several sockets or zones."""
     of = {cpu.id: cpu for cpu in cpus}
     for group in sorted(set(cores.values()), key=min):
         if len({(of[cpu].socket, of[cpu].zone) for cpu in group}) > 1:
@@ -225,7 +226,7 @@ def _whole_machine(tree: Tree, online: Cpus) -> MachineZone:
 
 
 def _claimed(tree: Tree, zone: int) -> Cpus:
-    """Return the CPUs that a memory node names, offline ones among them; old kernels have only links to them."""
+    """Return the CPUs of a memory node, including offline ones; old kernels have only links to them."""
     listed = _cpus(tree, _node(zone), "cpulist", mask="cpumap")
     if listed is not None:
         return listed
@@ -235,13 +236,13 @@ def _claimed(tree: Tree, zone: int) -> Cpus:
 def _memory_mib(tree: Tree, path: str) -> int | None:
     match = _TOTAL.search(tree.text(path) or "")
     if match is None:
-        _problem(tree, "MemoryUnknown", path, "it does not tell the total of memory")
+        _problem(tree, "MemoryUnknown", path, "the total memory is missing")
         return None
     return int(match[1]) // 1024
 
 
 def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[int, ...] | None:
-    """Return the distances to the zones that are reported, None where the row does not fit the online nodes."""
+    """Return the distances to the reported zones, None if the row does not match the online nodes."""
     path = f"{_node(zone)}/distance"
     text = tree.text(path)
     if not text:
@@ -265,7 +266,7 @@ def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[in
 
 
 def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
-    """Return the number of pages by the kernel's name of their size, as 2048kB."""
+    """Return the number of pages by the kernel's name of their size, such as 2048kB."""
     found: dict[str, int] = {}
     for name in tree.names(folder):
         match = _PAGES.fullmatch(name)
@@ -279,7 +280,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def _numbered(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
-    """Return the numbers of the entries that a folder names so, None where there are more than `most`."""
+    """Return the numbers in a folder's matching names, None if there are more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
     numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
     return numbers if len(numbers) <= most else None
@@ -291,7 +292,7 @@ def _id(tree: Tree, path: str) -> int | None:
 
 
 def _cpus(tree: Tree, folder: str, *lists: str, mask: str) -> Cpus | None:
-    """Return the CPUs of the first of these lists that is there, or of the mask."""
+    """Return the CPUs of the first existing list, or of the mask."""
     for name in lists:
         found = _listed(tree, f"{folder}/{name}")
         if found is not None:
@@ -314,7 +315,7 @@ def _listed(tree: Tree, path: str) -> Cpus | None:
 
 
 def _masked(tree: Tree, path: str) -> Cpus | None:
-    """Read words of 32 bits, the highest first."""
+    """Parse words of 32 bits, the highest first."""
     text = tree.text(path)
     if not text:
         return None

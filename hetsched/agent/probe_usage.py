@@ -1,19 +1,23 @@
-"""What a machine uses, and what of its zones others leave to it: a meter of two samples.
+"""Use of a machine and steal of its zones, measured between two samples.
 
-Problem: the kernel only counts up; counters start anew when a driver or a CPU does, wrap on 32-bit kernels, and count
-one transfer again on every device that is stacked on another.
-Rule, over the time between two samples:
+The kernel only counts up; counters reset with a driver or a CPU, wrap on 32-bit kernels, and count one transfer again
+on every device that is stacked on another. Formulas over the time between two samples:
+
     cpu        1000 x time not idle, not waiting, not stolen / all time, summed over CPUs, in millicores
     memory     total - available, in bytes, at the later sample
-    network    the larger of received and sent, in Mbit/s, over interfaces with a device behind them: links are duplex
-    disk       read + written, in MB/s, over whole disks with a device behind them
-A counter that fell is a wrap where it fell from the upper half of 32 bits, else a restart, and then its resource was
-not measured this time. Capacity of the network is the speed of what is up; of disks nobody knows it, so it is stated.
+    network    the larger of received and sent, in Mbit/s, over interfaces with a hardware device: links are duplex
+    disk       read + written, in MB/s, over whole disks with a hardware device
+
+A counter that decreased has wrapped if it was in the upper half of 32 bits, otherwise it was reset, and its resource is
+not measured in this window. Capacity of the network is the speed of the links that are up; that of disks is unknown, so
+the operator states it.
+
     steal      stolen / all time of the CPUs of a zone, smoothed with a half-life
     offline capacity = 1000 x CPUs of the zone x (1 - steal)
+
 Source: Linux Documentation/filesystems/proc.rst, Documentation/admin-guide/iostats.rst, ABI/testing/sysfs-class-net;
 cassini (Tencent 2022) for the discount, whose formula is unpublished: reconstruction.
-Invariants: no amount is negative; what is not in `amounts` was not measured, and a problem says why.
+Invariants: no amount is negative; a resource without an entry in `amounts` was not measured, and a problem says why.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ STEAL_HALF_LIFE_SECONDS = 60.0
 STEAL_IS_NEWS = 0.05
 LEAST_WINDOW_SECONDS = 0.2
 _VARIABLES = {NETWORK_MBPS: "HETSCHED_AGENT_NETWORK_MBPS", DISK_MBPS: "HETSCHED_AGENT_DISK_MBPS"}
-_SPEED_SECONDS = 60.0  # how long speeds are believed
-_MOST_STAT_BYTES = 4 * 1024 * 1024  # interrupt counters of large machines stand there too
+_SPEED_SECONDS = 60.0  # cache lifetime of link speeds
+_MOST_STAT_BYTES = 4 * 1024 * 1024  # the file also holds the interrupt counters, which are long on large machines
 _SECTOR_BYTES = 512
 _HALF, _WHOLE = 2**31, 2**32
 
@@ -46,7 +50,7 @@ Counters = dict[str, tuple[int, ...]]
 
 
 class Ticks(NamedTuple):
-    """Time of one CPU by what it did, in the kernel's ticks."""
+    """Time of one CPU by activity, in the kernel's ticks."""
 
     busy: int
     waiting: int
@@ -58,7 +62,7 @@ class Ticks(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Counters at one moment of the monotonic clock; None where they could not be read."""
+    """Counters at one moment of the monotonic clock; None if unreadable."""
 
     at: float
     cpus: dict[int, Ticks] | None
@@ -68,7 +72,7 @@ class Sample(NamedTuple):
 
 
 class UsageMeter:
-    """Measures between its own calls; `stated` are capacities of network and disk that an operator knows."""
+    """Meter of the use between its own calls; `stated` are the operator's capacities of network and disk."""
 
     def __init__(
         self,
@@ -87,15 +91,15 @@ class UsageMeter:
         self.last: MachineUsage | None = None
 
     def measure(self, tree: Tree) -> MachineUsage | None:
-        """Return the use since the last call, None the first time; a call closes the window of the one before."""
+        """Return the use since the last call, None at the first call; each call ends the window of the previous one."""
         before, after = self._before, self._sample(tree)
         if before is None or after.at - before.at < LEAST_WINDOW_SECONDS:
             self._before = before or after
-            _problem(tree, "UsageNotMeasured", "use is measured between two samples, and there is one so far")
+            _problem(tree, "UsageNotMeasured", "a measurement needs two samples, and only one exists")
             return None
         self._before = after
         if before.cpus and before.cpus == after.cpus:
-            _problem(tree, "UsageNotMeasured", "the counters of use stand still, as those of a copied tree do")
+            _problem(tree, "UsageNotMeasured", "the counters do not change, as in a copied tree")
             return None
         window = after.at - before.at
         self._smooth(before, after, window)
@@ -113,10 +117,10 @@ class UsageMeter:
         }
         for resource, amount in amounts.items():
             if amount is None:
-                _problem(tree, "UsageNotMeasured", f"{resource}: nothing counts it, or it was counted anew meanwhile")
+                _problem(tree, "UsageNotMeasured", f"{resource}: the counter is missing or was reset")
         for resource, amount in capacity.items():
             if amount is None and amounts[resource] is not None:
-                _problem(tree, "CapacityUnknown", f"{resource}: the machine does not tell how much there is")
+                _problem(tree, "CapacityUnknown", f"{resource}: the capacity is unknown")
         self.last = MachineUsage(
             amounts={resource: amount for resource, amount in amounts.items() if amount is not None},
             capacity={resource: amount for resource, amount in capacity.items() if amount is not None},
@@ -126,7 +130,7 @@ class UsageMeter:
         return self.last
 
     def with_steal(self, zones: Iterable[MachineZone]) -> tuple[MachineZone, ...]:
-        """Return the zones with what others take of them, as far as it was measured of every CPU of a zone."""
+        """Return the zones with their steal, as far as it was measured for every CPU of a zone."""
         found: list[MachineZone] = []
         for zone in zones:
             cpus = parse_cpuset(zone.cpus)
@@ -139,7 +143,7 @@ class UsageMeter:
         return tuple(found)
 
     def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
-        """Return the zones once others take clearly more or less of one than was told, else None."""
+        """Return the zones after the steal of one changed clearly from the reported one, else None."""
         now = self.with_steal(told)
         for before, after in zip(told, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio
@@ -157,7 +161,7 @@ class UsageMeter:
     def _sample(self, tree: Tree) -> Sample:
         network = _table(tree, "/proc/1/net/dev" if tree.exists("/proc/1/net/dev") else "/proc/net/dev")
         disks = _table(tree, "/proc/diskstats")
-        if len(self._physical) > 10_000:  # pods come and go, and their interfaces with them
+        if len(self._physical) > 10_000:  # bounded: the interfaces of pods come and go
             self._physical.clear()
         return Sample(
             at=self._clock(),
@@ -168,14 +172,14 @@ class UsageMeter:
         )
 
     def _has_device(self, tree: Tree, folder: str) -> bool:
-        """Tell whether hardware is behind an interface or a disk; asked once for each name."""
+        """Return whether an interface or a disk has a hardware device; read once for each name."""
         known = self._physical.get(folder)
         if known is None:
             known = self._physical[folder] = tree.exists(f"{folder}/device")
         return known
 
     def _network_mbps(self, tree: Tree, sample: Sample) -> int | None:
-        """Return the speed of all links that are up; None where one of them does not tell its own, or none is up."""
+        """Return the speed of all links that are up; None if one of them reports no speed, or none is up."""
         if self._speed is not None and sample.at - self._speed[0] < _SPEED_SECONDS:
             return self._speed[1]
         speeds: dict[str, int] = {}
@@ -184,7 +188,7 @@ class UsageMeter:
             folder = f"/sys/class/net/{name}"
             if tree.text(f"{folder}/operstate", 64) == "down":
                 continue
-            # Links that are bonded carry what their bond tells, which is less where one of them stands by.
+            # Bonded links have the speed of their bond, which is less if one of them is a standby.
             bond = tree.link_name(f"{folder}/master")
             whole = bond if bond and tree.exists(f"/sys/class/net/{bond}/bonding") else name
             speed = tree.number(f"/sys/class/net/{whole}/speed")
@@ -207,19 +211,19 @@ class UsageMeter:
 
 
 def stated_capacities(environment: Mapping[str, str]) -> dict[str, int]:
-    """Return what an operator states of network (Mbit/s) and disks (MB/s). Raises: InputError `CapacityInvalid`."""
+    """Return the operator's capacities of network (Mbit/s) and disks (MB/s). Raises: InputError `CapacityInvalid`."""
     found: dict[str, int] = {}
     for resource, variable in _VARIABLES.items():
         text = environment.get(variable, "").strip()
         if text and not (_is_count(text) and 0 < int(text) <= 10**9):
-            raise InputError("CapacityInvalid", f"{text[:40]!r} is no whole number of them above 0", place=variable)
+            raise InputError("CapacityInvalid", f"{text[:40]!r} is not a positive whole number", place=variable)
         if text:
             found[resource] = int(text)
     return found
 
 
 def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
-    """Return what a zone of so many CPUs has left when others take a share of it."""
+    """Return the capacity that the steal leaves to a zone of so many CPUs."""
     return round(1000 * cpus * (1 - min(max(steal_ratio, 0.0), 1.0)))
 
 
@@ -227,7 +231,7 @@ def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
 
 
 def _ticks(tree: Tree) -> dict[int, Ticks] | None:
-    """Read the time of each CPU; the time of guests is part of a CPU's own already."""
+    """Read the time of each CPU; guest time is included in a CPU's own already."""
     found: dict[int, Ticks] = {}
     for line in (tree.text("/proc/stat", _MOST_STAT_BYTES) or "").split("\n"):
         if not line.startswith("cpu"):
@@ -242,7 +246,7 @@ def _ticks(tree: Tree) -> dict[int, Ticks] | None:
 
 
 def _memory(tree: Tree) -> tuple[int, int] | None:
-    """Read total and available memory; old kernels leave the sum to the reader."""
+    """Read total and available memory; for old kernels available is computed as a sum."""
     amounts: dict[str, int] = {}
     for line in (tree.text("/proc/meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
@@ -257,7 +261,7 @@ def _memory(tree: Tree) -> tuple[int, int] | None:
 
 
 def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
-    """Return the fields of each line by the name in it: before the colon, or the third word of the disks' lines."""
+    """Return the fields of each line by its name: before the colon, or the third word of a disk's line."""
     text = tree.text(path, _MOST_STAT_BYTES)
     if text is None:
         return None
@@ -267,7 +271,7 @@ def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
         if colon and "|" not in line:
             found[name.strip()] = ["", *rest.split()]
         elif not colon and len(words := line.split()) >= 14:
-            # So that sectors read and written stand at 5 and 9.
+            # Sectors read and written are then at 5 and 9.
             found[words[2]] = words
     return found
 
@@ -292,14 +296,14 @@ def _is_count(text: str) -> bool:
 
 
 def _spent(before: dict[int, Ticks], after: dict[int, Ticks]) -> dict[int, Ticks | None]:
-    """Return what each CPU did in between, None where it was not there before or counts anew."""
+    """Return the time of each CPU between the samples, None if it was absent before or its counters were reset."""
     found: dict[int, Ticks | None] = {}
     for cpu, now in after.items():
         then = before.get(cpu)
         if then is None or now.busy < then.busy or now.stolen < then.stolen:
             found[cpu] = None
         else:
-            # Waiting time is known to step back a little.
+            # Waiting time is known to decrease a little.
             found[cpu] = Ticks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
     return found
 
@@ -314,7 +318,7 @@ def _cpu_millis(before: dict[int, Ticks] | None, after: dict[int, Ticks] | None)
 
 
 def _rate(before: Counters | None, after: Counters | None, factor: float, of: Callable[[list[int]], int]) -> int | None:
-    """Return the rate over all devices; one that came meanwhile counts from the next window on."""
+    """Return the rate over all devices; a new device counts from the next window on."""
     if not before or not after:
         return None
     deltas = [0, 0]
@@ -328,7 +332,7 @@ def _rate(before: Counters | None, after: Counters | None, factor: float, of: Ca
 
 
 def _grown(before: int, after: int) -> int | None:
-    """Return by how much a counter grew, None where it started anew."""
+    """Return the increase of a counter, None if it was reset."""
     if after >= before:
         return after - before
     if _HALF <= before < _WHOLE and after < _HALF:

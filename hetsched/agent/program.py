@@ -1,10 +1,10 @@
-"""The agent that stays: look, pin, hand out cards, report.
+"""Daemon of the agent: watch, pin, assign GPUs, report.
 
-Problem: it runs on every node for months, next to everybody's work, also while the control plane is down.
-Rule: every few seconds a handful of files says whether anything changed; only then, and every five minutes, the whole
-machine is read. Pins are put right every step by what was signed before, whoever answers now. One agent runs on a
-machine: a lock in its folder says so here, the server tells those apart that cannot see each other's.
-Invariant: SIGTERM ends it within seconds; whatever a probe does not know is in the report, not an end of the agent.
+It runs on every node for months, next to all workloads, also while the control plane is down. Every few seconds a few
+files show whether something changed; only then, and every five minutes, the whole machine is read. Pins are corrected
+in every step from signed allocations, also while the control plane is unreachable. One agent runs on a machine: a lock
+in its folder ensures that, and the server detects agents that do not share a folder.
+Invariant: SIGTERM ends it within seconds; a failed probe is reported and does not end the agent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
 EXIT_BROKEN = 1
 EXIT_SUPERSEDED = 4
-# What tells at little cost that a machine is not what it was: texts, and names in folders.
+# Cheap indicators of a change of the machine: texts, and names in folders.
 _TEXTS = (
     "sys/devices/system/cpu/online", "sys/devices/system/cpu/present", "sys/devices/system/node/online",
     "sys/devices/system/node/has_memory",
@@ -60,7 +60,7 @@ log = logging.getLogger("hetsched.agent")
 
 
 class Pins(Protocol):
-    """Who keeps containers on their CPUs."""
+    """CPU pinning of containers."""
 
     problems: tuple[MachineProblem, ...]
 
@@ -70,7 +70,7 @@ class Pins(Protocol):
 
 
 class Cards(Protocol):
-    """Who hands out cards."""
+    """GPU assignment."""
 
     def told(self, report: AgentReport) -> AgentReport: ...
     def step(self) -> None: ...
@@ -78,7 +78,7 @@ class Cards(Protocol):
 
 
 class Meter(Protocol):
-    """Who measures use, between one call and the next."""
+    """Meter of the use between two calls."""
 
     last: MachineUsage | None
 
@@ -87,7 +87,7 @@ class Meter(Protocol):
 
 
 class Agent:
-    """One machine's agent; `run` returns when it is told to stop."""
+    """Agent of one machine; `run` returns when it is stopped."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Agent:
             while not stop.is_set():
                 self.step()
                 if self._sender is not None and self._sender.superseded:
-                    log.error("another agent of this node started later; this one ends")
+                    log.error("a newer agent of this node is running; this agent exits")
                     return EXIT_SUPERSEDED
                 if self._sender is not None and not self._sender.alive:
-                    log.error("what reports has ended; the agent ends to be started anew")
+                    log.error("the reporting thread has ended; the agent exits for a restart")
                     return EXIT_BROKEN
                 stop.wait(LOOK_SECONDS)
             return 0
@@ -136,7 +136,7 @@ class Agent:
                     part.close()
 
     def step(self) -> None:
-        """Look once, and do what follows."""
+        """Run one iteration."""
         for answer in self._sender.answers() if self._sender is not None else ():
             self._learn(answer)
         pinned = self._pins.step(self._clock()) if self._pins is not None else None
@@ -175,7 +175,7 @@ class Agent:
                 self._sender.tell(report)
 
     def _tell_steal(self) -> None:
-        """Tell at once when others take clearly more or less of a zone; nothing is read for it."""
+        """Report a clear change of a zone's steal at once; no file is read for it."""
         zones = self.report.zones if self.report is not None else None
         news = self._meter.news_of_steal(zones) if self._meter is not None and zones is not None else None
         if self.report is not None and news is not None:
@@ -189,13 +189,13 @@ class Agent:
         try:
             key = urlsafe_b64decode(answer.key)
         except ValueError:
-            log.warning("the control plane's answer holds no key")
+            log.warning("the response of the control plane contains no key")
             return
         self._pins.learn(answer.cluster, key, [(one.uid, one.allocation) for one in answer.allocations])
 
 
 def fingerprint(tree: Tree) -> tuple[object, ...]:
-    """Return what differs when something of a machine changed that is worth reading it whole."""
+    """Return a value that differs after a change that requires a full read of the machine."""
     texts = tuple(tree.text(path) for path in _TEXTS)
     names = tuple(tree.names(path) for path in _FOLDERS)
     state = tuple(tree.data(path, 4 << 20) for path in _STATE)
@@ -209,7 +209,7 @@ def alone(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        # Without a folder of its own it reports all the same; then the server alone tells two agents apart.
+        # Without a folder it still reports; then only the server detects a second agent.
         log.warning("%s cannot be used: %s", folder, error.strerror)
         yield
         return
@@ -217,26 +217,26 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError("AgentRuns", "another agent runs on this machine", place=str(folder)) from None
+            raise InputError("AgentRuns", "another agent is running on this machine", place=str(folder)) from None
         yield
     finally:
         os.close(lock)
 
 
 def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> int:
-    """Stay, until SIGTERM or SIGINT, and return the exit code. Raises: InputError."""
+    """Run until SIGTERM or SIGINT, and return the exit code. Raises: InputError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     if not options.server:
-        log.info("no server is named: nothing is reported")
+        log.info("no server is configured: the agent does not report")
     with alone(options.state):
         return build(settings, options, nvidia_smi).run(stop)
 
 
 def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> Agent:
-    """Return an agent with the parts that the options ask for."""
+    """Return an agent with the parts that the options enable."""
     node = settings.node or os.environ.get("NODE_NAME", "").strip() or host_name(Tree(settings.root))
 
     def tree() -> Tree:
@@ -246,7 +246,7 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
     lister = Lister(settings.root / POD_RESOURCES.relative_to("/"))
 
     def read(found: Tree) -> AgentReport:
-        # A kubelet may come later than the agent.
+        # A kubelet may start later than the agent.
         kubelet = lister if lister.socket.exists() else None
         return read_machine(found, node=node, nvidia_smi=nvidia_smi, meter=meter, kubelet=kubelet)
 

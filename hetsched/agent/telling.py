@@ -1,4 +1,4 @@
-"""A machine's report as text for people."""
+"""Text form of a machine's report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 def lines_of(report: AgentReport) -> Iterator[str]:
-    """Yield the lines; every fact that is unknown says so."""
+    """Yield the lines; unknown facts are marked as such."""
     yield _row("node", report.node or "unknown")
     yield _row("memory", _mib(report.memory_mib))
     yield from _isa_lines(report.isa)
@@ -34,7 +34,7 @@ def _isa_lines(isa: MachineIsa) -> Iterator[str]:
         bound = "" if source.bound == "exact" else ", at least"
         yield _row("  by", f"{source.source}{bound}" + (f": but {source.conflict}" if source.conflict else ""))
     for emulated in isa.emulated:
-        cost = f"{emulated.slowdown} times slower in a small loop" if emulated.slowdown else "at an unknown cost"
+        cost = f"{emulated.slowdown} times slower in a small loop" if emulated.slowdown else "unknown slowdown"
         yield _row(
             "  emulated", f"{_brief(emulated.isa)} by {emulated.by} {emulated.version or '(unknown version)'}, {cost}"
         )

@@ -1,10 +1,9 @@
-"""Read /proc and /sys, or a copy of them, without ever leaving them.
+"""Read /proc and /sys, or a copy of them, without leaving their root.
 
-Problem: sysfs is a web of links, and a copied or hostile tree may hold links to the outside, FIFOs, devices, huge and
-binary files.
-Rule: every path is walked component by component on directory descriptors; a link is followed within the tree as if its
-root were `/`, at most 40 times; only regular files are read, without waiting and up to a limit. What is not there is
-None; what is there and is no plain text is None and a `MachineProblem`.
+sysfs is full of links, and a copied or hostile tree may hold links to the outside, FIFOs, devices, huge and binary
+files. Every path is walked component by component on directory descriptors; a link is followed within the tree as if
+its root were `/`, at most 40 times; only regular files are read, without waiting and up to a limit. A missing file is
+None; an existing one that is not plain text is None and a `MachineProblem`.
 Source: chroot(2) semantics of path_resolution(7).
 Invariant: nothing outside the root is opened, and no read waits for a writer.
 """
@@ -28,7 +27,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, err
 
 
 class Tree:
-    """One machine's files below `root`; what was odd about them is collected in `problems`."""
+    """Files of one machine below `root`; irregularities are collected in `problems`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
@@ -39,7 +38,7 @@ class Tree:
         return self.root == Path("/")
 
     def text(self, path: str, limit_bytes: int = MAX_BYTES) -> str | None:
-        """Return a file's text without white space around it, or None."""
+        """Return a file's text without surrounding white space, or None."""
         data = self.data(path, limit_bytes)
         if data is None:
             return None
@@ -50,18 +49,18 @@ class Tree:
                 return data.decode().strip()
         except UnicodeDecodeError:
             pass
-        self._odd("FileNotText", path, "it holds binary data")
+        self._odd("FileNotText", path, "the file contains binary data")
         return None
 
     def number(self, path: str) -> int | None:
-        """Return the whole number that a file holds, or None."""
+        """Return the whole number in a file, or None."""
         text = self.text(path, 64)
         if text is None or text == "":
             return None
         try:
             return int(text)
         except ValueError:
-            self._odd("FileNotNumber", path, f"it holds {text[:40]!r}")
+            self._odd("FileNotNumber", path, f"the file contains {text[:40]!r}")
             return None
 
     def data(self, path: str, limit_bytes: int = MAX_BYTES) -> bytes | None:
@@ -70,9 +69,9 @@ class Tree:
             found = self._walk(path)
             try:
                 if not stat.S_ISREG(os.fstat(found).st_mode):
-                    self._odd("FileNotRegular", path, "it is no regular file")
+                    self._odd("FileNotRegular", path, "it is not a regular file")
                     return None
-                # Opened through /proc/self/fd, the very file that was found is read, whatever the name means by now.
+                # Opened through /proc/self/fd: the checked file itself is read, even if its name was replaced.
                 reader = os.open(f"/proc/self/fd/{found}", _READ)
             finally:
                 os.close(found)
@@ -83,7 +82,7 @@ class Tree:
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names in a directory, in order of their text; empty if there is none."""
+        """Return the names in a directory, sorted; empty without the directory."""
         try:
             found = self._walk(path)
             try:
@@ -98,7 +97,7 @@ class Tree:
             self._failed(path, error)
             return ()
         if len(names) > MAX_NAMES:
-            self._odd("DirectoryTooLarge", path, f"it holds more than {MAX_NAMES} names")
+            self._odd("DirectoryTooLarge", path, f"the folder contains more than {MAX_NAMES} names")
             return ()
         return tuple(sorted(names))
 
@@ -110,7 +109,7 @@ class Tree:
         return True
 
     def link_name(self, path: str) -> str | None:
-        """Return the last name of what a link points to, as sysfs names drivers and devices; None if it is no link."""
+        """Return the last component of a link's target, a driver or device name in sysfs; None if it is no link."""
         parent, _, name = path.rpartition("/")
         try:
             directory = self._walk(parent)
@@ -122,7 +121,7 @@ class Tree:
             return None
 
     def _walk(self, path: str) -> int:
-        """Return an O_PATH descriptor of what `path` names. Raises: OSError."""
+        """Return an O_PATH descriptor of `path`. Raises: OSError."""
         ahead = deque(_parts(path))
         links = 0
         stack = [os.open(self.root, _ENTER & ~os.O_NOFOLLOW)]

@@ -1,6 +1,6 @@
-"""`hetsched audit verify`: read the whole audit trail and say whether it is what was sealed.
+"""`hetsched audit verify`: verify the whole audit trail against its seals.
 
-Rule: it opens the server's own database, as `hetsched token` does. Exit 0: every seal fits; 1: some do not.
+The command opens the server's own database, as `hetsched token` does. Exit 0: every seal matches; 1: some do not.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from .output import Output, OutputFormat, console, note, print_json
 from .token import open_server_database, use_own_key
 
 EXIT_BROKEN = 1
-app = typer.Typer(no_args_is_help=True, help="The audit trail; run on the server's machine.")
+app = typer.Typer(no_args_is_help=True, help="Verify the audit trail; run on the server's machine.")
 
 
 @app.callback()
 def group() -> None:
-    """The audit trail; run on the server's machine."""
+    """Verify the audit trail; run on the server's machine."""
 
 
 @app.command()
 def verify(
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
-    head: Annotated[str, typer.Option(help="A digest noted before, which the trail must still hold.")] = "",
+    head: Annotated[str, typer.Option(help="Digest from an earlier run that the trail must still contain.")] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Look at every seal of the audit trail; exit 1 if an entry was changed, taken away or slipped in."""
+    """Verify every seal of the audit trail; exit 1 if an entry was changed, removed or inserted."""
     use_own_key(data)
     open_server_database(data)
     from django.db import OperationalError, ProgrammingError
@@ -49,13 +49,18 @@ def verify(
     if output is OutputFormat.JSON:
         print_json({**msgspec.to_builtins(state), "seals": looked, "headLost": lost})
     else:
-        console().print(f"{looked} seals over {state.sealed} entries, {state.unsealed} younger ones are not sealed yet")
+        console().print(
+            f"{looked} seals over {state.sealed} entries, the latest {state.unsealed} entries are not sealed yet"
+        )
         for broken in state.broken:
             console().print(f"entries {broken.first}-{broken.last}: {broken.problem}")
         if lost:
-            console().print(f"no seal has the digest {head}: the trail was cut off or made anew")
+            console().print(f"no seal has the digest {head}: the trail was truncated or rewritten")
         console().print(f"head {state.head or 'none'}", soft_wrap=True)
         if not state.keyed:
-            note("The seals are made without a key, since SECRET_KEY is not set: whoever can write can forge them")
+            note(
+                "SECRET_KEY is not set, so the seals use no key: a user with write access to "
+                "the database can forge them"
+            )
     if state.broken or lost:
         raise typer.Exit(EXIT_BROKEN)

@@ -1,8 +1,8 @@
-"""`hetsched batch`: many submissions in one request, each file one of its own.
+"""`hetsched batch`: send many submissions in one request, one for each file.
 
-Rule: every file has a key of its own, made of the batch's key and the file's name, so that a batch may be sent again
-after whatever happened, also with files added: what was accepted is answered again, the rest is tried. Exit codes: 0
-all accepted (with --wait: all placed), the worst verdict else, 2 where a file was refused.
+Each file has its own idempotency key, derived from the batch's key and the file's name. A batch can be sent again after
+any failure, also with more files: accepted files return their first response, the others are submitted. Exit codes: 0
+all accepted (with --wait: all placed), 2 if a file was refused, otherwise the worst verdict.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def batch(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster to place on; the server's only one if left out.", autocompletion=a_cluster)
+        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
     ] = "",
-    policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
-    callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once each is decided.")] = "",
+    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
+    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    callback_url: Annotated[
+        str, typer.Option("--callback-url", help="URL that receives a POST when a workload is decided.")
+    ] = "",
     all_or_nothing: Annotated[
-        bool, typer.Option("--all-or-nothing", help=f"Submit all, or nothing if one is wrong; at most {_TOGETHER}.")
+        bool, typer.Option("--all-or-nothing", help=f"Submit all files or none; at most {_TOGETHER} files.")
     ] = False,
     idempotency_key: Annotated[
         str | None,
@@ -51,21 +53,21 @@ def batch(
             "--idempotency-key",
             metavar="K",
             show_default=False,
-            help="The same key and files: the first answers again.",
+            help="Idempotency key; a repeated request with the same key and files returns the first responses.",
         ),
     ] = None,
-    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all are decided.")] = False,
+    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all workloads are decided.")] = False,
     goal: Annotated[
-        Goal | None, typer.Option("--for", help="Wait until all are so far; with --wait: placed.", show_default=False)
+        Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
     ] = None,
     timeout: Timeout = 300.0,
     patient: Patient = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Submit many files, or folders of them, at once, each as a workload of its own.
+    """Submit many files or folders in one request; each file is one workload.
 
-    Exit codes: 0 all accepted (waiting: all as far as asked), 2 some were refused or wrong, else the worst of 10 not
-    now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
+    Exit codes: 0 all accepted (with --wait or --for: all reached), 2 some were refused or wrong, else the worst of 10
+    not now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
     """
     files = read_each(filename)
     key = given_key(idempotency_key) or str(uuid.uuid4())
@@ -91,7 +93,7 @@ def _submitted(
     client: Client, items: Sequence[dict[str, Any]], key: str, together: bool, common: dict[str, Any],
     names: Sequence[str],
 ) -> Iterator[ItemAnswer]:  # fmt: skip
-    """Send the items, so many at once, and yield what became of each."""
+    """Send the items in chunks and yield the result of each."""
     if together:
         try:
             yield from client.submit_many(items, all_or_nothing=True, key=key, **common).items
@@ -108,7 +110,7 @@ def _submitted(
 def _waited(
     client: Client, told: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
 ) -> dict[str, tuple[str, End]]:
-    """Wait for all within one time, and return the state and the end of each workload."""
+    """Wait for all workloads within one time-out and return state and result of each."""
     until = time.monotonic() + timeout_seconds
     accepted = [one.id for one in told if one.id]
     ends = {}
@@ -144,6 +146,6 @@ def _show(names: Sequence[str], told: Sequence[ItemAnswer], ends: dict[str, tupl
             shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_told(one.problem)))
             continue
         state, end = ends.get(one.id, (one.state, None))
-        words = "not in time" if end is End.TIMED_OUT else "accepted before" if one.replayed else ""
+        words = "timed out" if end is End.TIMED_OUT else "already accepted" if one.replayed else ""
         shown.add_row(Text(name), one.id, coloured(state), words)
     console().print(shown)

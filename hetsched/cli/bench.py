@@ -36,28 +36,34 @@ class Benchmark(enum.StrEnum):
 
 
 def bench(
-    scenario: Annotated[Benchmark, typer.Argument(help="What to measure.")] = Benchmark.ENGINE,
-    quick: Annotated[bool, typer.Option("--quick", help="A tiny run: shows that it works, measures nothing.")] = False,
+    scenario: Annotated[Benchmark, typer.Argument(help="Scenario to run.")] = Benchmark.ENGINE,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short run that checks the scenario; its numbers are not meaningful.")
+    ] = False,
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="cluster: an API server without nodes, as `make kube-up` makes.")
+        Path | None,
+        typer.Option(metavar="FILE", help="cluster: an API server without nodes, such as `make kube-up` starts."),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="cluster, watch, console: how many nodes.", min=1, max=20_000)
+        int | None, typer.Option(help="cluster, watch, console: number of nodes.", min=1, max=20_000)
     ] = None,
     pods: Annotated[
         int | None,
-        typer.Option(help="cluster: how many pods, twice; watch, console: how many run.", min=1, max=200_000),
+        typer.Option(
+            help="cluster: number of pods per scheduler; watch, console: number of running pods.", min=1, max=200_000
+        ),
     ] = None,
-    sockets: Annotated[int | None, typer.Option(help="console: how many listen.", min=3, max=5000)] = None,
+    sockets: Annotated[int | None, typer.Option(help="console: number of WebSocket clients.", min=3, max=5000)] = None,
     kube_scheduler: Annotated[
-        Path | None, typer.Option(metavar="PROGRAM", help="cluster: kube-scheduler; the one on PATH if left out.")
+        Path | None,
+        typer.Option(metavar="PROGRAM", help="cluster: path of kube-scheduler; default: the program on PATH."),
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Measure speed on this machine: decisions a second, ISA matching, what-if answers, evictions, a whole cluster,
-    following one, the console of one.
+    """Run a performance scenario: decisions per second, ISA matching, what-if, evictions, cluster, watch,
+    console.
 
-    Exit code 1 if what was measured was wrong (picks that differ from a full sweep, a what-if that changed state, pods
+    Exit code 1 if a result was wrong (decisions that differ from a full sweep, a what-if that changed state, pods
     that were never bound).
     """
     if scenario is Benchmark.CLUSTER:
@@ -75,7 +81,7 @@ def bench(
         )
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
-    note(f"bench {scenario.value}: this takes some minutes" if not quick else f"bench {scenario.value}, quick")
+    note(f"bench {scenario.value}: takes some minutes" if not quick else f"bench {scenario.value}, quick")
     with Track(f"bench {scenario.value}") as track:
         result = run(progress=track)
     if output is OutputFormat.JSON:
@@ -89,7 +95,7 @@ def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods:
     from . import bench_cluster
 
     if kubeconfig is None:
-        raise InputError("ConnectionUnclear", "there is no API server to measure on", place="--kubeconfig")
+        raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig")
     found = program or shutil.which("kube-scheduler")
     if found is None:
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler")

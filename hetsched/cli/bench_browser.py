@@ -1,7 +1,7 @@
-"""A page in Chromium that is watched: for `bench console`.
+"""Observation of a page in Chromium, for `bench console`.
 
-Rule: what the browser itself notes is taken (paint timing, frames by requestAnimationFrame); a change counts as seen in
-the task after the frame that drew it. Where playwright or Chromium are missing, nothing is measured.
+The measurements are the browser's own (paint timing, frames by requestAnimationFrame); a change counts as visible in
+the task after the frame that drew it. Without playwright or Chromium nothing is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from hetsched.contracts.errors import InputError
 
 _LIVE = r"/\/live(\.[0-9a-f]+)?\.js$/"
-# Set up before any script of the page: frames always, drawings once the page tells of them.
+# Installed before any script of the page: records frames from the start, drawings once the page reports them.
 _WATCH = """
 window.bench = {frames: [], drawn: []};
 (() => {
@@ -62,23 +62,23 @@ _DOCUMENT = f"""async (topic) => {{
 
 
 def _once_there(page: Any) -> Any:
-    """Return what the browser noted of a page, as soon as it is painted and drawn."""
+    """Return the browser's measurements of a page, as soon as it is painted and drawn."""
     until = time.monotonic() + 60
     while (noted := page.evaluate(_PAINTED)) is None:
         if time.monotonic() > until:
-            raise InputError("BenchmarkFailed", "the first screen was not drawn within a minute")
+            raise InputError("BenchmarkFailed", "the first screen was not rendered within one minute")
         page.wait_for_timeout(20)
     return noted
 
 
 class Seen(msgspec.Struct):
-    """What a page noted: frame times by what was done; when it drew which nodes, at which revision, in how many ms."""
+    """Measurements of a page: frame times by activity; time, revision, nodes and duration in ms of each drawing."""
 
     frames: dict[str, list[float]] = msgspec.field(default_factory=lambda: {"hover": [], "scroll": []})
     drawn: list[tuple[float, int, list[str], float]] = msgspec.field(default_factory=list)
 
     def revisions(self) -> Iterator[tuple[int, float]]:
-        """Give each revision with the moment when it was in view."""
+        """Yield each revision with the time when it was visible."""
         last = None
         for at, revision, _, _ in self.drawn:
             for number in range((revision if last is None else last + 1), revision + 1):
@@ -86,7 +86,7 @@ class Seen(msgspec.Struct):
             last = revision
 
     def after(self, sent: Mapping[str, Sequence[float]]) -> Iterator[float]:
-        """Give how long each change of a node took to be in view."""
+        """Yield the time until each change of a node was visible."""
         times: dict[str, list[float]] = {}
         for at, _, names, _ in self.drawn:
             for name in names:
@@ -102,14 +102,14 @@ class Seen(msgspec.Struct):
 
 
 class Browser:
-    """Chromium with one page on the first screen, or nobody where it is not there."""
+    """Chromium with one page on the first screen; without Chromium it measures nothing."""
 
     def __init__(self, url: str, password: str) -> None:
         self._url = url
         self._password = password
         program = shutil.which("chromium") or shutil.which("chromium-browser")
         self._program = program if find_spec("playwright") else None
-        self.version = "none: no Chromium or no playwright here" if self._program is None else ""
+        self.version = "none: Chromium or playwright is not installed" if self._program is None else ""
         self._page: Any = None
 
     def __enter__(self) -> Browser:
@@ -139,9 +139,10 @@ class Browser:
         return int(self._page is not None)
 
     def loads(self, count: int) -> list[dict[str, float]]:
-        """Open the first screen several times; return what the browser noted, in ms since the request.
+        """Open the first screen several times; return the browser's measurements, in ms since the request.
 
-        Before, it is opened once until all of it is there: a server folds the cluster for its first table of headroom.
+        Before that, it is opened once until it is complete: a server computes its first headroom table from the whole
+        cluster.
         """
         noted = []
         if self._program:
@@ -157,7 +158,7 @@ class Browser:
         return noted
 
     def watch(self, seconds: float) -> Seen:
-        """Stay on the first screen for so long, pointing here and there, then scrolling."""
+        """Stay on the first screen for so long, moving the pointer, then scrolling."""
         seen = Seen()
         if self._program is None:
             time.sleep(seconds)
@@ -190,7 +191,7 @@ class Browser:
         return [took for _, took in page.evaluate("window.bench.frames")]
 
     def differs(self, fresh: Any) -> int:
-        """Return 1 where the page that stayed open does not have this document, else 0."""
+        """Return 1 if the page that stayed open does not have this document, else 0."""
         if self._page is None:
             return 0
         document = self._page.evaluate(_DOCUMENT, f"cluster:{fresh.get('name')}")

@@ -1,10 +1,10 @@
-"""`hetsched bench cluster`: hetsched and kube-scheduler, one after the other, on one API server.
+"""`hetsched bench cluster`: measure hetsched and kube-scheduler, one after the other, on one API server.
 
-Rule: the same nodes, then for each scheduler the same pods: a backlog that waits when the scheduler starts, and, once
-it has done what the backlog left it to do, pods that come at a steady rate. A pod is bound when a watch shows its node;
-its time runs from before its creation was sent. Schedulers run as their own processes, as an operator would start them;
-where the processor's time goes meanwhile is told program by program, with the API server's where it runs on this
-machine. Only an API server without nodes is used, and everything that was made there is deleted.
+Both get the same nodes and the same pods: a backlog that is pending when the scheduler starts, and, after the scheduler
+has settled, pods that arrive at a steady rate. A pod is bound when a watch shows its node; its time starts before its
+creation is sent. Schedulers run as their own processes, as an operator would start them; CPU time is reported program
+by program, including the API server's if it runs on this machine. Only an API server without nodes is used, and all
+created objects are deleted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _object = msgspec.json.Decoder(_Object)
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """One scheduler: the name pods ask for it by, and how it is started; `command` gets the kubeconfig and a folder."""
+    """Scheduler under test: its name in pods and its command; `command` gets the kubeconfig and a folder."""
 
     case: str
     name: str
@@ -77,13 +77,15 @@ class Rival(msgspec.Struct, frozen=True):
 def run(
     kubeconfig: dict[str, Any], *, nodes: int, pods: int, kube_scheduler: Path, progress: Progress | None = None
 ) -> Scenario:
-    """Measure both schedulers, and kube-scheduler once more with every node scored.
+    """Measure both schedulers, and kube-scheduler again with every node scored.
 
     Raises: InputError `ClusterInUse`; ApiFailure.
     """
     api = Api(from_kubeconfig(kubeconfig), agent="hetsched-bench")
     if api.list_all(NODES)[0]:
-        raise InputError("ClusterInUse", "the API server has nodes", hint="Use one that is made for this: make kube-up")
+        raise InputError(
+            "ClusterInUse", "the API server has nodes", hint="Use an empty API server, for example from `make kube-up`"
+        )
     tell = progress or (lambda *_: None)
     rivals = _rivals(kube_scheduler)
     rows: list[Row] = []
@@ -135,13 +137,13 @@ def _rivals(kube_scheduler: Path) -> list[Rival]:
 
 
 def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) -> tuple[list[Row], float, int]:
-    """Return the rows of one scheduler, its backlog rate, and how many pods it did not bind."""
+    """Return the rows of one scheduler, its backlog rate, and the number of unbound pods."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
     with _Watch(api) as watch:
         _create(api, rival, "backlog", range(pods))
         with _running(rival.command(kubeconfig, folder), folder / "log") as process:
-            watch.wait_for(1)  # its start is not what is measured
+            watch.wait_for(1)  # the scheduler's start is not measured
             used = [cpu_of(process, api_port=port)]
             watch.wait_for(pods)
             times = sorted(watch.bound.values())
@@ -171,7 +173,7 @@ def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) 
 
 @contextlib.contextmanager
 def _fleet(api: Api, count: int) -> Iterator[None]:
-    """Have nodes of 32 CPUs in three zones."""
+    """Create nodes of 32 CPUs in three zones, and delete them at the end."""
     room = {"cpu": "32", "memory": "128Gi", "pods": "250"}
     ready = [{"type": "Ready", "status": "True"}]
     nodes = [
@@ -198,7 +200,7 @@ def _fleet(api: Api, count: int) -> Iterator[None]:
 
 
 def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_second: float = 0.0) -> dict[str, float]:
-    """Create pods, all at once or at a rate; return when each was sent."""
+    """Create pods, all at once or at a rate; return the time when each was sent."""
     sent: dict[str, float] = {}
     began = time.monotonic()
 
@@ -220,7 +222,7 @@ def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_se
 
 
 def _delete(api: Api, resource: Resource, namespace: str = "") -> None:
-    """Delete what was made, one by one: thousands as one collection take longer than a server lets a call take."""
+    """Delete the created objects one by one: deleting a large collection exceeds the server's time limit of a call."""
 
     def delete(name: str) -> None:
         try:
@@ -255,7 +257,7 @@ def _running(command: Sequence[str], log: Path) -> Iterator[int]:
 
 
 def _settle(root: int) -> None:
-    """Wait until a scheduler does next to nothing: telling people of a backlog is no part of a steady rate."""
+    """Wait until a scheduler is nearly idle, so that its events about the backlog do not count into the steady rate."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:
         before = sum(cpu_of(root).values())
@@ -265,7 +267,7 @@ def _settle(root: int) -> None:
 
 
 class _Watch:
-    """When each pod was seen with a node."""
+    """Times when each pod was seen with a node."""
 
     def __init__(self, api: Api) -> None:
         self.bound: dict[str, float] = {}
@@ -291,7 +293,7 @@ class _Watch:
                     self._more.notify_all()
 
     def wait_for(self, count: int) -> None:
-        """Return once so many pods are bound, or nothing more came for long."""
+        """Return once so many pods are bound, or no more were bound for a long time."""
         with self._more:
             while len(self.bound) < count and self._more.wait(_PATIENCE_SECONDS):
                 pass

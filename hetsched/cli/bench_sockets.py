@@ -1,9 +1,10 @@
-"""Many sockets that listen as pages do: for `bench console`.
+"""Many sockets that listen as pages do, for `bench console`.
 
-Rule: every socket takes several events as one, goes on after what it has when it was cut off, and notes when which
-revisions reached it; a few also keep the whole document. A message that begins after what a socket has is a gap that is
-noticed, and asked for again; a document that differs in the end is one that nobody noticed. Frames are read where bytes
-arrive, without a task or a queue for each message: a client shares its machine with the server that it measures.
+Every socket accepts several events in one message, resumes after a disconnect at its last revision, and records when
+which revisions arrived; a few also keep the whole document. A message that starts after a socket's revision is a
+detected gap, and the socket requests the snapshot; a document that differs at the end is an undetected gap. Frames are
+parsed where bytes arrive, without a task or a queue for each message: the clients share the machine with the server
+under test.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hetsched.contracts.errors import InputError
 
 _WHOLE = 3
 _START_SECONDS = 120.0
-_PAUSE_SECONDS = (0.5, 2.0)  # pages come back as spread out
+_PAUSE_SECONDS = (0.5, 2.0)  # pages reconnect with the same random pause
 
 
 class _Head(msgspec.Struct):
@@ -47,7 +48,7 @@ _silent.propagate = False
 
 
 def merged(document: Any, patch: Any) -> Any:
-    """Apply an RFC 7396 merge patch, in place where that is possible."""
+    """Apply an RFC 7396 merge patch, in place where possible."""
     if not isinstance(patch, dict):
         return patch
     result = document if isinstance(document, dict) else {}
@@ -60,7 +61,7 @@ def merged(document: Any, patch: Any) -> Any:
 
 
 class _Socket:
-    """What one client has heard, over however many connections."""
+    """Received events of one client, over any number of connections."""
 
     def __init__(self, url: str, token: str, topic: str, *, whole: bool) -> None:
         self.uri = parse_uri(url.replace("http", "ws", 1) + "/ws/live/")
@@ -76,7 +77,7 @@ class _Socket:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            with contextlib.suppress(OSError):  # a time-out is one
+            with contextlib.suppress(OSError):  # includes time-outs
                 async with asyncio.timeout(_START_SECONDS):
                     _, line = await loop.create_connection(lambda: _Line(self), self.uri.host, self.uri.port)
                 try:
@@ -88,7 +89,7 @@ class _Socket:
             await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - jitter, not a secret
 
     def take(self, text: Any) -> str:
-        """Take a message in; return what to ask for now, nothing as a rule."""
+        """Process a message; return the next request, usually empty."""
         message = _head.decode(text)
         if message.type == "snapshot":
             self.revision = message.revision
@@ -151,13 +152,13 @@ class _Line(asyncio.Protocol):
         self._frames.send_text(msgspec.json.encode({"topics": [self._client.topic], **command}))
 
     def _send(self) -> None:
-        """Send what is to be sent, answers to pings among it."""
+        """Send pending frames, including pongs."""
         if found := b"".join(self._frames.data_to_send()):
             self._transport.write(found)
 
 
 class Sockets:
-    """So many sockets on one topic, in a thread of their own."""
+    """Many sockets on one topic, in a thread of their own."""
 
     def __init__(self, url: str, token: str, topic: str, count: int) -> None:
         self._made = [_Socket(url, token, topic, whole=number < _WHOLE) for number in range(count)]
@@ -173,7 +174,7 @@ class Sockets:
         until = time.monotonic() + _START_SECONDS
         while any(made.revision < 0 for made in self._made):
             if time.monotonic() > until:
-                raise InputError("BenchmarkFailed", "not all sockets were answered")
+                raise InputError("BenchmarkFailed", "some sockets received no response")
             time.sleep(0.1)
         self._began = time.time()
         return self
@@ -194,7 +195,7 @@ class Sockets:
         return asyncio.run_coroutine_threadsafe(made.run(), self._loop)
 
     def heard(self) -> Iterator[tuple[int, float]]:
-        """Give each revision that reached a socket live, with the moment, for every socket."""
+        """Yield each revision that reached a socket live, with the time, for every socket."""
         for made in self._made:
             for before, revision, at in list(made.heard):
                 for number in range(before + 1, revision + 1):
@@ -207,7 +208,7 @@ class Sockets:
 
     @property
     def gaps(self) -> int:
-        """How many gaps the sockets noticed and closed."""
+        """The number of gaps that the sockets detected and closed."""
         return sum(made.gaps for made in self._made)
 
     @property
@@ -223,9 +224,9 @@ class Sockets:
             time.sleep(0.05)
         future.cancel()
         if made.revision < 0:
-            raise InputError("BenchmarkFailed", "a new socket was not answered")
+            raise InputError("BenchmarkFailed", "a new socket received no response")
         return made.document
 
     def behind(self, newest: int, fresh: Any) -> int:
-        """Return how many sockets do not have the newest revision, or the whole document as it is."""
+        """Return the number of sockets without the newest revision, or with a different document."""
         return sum(made.revision != newest or (made.whole and made.document != fresh) for made in self._made)

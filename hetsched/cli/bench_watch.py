@@ -1,9 +1,9 @@
-"""`hetsched bench watch`: how soon the ledger knows what an API server shows.
+"""`hetsched bench watch`: measure the delay from an API server's event to the ledger.
 
-Rule: a server of prepared lists stands in for the API server: what is measured is our way, not etcd's. It lists nodes
-and running pods of another scheduler in pages, then tells of events at a steady rate: pods that come on nodes, and pods
-that end. Our watch follows it as its own process, on a SQLite file. An event is known when a reader of that file sees
-it; its time runs from when it was sent. Everything is removed afterwards.
+A server of prepared lists replaces the API server, so that only our own delay is measured, not etcd's. It lists nodes
+and running pods of another scheduler in pages, then sends events at a steady rate: pods placed on nodes, and pods that
+end. Our informer runs as its own process, on a SQLite file. An event has arrived when a reader of that file sees it;
+its time starts when it was sent. Everything is removed afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
             tell(2, 3)
-            with ThreadPoolExecutor(1) as threads:  # whoever only looks afterwards measures how long the sending took
+            # reads during the sending; reading afterwards would measure the duration of the sending
+            with ThreadPoolExecutor(1) as threads:
                 sending = threads.submit(lists.send_events, seconds)
                 ledger.wait_for(sending.done, process)
                 sent = sending.result()
@@ -92,7 +93,7 @@ def _latencies(waited: list[float]) -> list[Row]:
 
 
 def _most_memory_mib(pid: int) -> float:
-    """Return the largest resident size that a process ever had, 0 where nobody tells."""
+    """Return the peak resident size of a process in MiB, 0 if unknown."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -117,7 +118,7 @@ def _watching(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 class _Ledger:
-    """What a reader of the database sees, and since when."""
+    """Pods that a reader of the database sees, with the time of each."""
 
     def __init__(self, path: Path) -> None:
         self._rows = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
@@ -127,7 +128,7 @@ class _Ledger:
 
     @property
     def synced(self) -> bool:
-        """Tell whether every kind was listed whole, as the follower says."""
+        """Return whether the informer has listed every required kind completely."""
         query = "SELECT COUNT(*), COUNT(synced_at) FROM inventory_sync WHERE required"
         count, whole = self._rows.execute(query).fetchone()
         return bool(count and count == whole)
@@ -139,21 +140,21 @@ class _Ledger:
             self.pods += 1
 
     def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-        """Look until something holds; True where it did not come to."""
+        """Read until a condition holds; return True after a timeout."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.look()
             if holds():
                 return False
             if process.poll() is not None:
-                raise InputError("BenchmarkFailed", "the watch ended by itself")
+                raise InputError("BenchmarkFailed", "the watch process ended unexpectedly")
             if time.monotonic() > until:
                 return True
             time.sleep(_LOOK_SECONDS)
 
 
 class Lists:
-    """A server that lists what was prepared, and tells of what comes to whoever watches pods."""
+    """Server that lists the prepared objects, and sends events to watchers of pods."""
 
     def __init__(self, folder: Path, nodes: int, pods: int, node: Callable[[int], bytes] | None = None) -> None:
         self._nodes = nodes
@@ -211,7 +212,7 @@ class Lists:
         }
 
     def send_events(self, seconds: int) -> dict[str, float]:
-        """Send events at the rate; return when each pod that came was told."""
+        """Send events at the rate; return when each new pod was sent."""
         sent: dict[str, float] = {}
         began, ended = time.monotonic(), 0
         for number in range(seconds * RATE_PER_SECOND):
@@ -229,13 +230,14 @@ class Lists:
         return sent
 
     def tell(self, kind: str, pods: Iterable[bytes]) -> None:
-        """Tell whoever watches pods of one event for each of these."""
+        """Send one event for each of these pods to the watchers."""
         with self._more:
             self._version += 1
             self._events += [b'{"type":"%s","object":%s}\n' % (kind.encode(), pod) for pod in pods]
             self._more.notify_all()
 
-    # -- answering -----------------------------------------------------------------------------------------------------
+    # -- responses
+    # ---------------------------------------------------------------------------------------------------------
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         url = urlsplit(handler.path)
@@ -252,7 +254,7 @@ class Lists:
             self.refuse(handler)
 
     def keep(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        """Take a Lease of ours; nothing else is written while pods of others are followed."""
+        """Accept a write of our Lease; no other object is written for pods of other schedulers."""
         if LEASES.plural not in handler.path:
             return self.refuse(handler)
         plain = json.loads(body)

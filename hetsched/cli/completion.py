@@ -1,4 +1,4 @@
-"""`hetsched completion`: what a shell loads so that TAB completes commands, options, and the names a server has."""
+"""`hetsched completion`: print the script that enables completion in a shell."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class Shell(enum.StrEnum):
     FISH = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell that loads it.")]) -> None:
-    """Print the completion of a shell; names are those of the server in HETSCHED_SERVER."""
+def completion(shell: Annotated[Shell, typer.Argument(help="Shell to print the completion for.")]) -> None:
+    """Print the shell completion; it completes names of the server in HETSCHED_SERVER."""
     print(get_completion_script(prog_name="hetsched", complete_var=_VARIABLE, shell=shell.value))

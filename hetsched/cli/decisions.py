@@ -1,8 +1,8 @@
-"""`hetsched explain`: why a pod is where it is, or why it is nowhere.
+"""`hetsched explain`: show why a pod is where it is, or why it is pending.
 
-Rule: a workload is explained by the latest decisions about its pods, the worst first; a pod by its latest decision; a
-decision by itself. The first few are worked out further: what would place the pod now, where its time went. Exit codes
-are those of the verdict.
+A workload is explained by the latest decisions about its pods, the worst first; a pod by its latest decision; a
+decision by itself. The first few get further computations: changes that would place the pod now, pending time by
+reason. Exit codes are those of the verdict.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .live import Watch, follow
 from .output import Output, OutputFormat, console, note, print_json
 
 _MOST_SHOWN = 20
-_MOST_WORKED_OUT = 3  # each costs the server a fold of the whole cluster
+_MOST_WORKED_OUT = 3  # each computes over the whole cluster on the server
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 _EVERY_SECONDS = 2.0
 
 
 class Explained(NamedTuple):
-    """A decision and, where it was worked out, why its pod is where it is."""
+    """Decision and, if computed, the reasons for its pod's state over time."""
 
     decision: Decision
     why: PodWhy | None
@@ -45,7 +45,7 @@ class Explained(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is to explain: decisions, and pods about which nobody decided yet."""
+    """Decisions to explain, and pods without a decision."""
 
     explained: tuple[Explained, ...]
     undecided: tuple[PodRow, ...] = ()
@@ -56,24 +56,26 @@ def explain(
     identity: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="A workload (w-…), a pod (NAMESPACE/NAME) or a decision.", autocompletion=a_workload
+            metavar="ID",
+            help="Id of a workload (w-…) or decision, or a pod (NAMESPACE/NAME).",
+            autocompletion=a_workload,
         ),
     ],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[str, typer.Option(help="Cluster of the pod.", autocompletion=a_cluster)] = "",
     all_nodes: Annotated[
-        bool, typer.Option("--all-nodes", help="Work out every node with every plugin's score.")
+        bool, typer.Option("--all-nodes", help="Compute the score of every plugin for every node.")
     ] = False,
     watch: Watch = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say why: the verdict, the reasons with numbers, the nodes that were weighed, and what would help.
+    """Explain a decision: verdict, reasons, scores of the nodes, and changes that would help.
 
     Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 there is none, 3 server unreachable.
     """
     with connect(server, token) as client:
-        if watch and identity.isdecimal():  # a decision never changes; its pod gets others
+        if watch and identity.isdecimal():  # a decision never changes; its pod gets new ones
             decided = client.decision(identity)
             identity, cluster = decided.pod, decided.cluster
         found = (
@@ -87,7 +89,10 @@ def explain(
     else:
         _show(console(), found)
     if found.left_out:
-        note(f"{_MOST_SHOWN} of {_MOST_SHOWN + found.left_out} decisions, the worst first; see all with get decisions")
+        note(
+            f"{_MOST_SHOWN} of {_MOST_SHOWN + found.left_out} decisions, worst verdicts first; "
+            "`hetsched get decisions` lists all"
+        )
     verdicts = [one.decision.verdict for one in found.explained]
     raise typer.Exit(Verdict.worst(verdicts).exit_code)
 
@@ -98,10 +103,10 @@ def _show(out: Console, found: Found) -> None:
             out.print()
         show_decision(out, one.decision, one.why)
     for pod in found.undecided:
-        out.print(Text(f"{pod.pod}: {pod.state}, nobody decided about it yet"), soft_wrap=True)
+        out.print(Text(f"{pod.pod}: {pod.state}, no decision yet"), soft_wrap=True)
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> Found:
@@ -124,8 +129,8 @@ def _latest(client: Client, pod: str, cluster: str) -> str:
     query = {"namespace": namespace, "pod": name, **({"cluster": cluster} if cluster else {})}
     found = next(client.decisions(most=1, **query), None)
     if found is None:
-        hint = "It may wait still: hetsched get queue"
-        raise InputError("NotFound", f"nobody decided about a pod {pod!r}", place="ID", hint=hint)
+        hint = "The pod may still be queued: hetsched get queue"
+        raise InputError("NotFound", f"there is no decision about pod {pod!r}", place="ID", hint=hint)
     return str(found.id)
 
 
@@ -135,7 +140,7 @@ def _explained(client: Client, number: str, *, further: bool = True, all_nodes: 
         return Explained(decision, None)
     try:
         return Explained(decision, client.why(decision.pod_id, outlook=decision.verdict is not Verdict.PLACED))
-    except (InputError, ServerUnavailable):  # the pod is forgotten, or the server is busy: the decision is there
+    except (InputError, ServerUnavailable):  # the pod was deleted, or the server is busy: the decision exists
         return Explained(decision, None)
 
 
@@ -143,11 +148,11 @@ def _severity(pod: PodRow) -> int:
     return _WORST_FIRST.index(Verdict(pod.state)) if pod.state in _WORST_FIRST else len(_WORST_FIRST)
 
 
-# -- while it changes --------------------------------------------------------------------------------------------------
+# -- watch ------------------------------------------------------------------------------------------------------------
 
 
 def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Found:
-    """Follow until everything is placed, and return it as it is then."""
+    """Watch until all pods are placed, and return the final state."""
 
     def ask() -> Sequence[object]:
         return _key(client, identity, cluster)
@@ -171,7 +176,7 @@ def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Fo
 
 
 def _key(client: Client, identity: str, cluster: str) -> Sequence[object]:
-    """Return what changes when there is something new to explain; it costs the server little."""
+    """Return a value that changes when there is something new to explain; it costs the server little."""
     if identity.startswith("w-"):
         return [(pod.pod, pod.decision, pod.state) for pod in client.workload(identity).pods]
     return [_latest(client, identity, cluster)]
@@ -194,4 +199,4 @@ def _told(before: Found | None, now: Found) -> Iterator[str]:
         if one.decision.id not in known:
             yield one.decision.summary
     if before is None:
-        yield from (f"{pod.pod}: {pod.state}, nobody decided about it yet" for pod in now.undecided)
+        yield from (f"{pod.pod}: {pod.state}, no decision yet" for pod in now.undecided)

@@ -1,8 +1,8 @@
-"""`hetsched experiment`: run each publication's comparison again, with its baselines, and say whether it comes out.
+"""`hetsched experiment`: reproduce each publication's comparison, with its baselines, and check the expectations.
 
-Rule: each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if
-anything that an experiment expects did not hold. `openb` takes its data from files (`cli.openb`), so `all` runs it
-only where lists are given.
+Each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if an
+expectation of an experiment did not hold. `openb` reads its data from files (`cli.openb`), so `all` runs it only if
+lists are given.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Name(enum.StrEnum):
 
 
 def experiment(
-    name: Annotated[Name, typer.Argument(help="Whose comparison to run; `all` runs all of them.")],
+    name: Annotated[Name, typer.Argument(help="Experiment to run; `all` runs every experiment.")],
     lists: openb.Lists = None,
     cluster: openb.Nodes = None,
     seeds: openb.Seeds = 5,
@@ -48,7 +48,7 @@ def experiment(
     report: ReportFolder = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Reproduce a publication's comparison against its baselines and print the published figures beside ours.
+    """Reproduce the comparison of a publication and print published and measured results.
 
     Exit code 1 if a stated expectation fails.
     """

@@ -1,9 +1,8 @@
-"""`hetsched health PROCESS`: a probe of one process, from inside its container.
+"""`hetsched health PROCESS`: probe one process from inside its container.
 
-Problem: workers, beat and the watch have no port, and a probe that asks over the message store kills healthy processes
-when that is away.
-Rule: a process that lately left a sign of life lives; that is looked up without asking anybody. A worker leaves none
-while the message store is away: then nobody is to blame for it here. The web process is asked by HTTP.
+Workers, beat and the informer have no port, and a probe through the message store would kill healthy processes while
+the store is down. A process is healthy if its heartbeat file is recent; no network is used. A worker writes no
+heartbeat while the store is down; this probe does not fail a worker then. The web process is probed by HTTP.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ QUIET_SECONDS = 120.0
 
 
 class Process(StrEnum):
-    """What may be asked about."""
+    """Processes that can be probed."""
 
     WEB = "web"
     WORKER = "worker"
@@ -34,11 +33,11 @@ class Process(StrEnum):
 
 
 def health(
-    process: Annotated[Process, typer.Argument(help="Which process of this machine or container.")],
+    process: Annotated[Process, typer.Argument(help="Process to check on this machine or in this container.")],
     port: Annotated[int, typer.Option(help="Port of the web process.", min=1, max=65535)] = 8000,
-    component: Annotated[str, typer.Option(help="Ask the web process whether this part is ready.")] = "",
+    component: Annotated[str, typer.Option(help="Component whose readiness the web process reports.")] = "",
 ) -> None:
-    """Say whether a process of this machine works: exit code 0, or 1 with the reason."""
+    """Check a process of this machine: exit code 0, or 1 with the reason."""
     trouble = _web(port, component) if process is Process.WEB else _quiet(process)
     if trouble:
         note(trouble)
@@ -51,9 +50,9 @@ def _web(port: int, component: str) -> str:
         with urllib.request.urlopen(f"http://localhost:{port}/{path}", timeout=5):
             return ""
     except urllib.error.HTTPError as error:
-        return f"web answers {error.code}: {error.read(300).decode(errors='replace')}"
+        return f"web responds with {error.code}: {error.read(300).decode(errors='replace')}"
     except OSError as error:
-        return f"web does not answer: {error}"
+        return f"web does not respond: {error}"
 
 
 def _quiet(process: Process) -> str:
@@ -64,9 +63,9 @@ def _quiet(process: Process) -> str:
     if quiet is not None and quiet < QUIET_SECONDS:
         return ""
     if process is Process.WORKER and not _store_answers():
-        note("the message store does not answer; the worker waits for it")
+        note("the message store does not respond; the worker waits for it")
         return ""
-    return f"{process.value}: no sign of life" + (f" for {quiet:.0f} s" if quiet is not None else "")
+    return f"{process.value}: no heartbeat" + (f" for {quiet:.0f} s" if quiet is not None else "")
 
 
 def _store_answers() -> bool:
@@ -81,5 +80,5 @@ def _store_answers() -> bool:
         with current_app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=3)
             return True
-    except Exception:  # whatever the broker's client raises: it is not there
+    except Exception:  # any error of the broker's client: the broker is down
         return False

@@ -1,7 +1,7 @@
-"""`hetsched hold`: room that is kept for pods that are not there yet.
+"""`hetsched hold`: reserve capacity for future pods.
 
-Rule: room is booked at once, for all pods of the files or for none, and goes back by itself when its time is over.
-`submit --hold` uses it; `get holds` lists what is held.
+Capacity is reserved at once, for all pods of the files or for none, and released when the hold expires. `submit --hold`
+uses it; `get holds` lists the holds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .output import Output, OutputFormat, console, note, print_json, table
 from .planning import in_commands, show_fresh
 from .workloads import Reason
 
-app = typer.Typer(no_args_is_help=True, help="Keep room for pods that are not there yet.")
+app = typer.Typer(no_args_is_help=True, help="Reserve capacity for future pods.")
 
 Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the hold.", autocompletion=a_hold)]
-Lasting = Annotated[str, typer.Option("--for", metavar="TIME", help="How long from now: 90s, 10m, 2h, 1d.")]
+Lasting = Annotated[str, typer.Option("--for", metavar="TIME", help="Duration from now: 90s, 10m, 2h, 1d.")]
 
 
 @app.command()
@@ -33,21 +33,24 @@ def create(
     token: TokenOption = "",
     lasting: Lasting = "10m",
     cluster: Annotated[
-        str, typer.Option(help="Cluster to hold room on; the server's only one if left out.", autocompletion=a_cluster)
+        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
     ] = "",
-    policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
-    about: Annotated[str, typer.Option("--note", help="What for, for people.")] = "",
+    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
+    about: Annotated[str, typer.Option("--note", help="Note shown to other users.")] = "",
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            "--idempotency-key", metavar="K", show_default=False, help="The same key and files: the same hold again."
+            "--idempotency-key",
+            metavar="K",
+            show_default=False,
+            help="Idempotency key; a repeated request with the same key and files returns the same hold.",
         ),
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Hold room for pods.
+    """Create a hold that reserves capacity for the pods of the files.
 
-    Exit codes: 0 held, 2 there is no room (and why), or wrong files or options, 3 server unreachable.
+    Exit codes: 0 held, 2 no capacity, wrong files or wrong options, 3 server unreachable.
     """
     seconds = seconds_of(lasting)
     with connect(server, token) as client:
@@ -61,7 +64,7 @@ def create(
             raise in_commands(refused) from None
     _show(made, output)
     if output is OutputFormat.TEXT and made.state == "held":
-        note(f"use it: hetsched submit -f … --hold {made.id}")
+        note(f"to use it: hetsched submit -f … --hold {made.id}")
 
 
 @app.command()
@@ -73,7 +76,7 @@ def extend(
     reason: Reason = "extended by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Have a hold last longer."""
+    """Extend a hold."""
     seconds = seconds_of(lasting)
     with connect(server, token) as client:
         _show(client.extend_hold(hold, seconds, reason), output)
@@ -87,7 +90,7 @@ def cancel(
     reason: Reason = "cancelled by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Let a hold go; one that is over stays as it is."""
+    """Cancel a hold; a hold that has ended is unchanged."""
     with connect(server, token) as client:
         _show(client.cancel_hold(hold, reason), output)
 

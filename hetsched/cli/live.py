@@ -1,7 +1,7 @@
-"""`--watch`: what changes, while it changes.
+"""`--watch`: show changes as they occur.
 
-Rule: on a terminal one view, drawn again in place several times a second, as wide and high as the terminal is then;
-elsewhere, in a pipeline's log, a line for each thing that changed. What is watched is looked at over REST.
+On a terminal this is one view, redrawn in place several times a second, in the present size of the terminal; otherwise,
+in a pipeline's log, a line for each change. The objects are polled over REST.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from rich.text import Text
 
 from .output import console
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show what changes meanwhile: a live view on a terminal.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Show changes until the end: a live view on a terminal, lines in a log.")
+]
 Seen = TypeVar("Seen")
 
 _REDRAWS_A_SECOND = 4
@@ -34,10 +36,10 @@ def follow(
     stream: TextIO | None = None,
     keep: bool = False,
 ) -> Seen | None:
-    """Show what `changes` yields until it is `over` or there are no more, and return the last.
+    """Show the values of `changes` until it is `over` or ends, and return the last.
 
-    `draw` returns the lines of a view that may have so many, `tell` what is to be said of a change in lines of a log;
-    with `keep` the last view stays on the terminal.
+    `draw` returns the lines of a view with a given height, `tell` the log lines of a change; with `keep` the last view
+    stays on the terminal.
     """
     stream = sys.stderr if stream is None else stream
     last: Seen | None = None
@@ -65,7 +67,7 @@ def follow(
 
 
 class View(Generic[Seen]):
-    """The latest of what is watched, as high as the terminal is when it is drawn."""
+    """View of the latest value, as high as the terminal."""
 
     def __init__(self, draw: Callable[[Seen, int], Iterable[Text]]) -> None:
         self.draw = draw
@@ -75,10 +77,10 @@ class View(Generic[Seen]):
         turn = _SPINNER[int(time.monotonic() * _REDRAWS_A_SECOND) % len(_SPINNER)]
         height = max(out.size.height - 1, 2)
         if self.now is None:
-            yield Text(f"{turn} asking …", style="dim", no_wrap=True, overflow="ellipsis")
+            yield Text(f"{turn} loading …", style="dim", no_wrap=True, overflow="ellipsis")
             return
         lines = list(self.draw(self.now, height - 1))[: height - 1]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
             yield line
-        yield Text(f"{turn} Ctrl-C stops the watching only", style="dim", no_wrap=True, overflow="ellipsis")
+        yield Text(f"{turn} Ctrl-C ends the view only", style="dim", no_wrap=True, overflow="ellipsis")

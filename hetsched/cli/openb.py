@@ -1,8 +1,8 @@
-"""What `hetsched experiment openb` is given: lists, nodes, policies, loads; files become a study here.
+"""Options of `hetsched experiment openb`: lists, nodes, policies, loads; files become a study here.
 
-Rule: the nodes are `openb_node_list_gpu_node.csv` beside the first list unless `--cluster` names others, and the
-published figures lie there too, or are left out. A list's name is its file's, without `openb_pod_list_` and `.csv`.
-One `--arrival` is measured at every tenth on the way; several are measured at just these loads.
+The nodes are `openb_node_list_gpu_node.csv` next to the first list unless `--cluster` names others, and the published
+figures are read from the same folder, or left out. A list's name is that of its file, without `openb_pod_list_` and
+`.csv`. One `--arrival` is measured at every tenth on the way; several are measured at exactly these loads.
 """
 
 from __future__ import annotations
@@ -29,24 +29,37 @@ _SEEDS = 5
 
 Lists = Annotated[
     list[str] | None,
-    typer.Option("--list", metavar="FILE", help="openb: a pod list; repeat for more.", show_default=False),
+    typer.Option("--list", metavar="FILE", help="openb: pod list; repeat for more.", show_default=False),
 ]
 Nodes = Annotated[
     list[str] | None,
-    typer.Option("--cluster", metavar="FILE", help="openb: the nodes, else the list beside.", show_default=False),
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="openb: node list; default: the list in the folder of the pod list.",
+        show_default=False,
+    ),
 ]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: how many streams of each list.")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: number of random streams per list.")]
 Arrival = Annotated[
     list[float] | None,
-    typer.Option(metavar="X", help="openb: GPU demand over capacity, 1.3 or several rising loads.", show_default=False),
+    typer.Option(
+        metavar="X",
+        help="openb: ratio of GPU demand to capacity, such as 1.3, or several rising ratios.",
+        show_default=False,
+    ),
 ]
 Policies = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME|FILE", help="openb: policies to compare.", show_default=False),
+    typer.Option("--policy", metavar="NAME|FILE", help="openb: policy to run; repeat to compare.", show_default=False),
 ]
 Ties = Annotated[
     list[str] | None,
-    typer.Option(metavar="RULE", help="openb: name, shuffled (names, as published) or random.", show_default=False),
+    typer.Option(
+        metavar="RULE",
+        help="openb: tie-break: name, shuffled (shuffled names, as published) or random.",
+        show_default=False,
+    ),
 ]
 
 
@@ -61,7 +74,7 @@ class Chosen(msgspec.Struct, frozen=True):
     ties: list[str]
 
     def refuse(self, name: str) -> None:
-        """Refuse options that another experiment would not look at.
+        """Refuse options that another experiment would ignore.
 
         Raises: InputError `OptionNotTaken`.
         """
@@ -74,7 +87,7 @@ class Chosen(msgspec.Struct, frozen=True):
                 raise InputError("OptionNotTaken", f"experiment {name} takes no {option}", place=option)
 
     def study(self) -> Study:
-        """Read the files and check everything before anything is run.
+        """Read the files and check everything before the run.
 
         Raises: InputError.
         """
@@ -82,8 +95,8 @@ class Chosen(msgspec.Struct, frozen=True):
         from hetsched.lab.experiments.openb import POLICIES, Study
 
         if not self.lists:
-            hint = "Name openb_pod_list_default.csv or others with --list"
-            raise InputError("ListsMissing", "no list is given", place="--list", hint=hint)
+            hint = "Use --list openb_pod_list_default.csv"
+            raise InputError("ListsMissing", "a pod list is missing", place="--list", hint=hint)
         beside = Path(self.lists[0]).parent
         cluster = self.cluster or [str(beside / NODE_LIST)]
         lists: dict[str, tuple[PodSpec, ...]] = {}
@@ -107,12 +120,14 @@ class Chosen(msgspec.Struct, frozen=True):
 
         for rule in self.ties:
             if rule not in TIES:
-                raise InputError("TiesUnknown", f"{rule!r} is none of {', '.join(TIES)}", place="--ties")
+                raise InputError(
+                    "TiesUnknown", f"unknown tie-break {rule!r}: use one of {', '.join(TIES)}", place="--ties"
+                )
         return tuple(dict.fromkeys(self.ties)) or TIES
 
 
 def list_name(path: str) -> str:
-    """Return the name a list goes by: `default` for openb_pod_list_default.csv."""
+    """Return the name of a list: `default` for openb_pod_list_default.csv."""
     return Path(path).name.removesuffix(".csv").removeprefix("openb_pod_list_")
 
 
@@ -123,7 +138,9 @@ def _loads(arrival: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     for load in arrival:
         if not 0 < load <= MAX_RATIO:
             raise InputError(
-                "ArrivalRatioInvalid", f"{load:g} is not above 0 and up to {MAX_RATIO:g}", place="--arrival"
+                "ArrivalRatioInvalid",
+                f"{load:g} is out of range: use more than 0 and at most {MAX_RATIO:g}",
+                place="--arrival",
             )
     if len(arrival) > 1:
         points = tuple(sorted(set(arrival)))

@@ -1,8 +1,8 @@
-"""`hetsched policy`: try a version on what was decided, compare versions, judge golden placements.
+"""`hetsched policy`: preview a version, compare versions, check golden placements.
 
-Rule: on a server a version is named; on files nothing is talked to, so that a pipeline can judge a policy before it is
-merged. Exit codes: 0 as it should be, 1 a golden placement breaks (or, with `--fail-on`, the preview shows what may not
-be), 2 wrong input, 3 no server. A golden placement that cannot be judged is told and breaks nothing.
+On a server the command names a version. On files it needs no server, so a pipeline can check a policy before it is
+merged. Exit codes: 0 success, 1 a golden placement is broken (or, with `--fail-on`, the preview shows a forbidden
+result), 2 wrong input, 3 server unreachable. A golden placement that cannot be checked is reported as unknown.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .output import Output, OutputFormat, Track, console, note, print_json, tabl
 if TYPE_CHECKING:
     from hetsched.contracts.golden import GoldenCheck
 
-app = typer.Typer(help="Try, compare and judge policies.", no_args_is_help=True)
-golden = typer.Typer(help="Placements that are agreed on.", no_args_is_help=True)
+app = typer.Typer(help="Preview and compare policies and check golden placements.", no_args_is_help=True)
+golden = typer.Typer(help="Check and export golden placements.", no_args_is_help=True)
 app.add_typer(golden, name="golden")
 
 EXIT_BROKEN = 1
@@ -46,22 +46,25 @@ class FailOn(enum.StrEnum):
 @app.command("preview")
 def preview(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")],
-    version: Annotated[int, typer.Option("--version", min=1, help="Version to try.", show_default=False)],
-    cluster: Annotated[str, typer.Option(help="Cluster whose decisions are taken.", show_default=False)] = "",
-    last: Annotated[int, typer.Option(min=1, max=10_000, help="How many decisions about distinct pods.")] = 1000,
-    everybody: Annotated[bool, typer.Option("--all", help="Decide for pods of other policies, too.")] = False,
+    version: Annotated[int, typer.Option("--version", min=1, help="Version to preview.", show_default=False)],
+    cluster: Annotated[str, typer.Option(help="Cluster whose decisions are replayed.", show_default=False)] = "",
+    last: Annotated[int, typer.Option(min=1, max=10_000, help="Number of decisions, each of a different pod.")] = 1000,
+    everybody: Annotated[bool, typer.Option("--all", help="Include pods of other policies.")] = False,
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="Compare with the versions that decided then, not with the active one.")
+        bool,
+        typer.Option(
+            "--recorded", help="Compare with the versions that made the decisions instead of the active version."
+        ),
     ] = False,
     fail_on: Annotated[
         FailOn | None,
-        typer.Option("--fail-on", help="Exit 1 if a pod would move, or find no node.", show_default=False),
+        typer.Option("--fail-on", help="Exit 1 if a pod moves or finds no node.", show_default=False),
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Run a version over what was decided: which pods move or find no node, and what that does to the cluster."""
+    """Replay decisions with a version of a policy: pods that move or find no node, and the effect on the cluster."""
     asked = {
         "version": version, "cluster": cluster, "last": last, "scope": "all" if everybody else "own",
         "baseline": "recorded" if recorded else "active",
@@ -74,7 +77,7 @@ def preview(
     if problem is not None:
         raise InputError(problem["code"], problem["message"], place=f"{name}@{version}")
     if result is None:
-        raise InputError("PreviewCancelled", "somebody cancelled it", place=f"{name}@{version}")
+        raise InputError("PreviewCancelled", "the preview was cancelled", place=f"{name}@{version}")
     if output is OutputFormat.JSON:
         print_json(found)
     else:
@@ -84,7 +87,7 @@ def preview(
 
 
 def _followed(client: Client, address: str) -> dict[str, Any]:
-    """Wait until a preview is over, and show how far it is; Ctrl-C cancels it."""
+    """Wait for the end of a preview and show its progress; Ctrl-C cancels it."""
     try:
         with Track("preview", 100) as track:
             while True:
@@ -103,7 +106,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
     result = found["result"]
     out.print(
         f"{result['decisions']:,} decisions of {escape(found['cluster'])}, {result['from']} to {result['to']}, "
-        f"{result['departures']:,} pods ended and {result['foreign']:,} of others came in between",
+        f"{result['departures']:,} pods ended and {result['foreign']:,} pods of other schedulers were added in between",
         soft_wrap=True,
     )
     before, after = result["baseline"], result["draft"]
@@ -115,7 +118,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
     out.print(shown)
     out.print(
         f"same {result['same']:,}, moved {result['moved']:,}, newly infeasible {result['infeasible']:,}, "
-        f"newly feasible {result['feasible']:,}, placed by neither {result['pendingBoth']:,}",
+        f"newly feasible {result['feasible']:,}, unplaced under both {result['pendingBoth']:,}",
         soft_wrap=True,
     )
     changes = table("pod", "from", "to", "margin", "", right=("margin",))
@@ -128,7 +131,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
     fidelity = result["fidelity"]
     why = ", ".join(f"{one['code']} {one['pods']:,}" for one in fidelity["reasons"])
     out.print(
-        f"[dim]{fidelity['equal']:,} of {fidelity['compared']:,} pods are where the baseline puts them"
+        f"[dim]{fidelity['equal']:,} of {fidelity['compared']:,} pods are on the node that the baseline chooses"
         f"{f' ({why})' if why else ''}[/]",
         soft_wrap=True,
     )
@@ -137,7 +140,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
 
 
 def _named(side: dict[str, Any]) -> str:
-    return escape(f"{side['policy']} v{side['version']}" if side["version"] else f"{side['policy']} as it was")
+    return escape(f"{side['policy']} v{side['version']}" if side["version"] else f"{side['policy']} at that time")
 
 
 def _figure(value: float | None) -> str:
@@ -147,13 +150,13 @@ def _figure(value: float | None) -> str:
 @app.command("diff")
 def difference(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")],
-    before: Annotated[int, typer.Argument(metavar="N", min=0, help="The earlier version; 0: nothing.")],
-    after: Annotated[int, typer.Argument(metavar="M", min=1, help="The later version.")],
+    before: Annotated[int, typer.Argument(metavar="N", min=0, help="Earlier version; 0 for an empty policy.")],
+    after: Annotated[int, typer.Argument(metavar="M", min=1, help="Later version.")],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show what one version of a policy says otherwise than another."""
+    """Show the differences between two versions of a policy."""
     with connect(server, token) as client:
         found = client.get(f"policies/{quote(name, safe='')}/versions/{before}/diff/{after}/")
     if output is OutputFormat.JSON:
@@ -161,7 +164,7 @@ def difference(
         return
     out, told = console(), found["diff"]
     if told["same"]:
-        out.print("they say the same")
+        out.print("the versions are equal")
         return
     shown = table("plugin", "", "place", "weight", "parameters", right=("place", "weight"))
     for one in told["plugins"]:
@@ -196,21 +199,28 @@ def check(
     cluster: Annotated[
         list[str] | None,
         typer.Option(
-            "--cluster", metavar="NAME|FILE", help="Cluster on the server, or files of nodes.", show_default=False
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Name of a cluster on the server, or files with nodes.",
+            show_default=False,
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME|FILE", help="Policy to judge; repeat on files.", show_default=False),
+        typer.Option(
+            "--policy", metavar="NAME|FILE", help="Policy to check; may be repeated with -f.", show_default=False
+        ),
     ] = None,
-    version: Annotated[int, typer.Option("--version", min=0, help="Version on the server; 0: the active one.")] = 0,
+    version: Annotated[
+        int, typer.Option("--version", min=0, help="Version on the server; 0 for the active version.")
+    ] = 0,
     filename: Annotated[
         list[str] | None,
         typer.Option(
             "--filename",
             "-f",
             metavar="FILE",
-            help="GoldenPlacement objects; then --cluster is files.",
+            help="File with GoldenPlacement objects; --cluster then names files.",
             show_default=False,
         ),
     ] = None,
@@ -218,9 +228,9 @@ def check(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Judge golden placements under a policy: those of the server, or those in files against files of nodes.
+    """Check golden placements under a policy, on the server or on files.
 
-    Exit codes: 0 all kept or not to be judged, 1 one breaks, 2 wrong input, 3 no server.
+    Exit codes: 0 all kept or unknown, 1 at least one broken, 2 wrong input, 3 server unreachable.
     """
     if filename:
         found = _check_files(cluster or [], policy or [], filename)
@@ -234,12 +244,14 @@ def check(
 
 
 def _check_server(cluster: list[str], policy: list[str], version: int, server: str, token: str) -> list[GoldenCheck]:
-    """Have the server judge; a policy that is a file is judged as a content that is not saved."""
+    """Check on the server; a policy from a file is not saved."""
     from hetsched.adapters.files import parse_cluster
     from hetsched.contracts.golden import GoldenCheck
 
     if len(policy) != 1 or len(cluster) > 1:
-        raise InputError("OptionMissing", "name one policy, and one cluster at most", place="--policy")
+        raise InputError(
+            "OptionMissing", "too many values: use one --policy and at most one --cluster", place="--policy"
+        )
     asked: dict[str, Any] = {"policy": policy[0], "version": version, "cluster": "".join(cluster)}
     if policy[0] == STDIN or Path(policy[0]).is_file():
         read = parse_cluster(read_sources(policy, "--policy")).policies
@@ -256,7 +268,7 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
 
 
 def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:
-    """Judge without a server."""
+    """Check without a server."""
     from hetsched.adapters.files import parse_cluster
     from hetsched.adapters.objects.golden_placements import parse_goldens
     from hetsched.contracts.cluster import ClusterContent
@@ -269,7 +281,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
 
     nodes = parse_cluster(read_sources(cluster, "--cluster")) if cluster else ClusterContent()
     if not nodes.nodes:
-        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="--cluster")
+        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="--cluster")
     goldens = parse_goldens(read_sources(filename, "-f"), cluster=Path(cluster[0]).stem, known=nodes)
     specs, _ = choose_policies(policy, nodes, ClusterContent())
     state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())
@@ -298,11 +310,11 @@ def _show_goldens(out: Console, found: list[GoldenCheck]) -> None:
 
 @golden.command("export")
 def export(
-    cluster: Annotated[str, typer.Option(help="Only of this cluster.", show_default=False)] = "",
+    cluster: Annotated[str, typer.Option(help="Only golden placements of this cluster.", show_default=False)] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
 ) -> None:
-    """Print the golden placements of the server as objects, for `check -f` without one."""
+    """Print the golden placements of the server as objects for `check -f`."""
     from hetsched.adapters.objects.documents import load_documents
     from hetsched.adapters.objects.golden_placements import golden_object
     from hetsched.contracts.golden import Expectation

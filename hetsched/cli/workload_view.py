@@ -1,4 +1,4 @@
-"""A workload for people: one head, the time in each state, its pods; whole, in a view of few lines, or as changes."""
+"""Text views of a workload: header, time in each state and pods; complete, in a few lines, or as changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = {
     "pending": "cyan", "not-now": "yellow", "never-fits": "red", "misconfigured": "magenta", "failed": "bold red",
     "cancelled": "dim",
 }  # fmt: skip
-# What a person wants to see first where not everything can be shown.
+# States in order of relevance, for views that cannot show every pod.
 _TELLING = (
     "failed", "misconfigured", "never-fits", "not-now", "pending", "binding", "bound", "placed", "running",
     "succeeded", "cancelled",
@@ -25,12 +25,12 @@ _TELLING = (
 
 
 def coloured(state: str) -> Text:
-    """Return a state in its colour; the word says it all without one."""
+    """Return a state in its colour; the text is complete without colour."""
     return Text(state, style=COLOURS.get(state, ""))
 
 
 def show(workload: Workload) -> None:
-    """Print a workload whole, and where to go on."""
+    """Print a complete workload and the next commands."""
     out = console()
     for line in head(workload):
         out.print(line, soft_wrap=True)
@@ -52,7 +52,7 @@ def show(workload: Workload) -> None:
 
 
 def head(workload: Workload) -> Iterator[Text]:
-    """Yield what is said of the workload as a whole."""
+    """Yield the header lines of a workload."""
     title = Text.assemble((workload.id, "bold"), "  ", coloured(workload.state))
     named = workload.name if workload.name and workload.name != workload.id else ""
     about = ", ".join(
@@ -71,7 +71,7 @@ def _span(span: Span) -> str:
 
 
 def view(workload: Workload, height: int) -> list[Text]:
-    """Return the workload in at most `height` lines, the pods that tell most first where not all have room."""
+    """Return the workload in at most `height` lines, the most relevant pods first."""
     lines = list(head(workload))
     lines.append(_counts(workload.pods, workload.pod_count))
     room = height - len(lines)
@@ -100,7 +100,7 @@ def _counts(pods: Iterable[PodRow], total: int) -> Text:
 
 
 def told(before: Workload | None, now: Workload) -> Iterator[str]:
-    """Yield what became of the workload and of its pods since it was looked at before, in lines of a log."""
+    """Yield log lines for the changes of a workload and its pods since the last look."""
     if before is None or before.state != now.state:
         yield f"{now.id}: {now.state}" if before is None else f"{now.id}: {before.state} -> {now.state}"
     for one in now.objects:
@@ -118,4 +118,4 @@ def told(before: Workload | None, now: Workload) -> Iterator[str]:
 
 
 def _message(pod: PodRow) -> str:
-    return pod.message or (f"waits for {pod.waits_for}" if pod.waits_for else "")
+    return pod.message or (f"waiting for {pod.waits_for}" if pod.waits_for else "")

@@ -1,8 +1,7 @@
-"""CPU lists as Linux writes them.
+"""CPU lists in the format of Linux.
 
-Problem: "0-3,8" names CPUs in sysfs, cgroups and annotations; ids may be sparse and lists long.
-Rule: comma-separated ids or ascending ranges, each id 0-65535, white space only around the whole; the written form is
-sorted and merged.
+"0-3,8" names CPUs in sysfs, cgroups and annotations; IDs may be sparse and lists long. The format is comma-separated
+IDs or ascending ranges, each ID 0-65535, white space only around the whole; the written form is sorted and merged.
 Source: k8s.io/utils/cpuset; Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
 Invariant: `parse_cpuset(format_cpuset(s)) == s`.
 """
@@ -19,7 +18,7 @@ _ITEM = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
 def parse_cpuset(text: str) -> frozenset[int]:
-    """Return the CPU ids that `text` names; the empty string names none.
+    """Return the CPU IDs that `text` names; the empty string names none.
 
     Raises: InputError `CpusetMalformed`.
     """
@@ -30,13 +29,15 @@ def parse_cpuset(text: str) -> frozenset[int]:
     for item in stripped.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
-            raise InputError("CpusetMalformed", f"{text[:80]!r} is not a CPU list", hint="Write ids and ranges: 0-3,8")
+            raise InputError(
+                "CpusetMalformed", f"{text[:80]!r} is not a CPU list", hint="Use ids and ranges, such as 0-3,8"
+            )
         first = int(match[1])
         last = int(match[2] or first)
         if last < first or last > MAX_CPU_ID:
             raise InputError("CpusetMalformed", f"{item!r} is not an ascending range up to {MAX_CPU_ID}")
         ranges.append((first, last))
-    # Each id is taken once, however often a long text repeats it.
+    # Each ID is added once, so the cost does not grow with repetitions in a long text.
     cpus: list[int] = []
     following = 0
     for first, last in sorted(ranges):
@@ -46,7 +47,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
 
 
 def format_cpuset(cpus: Iterable[int]) -> str:
-    """Write CPU ids as the shortest list: sorted, runs of neighbours merged."""
+    """Return CPU IDs as the shortest list: sorted, with adjacent IDs merged."""
     ordered = sorted(set(cpus))
     runs: list[tuple[int, int]] = []
     for cpu in ordered:

@@ -1,8 +1,8 @@
-"""Golden placements: where a pod must go, whatever the policy, said by people who know why.
+"""Golden placements: where a pod must be placed under every policy, stated by an administrator.
 
-Rule: an expectation says exactly one thing: one of these nodes, a node with these labels, a node whose own instruction
-set covers a requirement, or that the pod is refused with this verdict. It is judged on the cluster's nodes as they
-would be empty, so the answer depends on the inventory and the policy alone.
+An expectation states exactly one thing: one of these nodes, a node with these labels, a node whose native instruction
+set covers a requirement, or that the pod is refused with this verdict. It is evaluated on the cluster's nodes as if
+they were empty, so the result depends on the inventory and the policy alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 100
 
 
 class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a golden placement expects; exactly one field is stated."""
+    """Expectation of a golden placement; exactly one field is set."""
 
     nodes: tuple[str, ...] = ()
     selector: dict[str, str] = {}
@@ -28,15 +28,18 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     @property
     def refused(self) -> Verdict | None:
-        """The verdict that is expected where the pod is not to be placed."""
+        """The expected verdict if the pod must not be placed."""
         return None if self.verdict is None else Verdict(self.verdict)
 
     def checked(self) -> Expectation:
-        """Return it. Raises: InputError `GoldenExpectationInvalid` unless it says exactly one thing of modest size."""
+        """Return the expectation after checking it.
+
+        Raises: InputError `GoldenExpectationInvalid` unless exactly one field of modest size is set.
+        """
         stated = [name for name in ("nodes", "selector", "isa", "verdict") if getattr(self, name)]
         if len(stated) != 1:
-            said = f"it states {' and '.join(stated)}" if stated else "it states nothing"
-            hint = "State one of nodes, selector, isa and verdict"
+            said = f"the expectation contains {' and '.join(stated)}" if stated else "the expectation is empty"
+            hint = "Use exactly one of nodes, selector, isa and verdict"
             raise InputError("GoldenExpectationInvalid", said, place="expect", hint=hint)
         if len(self.nodes) > _MOST or len(self.selector) > _MOST or len(self.isa) > 400:
             raise InputError("GoldenExpectationInvalid", f"more than {_MOST} names", place=f"expect.{stated[0]}")
@@ -53,7 +56,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class GoldenState(enum.StrEnum):
-    """How a golden placement stands; *unknown*: facts that decide are not known, so nobody can tell."""
+    """State of a golden placement; *unknown*: facts that decide are unknown."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -61,7 +64,7 @@ class GoldenState(enum.StrEnum):
 
 
 class Judged(msgspec.Struct, frozen=True, rename="camel"):
-    """One golden placement under one policy: what was expected, and what came out, in words."""
+    """One golden placement under one policy: expectation and result, in words."""
 
     golden: str
     cluster: str
@@ -74,7 +77,7 @@ class Judged(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
-    """All golden placements that guard a policy, under one version of it; version 0 is not saved."""
+    """All golden placements of a policy, under one version of it; version 0 is unsaved."""
 
     policy: str
     version: int
@@ -90,7 +93,7 @@ class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoldenPlacementBroken(InputError):
-    """A policy places a golden pod elsewhere than expected; `broken` says which, and where."""
+    """A policy places a golden pod elsewhere than expected; `broken` lists the placements."""
 
     def __init__(self, name: str, broken: tuple[Judged, ...]) -> None:
         told = "; ".join(str(one) for one in broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
@@ -99,6 +102,6 @@ class GoldenPlacementBroken(InputError):
             "GoldenPlacementBroken",
             f"policy {name} breaks {many}: {told}",
             place="version",
-            hint="Change the policy, or the golden placement if it is not right any more",
+            hint="Change the policy, or the golden placement if it is out of date",
         )
         self.broken = broken

@@ -1,8 +1,8 @@
-"""Parameters that a plugin declares about itself.
+"""Parameters that a plugin declares.
 
-Problem: the admin form, the REST schema, the docs page and the check of a policy file must never disagree.
-Rule: parameters are one frozen msgspec Struct whose fields carry `Meta(title, description, bounds)`; the JSON Schema,
-the defaults and the checked value all come from it.
+The admin form, the REST schema, the docs page and the check of a policy file must never disagree. Parameters are
+therefore one frozen msgspec Struct whose fields carry `Meta(title, description, bounds)`; the JSON Schema, the defaults
+and the checked value all come from it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .errors import InputError
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every plugin's parameters; a plugin without parameters uses it as it is."""
+    """Base of every plugin's parameters; a plugin without parameters uses it directly."""
 
 
 ParamsT = TypeVar("ParamsT", bound=Params)
 
 
 def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: str) -> ParamsT:
-    """Turn plain values into checked parameters.
+    """Convert plain values into checked parameters.
 
     Raises: InputError `PolicyParamInvalid`, naming the plugin and the field.
     """
@@ -38,13 +38,13 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
 
 
 def _choices(declaration: type[Params], error: str) -> str:
-    """Say what may be chosen for the parameter that an error is about; empty where it is no choice."""
+    """Return the allowed values of the parameter in an error; an empty string if it has no fixed values."""
     info = msgspec.inspect.type_info(declaration)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
         kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
         if isinstance(kind, msgspec.inspect.LiteralType) and f"`$.{field.encode_name}`" in error:
-            return f"{field.name} is one of {', '.join(map(str, kind.values))}"
+            return f"{field.name} must be one of {', '.join(map(str, kind.values))}"
     return ""
 
 

@@ -1,14 +1,15 @@
-"""What makes an allocation the control plane's own: a signature that only it and one node's agent can make or check.
+"""Signatures of allocations, which only the control plane and the agent of one node can make or check.
 
-Problem: whoever may write annotations could grant a pod any CPU and card, copy another pod's grant, or bring an old one
-back.
-Rule: every node has a key of its own, HMAC-SHA256 of its cluster and name under the control plane's secret. `sig` is
-HMAC-SHA256 under that key over the canonical bytes of the allocation without `sig`: JSON with sorted members, no white
-space and only ASCII. Uid, node and epoch are members, so they are signed with all that is granted. What is used of an
-allocation is taken from the very members that were signed, and only after the signature was found right.
+A client with write access to annotations could otherwise grant a pod any CPU and GPU, copy another pod's allocation, or
+restore an old one. Every node has its own key, HMAC-SHA256 of its cluster and name under the control plane's secret.
+`sig` is HMAC-SHA256 under that key over the canonical bytes of the allocation without `sig`: JSON with sorted members,
+no white space and only ASCII. UID, node and epoch are members, so they are signed with the granted resources. Readers
+use only the members that were signed, and only after the signature was verified.
+
     no `sig`                                  AllocationUnsigned
     another signature, or any member changed  AllocationForged
     right, but for another pod or node        AllocationForeign
+
 Source: RFC 2104, RFC 4231.
 Invariant: `verify(text of a signed document, same key, its uid, its node)` gives that document; nothing else does.
 """
@@ -26,13 +27,13 @@ from .allocation import CardGrant, ZoneGrant
 from .cpuset import parse_cpuset
 from .errors import InputError
 
-MAX_TEXT = 256 * 1024  # all annotations of an object together are no longer
+MAX_TEXT = 256 * 1024  # Kubernetes limits all annotations of an object to this length
 _CONTEXT = b"hetsched allocation\n"
 _KEY_CONTEXT = b"hetsched agent\n"
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A verified allocation: what the control plane granted to one pod on one node."""
+    """Verified allocation of one pod on one node."""
 
     uid: str
     node: str
@@ -46,12 +47,12 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 def node_key(secret: bytes, cluster: str, node: str) -> bytes:
-    """Return the key that a control plane shares with the agent of one node alone."""
+    """Return the key that a control plane shares with the agent of one node only."""
     return hmac.digest(secret, _KEY_CONTEXT + json.dumps([cluster, node]).encode(), "sha256")
 
 
 def canonical(document: Mapping[str, object]) -> bytes:
-    """Return the bytes of an allocation that are signed: all its members but `sig`."""
+    """Return the signed bytes of an allocation: all its members except `sig`."""
     members = {name: member for name, member in document.items() if name != "sig"}
     return json.dumps(members, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -59,7 +60,7 @@ def canonical(document: Mapping[str, object]) -> bytes:
 def sign(document: Mapping[str, object], key: bytes) -> str:
     """Return the `sig` of an allocation; it must name its uid, node and epoch.
 
-    Raises: KeyError where it does not.
+    Raises: KeyError if one is missing.
     """
     if missing := {"uid", "node", "epoch"} - document.keys():
         raise KeyError(*sorted(missing))
@@ -67,7 +68,7 @@ def sign(document: Mapping[str, object], key: bytes) -> str:
 
 
 def verify(text: str, key: bytes, *, uid: str, node: str) -> Granted:
-    """Return what an allocation grants, if the control plane wrote it for this pod on this node.
+    """Return the verified allocation, if the control plane wrote it for this pod on this node.
 
     Raises: InputError `AllocationMalformed`, `AllocationUnsigned`, `AllocationForged` or `AllocationForeign`.
     """
@@ -101,19 +102,19 @@ def _read(text: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise InputError("AllocationMalformed", f"it is not an allocation: {str(error)[:200]}") from None
     if not isinstance(document, dict):
-        raise InputError("AllocationMalformed", "it is not an allocation: it is no object")
+        raise InputError("AllocationMalformed", "it is not an allocation: the value is not an object")
     return document
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Readers differ in which of two members of one name they take.
+    # JSON parsers differ in which of two members with one name they take.
     if len(members := dict(pairs)) != len(pairs):
-        raise ValueError("it names a member twice")
+        raise ValueError("a member occurs twice")
     return members
 
 
 def _not_json(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _typed(document: Mapping[str, object]) -> Granted:

@@ -1,7 +1,7 @@
-"""What stands between us and a live cluster: its API server, our rights there, and how far each kind is known.
+"""Diagnose the connection to a live cluster: API server, access rights, and the sync state of every resource.
 
-Rule: everything is asked for and named, one line each; what cannot be asked without the step before is left out. A
-cluster without an API server has nothing to check here.
+Every check yields one line; checks that require a failed step are omitted. A cluster without an API server is checked
+only for its collectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .node_events import STALE
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at: whether it is well, and what is to say about it."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def check_cluster(cluster: Cluster) -> list[Check]:
-    """Return what was found at a live cluster; nothing for one that lives only here."""
+    """Return the checks of a live cluster; for other clusters those of the collectors alone."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return _collectors(cluster)
     from hetsched.adapters.kubernetes.api import ApiFailure
@@ -69,7 +69,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
 
 
 def _collectors(cluster: Cluster) -> list[Check]:
-    """Ask every source outside, and say of each what it knows."""
+    """Query every external source and return the number of nodes that it reports."""
     from hetsched.adapters.collectors.registry import build
     from hetsched.adapters.collectors.requests import SourceFailed
 
@@ -90,7 +90,7 @@ def _collectors(cluster: Cluster) -> list[Check]:
 
 
 def _sources(cluster: Cluster) -> Iterator[Check]:
-    """Say how far each kind is known by whoever follows the cluster."""
+    """Return the sync state of every resource in the current informer."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return
@@ -100,34 +100,36 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
     now = timezone.now()
     for sync in syncs:
         if sync.alive_at is None:
-            ok, detail = not sync.required, sync.reason or "it was never listed"
+            ok, detail = not sync.required, sync.reason or "the kind was never listed"
             if ok and detail.startswith("404 "):
-                detail = "the cluster does not have this kind, and need not"
+                detail = "the cluster does not serve this optional kind"
         else:
             age = now - sync.alive_at
             ok = sync.synced_at is not None and age < STALE
-            detail = f"{sync.objects_count} objects, heard of {age.total_seconds():.0f} s ago"
+            detail = f"{sync.objects_count} objects, last event {age.total_seconds():.0f} s ago"
             detail += f", {len(sync.quarantined)} unreadable" if sync.quarantined else ""
             detail += f"; {sync.reason}" if sync.failures else ""
         yield Check(f"watch {sync.resource}", ok, detail)
     if not syncs and not connection.failure:
-        yield Check("follower", False, "nobody has followed it yet; `hetsched scheduler` does")
+        yield Check("follower", False, "the kind is not watched yet; start `hetsched scheduler`")
 
 
 def _discovered(cluster: Cluster) -> Iterator[Check]:
-    """Say what discovery found when it looked last; it asks for its rights itself, as who it is."""
+    """Return the result of the last discovery run, which checks its own access rights."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return
     found = connection.discovery
     if found is None:
-        yield Check("discovery", True, "it has not looked at this cluster; a worker of the queue `discover` does")
+        yield Check("discovery", True, "discovery has not run for this cluster; start a worker of the queue `discover`")
         return
     for right in found.missing:
-        yield Check(f"discovery's right to {right}", False, "needed to say in the cluster what its nodes are")
+        yield Check(f"discovery's right to {right}", False, "needed to publish node facts in the cluster")
     detail = f"{found.nodes} nodes, {found.reported} with an agent, {found.silent_count} of them silent, at {found.at}"
     if found.writes:
-        detail += f"; {found.written} of {found.differing} differences written, {found.kept_count} kept by others"
+        detail += (
+            f"; {found.written} of {found.differing} differences written, {found.kept_count} owned by other managers"
+        )
     else:
-        detail += f"; {found.differing} differences, nothing is written: {found.reason}"
+        detail += f"; {found.differing} differences, not written: {found.reason}"
     yield Check("discovery", not found.failures, "; ".join((detail, *found.failures[:3]))[:500])

@@ -1,12 +1,12 @@
-"""How a live cluster is reached: connections are written, and opened, here only.
+"""Connections to live clusters: the only module that stores and opens them.
 
-Problem: whoever can read the database must not become administrator of every cluster, and a connection that suddenly
-leads to another cluster would make everything of the first look gone.
-Rule: of a kubeconfig one context is kept, sealed for this cluster; it is opened where calls are made and shown nowhere.
-Only hosts that the deployment names (`HETSCHED_CLUSTER_HOSTS`, any where it names none) are called. Whoever follows
-the cluster by the connection of before loses its lease at the same moment. The cluster on the other side is known by
-the uid of its namespace kube-system: once seen, no other is followed under this name.
-Invariant: no credential stands in an audit entry, an error, a log record or a text made of these rows.
+Read access to the database must not grant administrator access to the clusters, and a connection that suddenly leads to
+another cluster would make all objects of the first one look deleted.
+One context of a kubeconfig is stored, sealed for this cluster; it is decrypted where calls are made and never shown.
+Only hosts of `HETSCHED_CLUSTER_HOSTS` are called (any host if it is empty). Changing a connection ends the lease of
+the informer that uses the previous one. A cluster is identified by the uid of its namespace kube-system: once seen, no
+other cluster is followed under this name.
+Invariant: no credential appears in an audit entry, an error, a log record or a text made of these rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
-# Calls of this process by cluster, with what their connection was made of: connections to a server are kept open.
+# API clients of this process by cluster, with the settings they were made of: server connections are kept open.
 _apis: dict[int, tuple[tuple[str, str], Api]] = {}
 
 
@@ -52,32 +52,36 @@ def connect(
     actor: Actor,
     reason: str,
 ) -> Connection:
-    """Say how a live cluster is reached, for the first time or anew; what is not given stays as it is.
+    """Create or change the connection of a live cluster; omitted settings stay unchanged.
 
-    What is so already changes nothing and is not audited again. `kubeconfig` is its text or its document;
-    `enrolled_namespaces` are those that submissions may use. `shadow_of` names the scheduler in whose shadow the
-    cluster is followed, empty ends that; in shadow nothing is ever written to it. `read_pull_secrets`: those that pods
-    name are read where that is granted, to look their images up.
+    A call without changes writes no audit entry. `kubeconfig` is its text or its document; `enrolled_namespaces` are
+    those that submissions may use. `shadow_of` names the scheduler whose decisions are compared in shadow mode, an
+    empty name ends it; in shadow mode nothing is written to the cluster. `read_pull_secrets`: read the pull secrets of
+    pods, where granted, to look up their images.
     Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
-    `ShadowUnclear`, `ReasonMissing`, `SecretKeyMissing`, or what a kubeconfig is refused for.
+    `ShadowUnclear`, `ReasonMissing`, `SecretKeyMissing`, or the errors of parsing the kubeconfig.
     """
     reason = require_reason(reason)
     if cluster.kind != ClusterKind.KUBERNETES:
-        raise InputError("ClusterNotLive", f"cluster {cluster.name} is {cluster.kind} and has no API server")
+        raise InputError("ClusterNotLive", f"cluster {cluster.name} has kind {cluster.kind} and no API server")
     if in_cluster and (kubeconfig is not None or context):
-        raise InputError("ConnectionUnclear", "give a kubeconfig or say in-cluster, not both", place="inCluster")
+        raise InputError(
+            "ConnectionUnclear", "kubeconfig and in-cluster exclude each other: use one of them", place="inCluster"
+        )
     kept, server = _kept(kubeconfig, context)
     discovering = None if discovery_kubeconfig is None else _kept(discovery_kubeconfig or None, "")[0]
     namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
     if shadow_of and (is_ours(shadow_of) or not re.fullmatch(DNS_LABEL.regex, shadow_of)):
         message = f"{shadow_of[:80]!r} is not the name of another scheduler"
-        raise InputError("ShadowUnclear", message, place="shadowOf", hint="Kubernetes' own is default-scheduler")
+        raise InputError(
+            "ShadowUnclear", message, place="shadowOf", hint="The default scheduler of Kubernetes is default-scheduler"
+        )
     with transaction.atomic():
         known = Connection.objects.select_for_update().filter(cluster=cluster).first()
         if known is None and not (kept or in_cluster):
             raise InputError(
                 "ConnectionUnclear", "a live cluster needs a kubeconfig, or in-cluster", place="kubeconfig",
-                hint="kubectl config view --raw --flatten --minify writes one",
+                hint="Create one with kubectl config view --raw --flatten --minify",
             )  # fmt: skip
         changed: dict[str, Any] = {}
         if (kept or in_cluster) and (known is None or _opened(known, cluster) != kept):
@@ -94,7 +98,7 @@ def connect(
             changed["sealed_discovery_kubeconfig"] = sealed
         if known is not None and not changed:
             return known
-        # What discovery found was found by another connection.
+        # The stored discovery result belongs to the previous connection.
         connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults={**changed, "discovery": None})
         if changed.keys() & {"server", "shadow_of"}:
             Connection.objects.filter(cluster=cluster).update(
@@ -119,7 +123,7 @@ def connect(
 
 
 def in_shadow(cluster_id: int) -> bool:
-    """Tell whether a cluster is followed in shadow of another scheduler, so that nothing is decided for it."""
+    """Return whether a cluster is in shadow mode, so that no decisions are made for it."""
     return bool(_IN_SHADOW(cluster=cluster_id))
 
 
@@ -136,7 +140,7 @@ def where(connection: Connection) -> str:
 
 
 def api_of(cluster: Cluster) -> Api:
-    """Return calls to a live cluster as who we are there; one pool of connections per process and cluster.
+    """Return the API client of a live cluster; one connection pool per process and cluster.
 
     Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
     """
@@ -167,9 +171,9 @@ def api_of(cluster: Cluster) -> Api:
 
 
 def discovery_api(cluster: Cluster) -> tuple[Api, str]:
-    """Return the calls that discovery makes to a live cluster, and why it must not write; empty where it may.
+    """Return the API client of discovery, and why it must not write; empty if it may.
 
-    Inside a cluster that is as whom this process is there. Raises: as `api_of`.
+    Inside a cluster it uses the account of this process. Raises: as `api_of`.
     """
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
@@ -179,7 +183,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
     if connection is None:
         raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
     if connection.shadow_of:
-        return api_of(cluster), f"the cluster is followed in shadow of {connection.shadow_of}"
+        return api_of(cluster), f"the cluster is in shadow mode with {connection.shadow_of}"
     if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
         return api_of(cluster), "the connection has no kubeconfig for discovery"
     if connection.sealed_discovery_kubeconfig:
@@ -195,9 +199,9 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
 
 
 def check_identity(cluster: Cluster, api: Api) -> str:
-    """Return the uid of the cluster that answers; the first one that ever did is the cluster.
+    """Return the uid of the connected cluster; the first uid seen is stored.
 
-    It has one ledger: under a second name only what stands in the shadow of another scheduler may look at it.
+    A cluster has one ledger: under a second name it may only be connected in shadow mode.
 
     Raises: InputError `AnotherCluster`, `ClusterConnectedTwice`; ApiFailure.
     """
@@ -207,7 +211,7 @@ def check_identity(cluster: Cluster, api: Api) -> str:
     if twin is not None and acting.filter(cluster=cluster).exists():
         raise InputError(
             "ClusterConnectedTwice",
-            f"what answers as {cluster.name} is scheduled as cluster {twin} already",
+            f"the API server of {cluster.name} is already connected as cluster {twin}",
             hint=f"Use {twin}, or disconnect one of the two",
         )
     Connection.objects.filter(cluster=cluster, cluster_uid="").update(cluster_uid=uid)
@@ -215,14 +219,15 @@ def check_identity(cluster: Cluster, api: Api) -> str:
     if known != uid:
         raise InputError(
             "AnotherCluster",
-            f"what answers as {cluster.name} is another cluster than before (kube-system {uid}, not {known})",
-            hint="Connect the cluster of before again, or add this one under another name",
+            f"the API server of {cluster.name} belongs to another cluster than before (uid of "
+            f"kube-system {uid}, not {known})",
+            hint="Connect the previous cluster, or add this cluster under a new name",
         )
     return uid
 
 
 def _opened(connection: Connection, cluster: Cluster) -> str | None:
-    """Return what is kept of the kubeconfig; empty where there is none, None where it does not open any more."""
+    """Return the stored kubeconfig; empty if there is none, None if it cannot be decrypted."""
     try:
         return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
     except InputError:
@@ -230,7 +235,7 @@ def _opened(connection: Connection, cluster: Cluster) -> str | None:
 
 
 def _discovers(connection: Connection, cluster: Cluster) -> str | None:
-    """Return what is kept of discovery's kubeconfig, as `_opened` does."""
+    """Return the stored kubeconfig of discovery, as `_opened` does."""
     try:
         sealed = connection.sealed_discovery_kubeconfig
         return sealed and unseal(sealed, purpose=_purpose(cluster, "discovery"))
@@ -243,7 +248,7 @@ def _purpose(cluster: Cluster, whose: str = "") -> str:
 
 
 def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
-    """Return what is kept of a kubeconfig, and its server; of none, nothing."""
+    """Return the context to store of a kubeconfig, and its server; both empty for None."""
     if kubeconfig is None:
         return "", ""
     from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read
@@ -265,9 +270,9 @@ def _refuse_foreign(server: str) -> None:
     if allowed and {host, host.rpartition(":")[0]}.isdisjoint(allowed):
         raise InputError(
             "ClusterHostNotAllowed",
-            f"this server does not connect to {host}",
+            f"this server is not allowed to connect to {host}",
             place="clusters.cluster.server",
-            hint="Its operator lists the API servers it may use in HETSCHED_CLUSTER_HOSTS",
+            hint="Add the API server to HETSCHED_CLUSTER_HOSTS of the server",
         )
 
 
@@ -277,6 +282,9 @@ def _checked(namespaces: Sequence[str]) -> list[str]:
     for name in namespaces:
         if not re.fullmatch(DNS_LABEL.regex, name):
             raise InputError(
-                "NamespaceInvalid", f"{name[:80]!r} is no namespace", place="namespaces", hint=str(DNS_LABEL.message)
+                "NamespaceInvalid",
+                f"{name[:80]!r} is not a valid namespace",
+                place="namespaces",
+                hint=str(DNS_LABEL.message),
             )
     return sorted(set(namespaces))

@@ -1,8 +1,8 @@
-"""Facts of nodes that a kubelet contradicted: noted, and cleared again.
+"""Node facts that a kubelet contradicted: recorded as conflicts, and cleared again.
 
-Rule: a doubt stands beside the report and never changes it, nor what a node can hold. The first refusal that put a fact
-in doubt is the one that is shown. It ends when these facts are reported differently (`actions.describe`), when a pod of
-the same owner runs there (`dispel`), or when an operator says so (`clear_doubts`).
+A conflict is stored next to the report; it changes neither the report nor the capacity of the node. The first rejection
+that raised a conflict is the one shown. A conflict ends when the fact is reported differently (`actions.describe`),
+when a pod of the same owner runs on the node (`dispel`), or when an operator clears it (`clear_doubts`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLUMNS = ("doubts",)
 
 
 def doubt(cluster: Cluster, raised: Mapping[int, Sequence[Doubt]]) -> list[Node]:
-    """Put facts of nodes (by id) in doubt, inside the caller's transaction; return the nodes that are to be told."""
+    """Record conflicts of node facts (by node id), inside the caller's transaction; return the nodes to publish."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=raised).defer("report"):
         known = {one.fact for one in node.doubts}
@@ -40,7 +40,7 @@ def doubt(cluster: Cluster, raised: Mapping[int, Sequence[Doubt]]) -> list[Node]
 
 
 def dispel(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
-    """Forget what pods of these owners put in doubt, by node id, as `doubt` does: a pod of theirs runs there now."""
+    """Clear the conflicts raised by pods of these owners, by node id: one of their pods runs there now."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=owners).defer("report"):
         left = tuple(one for one in node.doubts if one.owner not in owners[node.pk])
@@ -52,7 +52,7 @@ def dispel(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
 
 
 def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
-    """Say that a node's facts are right as reported, inside the caller's transaction; `freed` owners may try it again.
+    """Confirm a node's reported facts, inside the caller's transaction; `freed` owners may use the node again.
 
     Raises: InputError `NodeUnknown`, or `NothingInDoubt`.
     """
@@ -60,7 +60,7 @@ def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, 
     if node is None:
         raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {node_name[:80]!r}", place="node")
     if not node.doubts and not freed:
-        raise InputError("NothingInDoubt", f"no fact of {node_name} is in doubt", place="node")
+        raise InputError("NothingInDoubt", f"node {node_name} has no fact to review", place="node")
     details: dict[str, Any] = {one.fact: _why(one) for one in node.doubts} | {"rejections": freed}
     node.doubts = ()
     write_columns([node], _COLUMNS)
@@ -71,7 +71,7 @@ def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, 
 
 
 def doubt_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch | Callable[[], Patch]]:
-    """Return what live pages of these nodes are told."""
+    """Return the patches for the live pages of these nodes."""
     return {node_topic(cluster, node.name): {"doubts": plain(node.doubts)} for node in nodes}
 
 

@@ -1,6 +1,7 @@
-"""Where operators rule on facts: approve or reject what is in quarantine, state a fact until a moment.
+"""Review decisions of operators on node facts: approve or reject a quarantined fact, or override a fact until a time.
 
-Rule: every ruling has a reason and stands in the audit; it is settled under the cluster's lock, as every change is.
+Every decision requires a reason and is recorded in the audit trail. It is applied under the cluster's lock, like every
+change.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from .node_facts import NodeFacts
 from .overrides import read_override
 
 _replace = msgspec.structs.replace
-# Raises where somebody still holds what would go: node, what is known without it.
+# Raises where pods still hold resources that would be removed: node, its known report without them.
 Check = Callable[[Node, NodeReport], None]
 
 
 def approve(
     cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str, check: Check | None = None
 ) -> Node:
-    """Say that what is told of a quarantined fact is so: what is missing is gone for good, what grew counts.
+    """Accept the reported value of a quarantined fact: missing parts are removed, additional amounts are used.
 
-    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or what `check` raises.
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or the errors of `check`.
     """
     return _rule(cluster, node_name, fact, "approve", actor, reason, check)
 
 
 def reject(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str) -> Node:
-    """Say that what is told of a quarantined fact is wrong: what was known counts on, until something else is told.
+    """Reject the reported value of a quarantined fact: the previous value stays in effect until a different report.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`.
     """
@@ -85,7 +86,7 @@ def override(
     reason: str,
     action: str = "node.override",
 ) -> Node:
-    """State a fact of a node until a moment, whatever others say; a value of None takes that back.
+    """Override a fact of a node until a time, with priority over every source; None as value removes the override.
 
     `action` is its name in the audit trail.
 
@@ -120,7 +121,7 @@ def _expiry(until: str | None, now: datetime) -> str:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or not now < moment <= now + timedelta(days=365):
-        message = "it must be a moment in RFC 3339, from now to a year on"
+        message = "the value must be an RFC 3339 time between now and one year from now"
         raise InputError("ExpiryInvalid", message, place="until")
     return rfc3339(moment)
 
@@ -133,7 +134,7 @@ def _find(cluster: Cluster, node_name: str) -> tuple[Node, NodeFacts | None]:
 
 
 def end_overrides(cluster_id: int) -> int:
-    """Let overrides go whose time is over; return how many nodes had some."""
+    """Remove expired overrides; return the number of nodes that had any."""
     now = timezone.now()
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id).exclude(overrides=[])
     over = [row.pk for row in rows.only("overrides") if any(one.until <= rfc3339(now) for one in row.overrides)]

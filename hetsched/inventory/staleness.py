@@ -1,11 +1,11 @@
-"""How old what is known of a live cluster is, and since when that is too old.
+"""Age of a live cluster's data, and the time since when it is stale.
 
-Problem: a screen that shows yesterday's nodes looks like one that shows today's.
-Rule: facts are as old as the required kind that was heard of longest ago. They are stale while nothing may be decided
-on them (`in_step`), while the cluster is not followed for a reason, and as soon as a required kind fails for `TROUBLE`;
-then they are stale since they were last heard of. What is told stands in the connection's row, so that snapshot and
-deltas of the topic `watch:<cluster>` are of one mind; whoever follows the cluster, and the sweep where nobody does,
-tell it anew (`tell_watched`).
+A screen with yesterday's data would otherwise look like one with today's.
+The data is as old as the required resource with the oldest event. It is stale while no decision may be based on it
+(`in_step`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`; it
+is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and the
+deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
+(`tell_watched`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .models import Cluster, Connection, Sync
 from .node_events import in_step
 
 TROUBLE = timedelta(seconds=10)
-# Facts that are new enough are told no more often than this.
+# Minimum interval between updates while the data is fresh.
 TOLD_EVERY = timedelta(seconds=15)
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """How old the facts are, since when they are stale, and why."""
+    """The time of the data, since when it is stale, and why."""
 
     facts_at: datetime | None
     stale_since: datetime | None = None
@@ -41,7 +41,7 @@ def watch_topic(cluster: Cluster) -> str:
 
 
 def watched_now(connection: Connection) -> Watched:
-    """Return how it is at this moment."""
+    """Return the current state."""
     now = timezone.now()
     syncs = list(Sync.objects.filter(cluster_id=connection.cluster_id, required=True).defer("quarantined"))
     heard = [sync.alive_at for sync in syncs]
@@ -56,7 +56,7 @@ def watched_now(connection: Connection) -> Watched:
 
 
 def told(connection: Connection) -> Watched:
-    """Return what was told last."""
+    """Return the last published state."""
     return Watched(connection.facts_at, connection.stale_since, connection.stale_reason)
 
 
@@ -71,7 +71,7 @@ def watch_document(connection: Connection) -> dict[str, Any]:
 
 
 def tell_watched(cluster_id: int) -> bool:
-    """Tell anew how old the facts are, where that is news; return whether it was."""
+    """Publish the age of the data if it changed; return whether it did."""
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
     if connection is None or not _is_news(told(connection), watched_now(connection)):
         return False
@@ -98,7 +98,7 @@ def _in_trouble(sync: Sync, now: datetime) -> bool:
 
 def _silent(connection: Connection, syncs: list[Sync], now: datetime) -> str:
     if connection.follower_until is None or connection.follower_until < now:
-        return "nobody follows it"
+        return "no process watches the cluster"
     if not syncs or any(sync.synced_at is None or sync.epoch != connection.follower_epoch for sync in syncs):
-        return "its objects are being listed"
-    return "nothing was heard of it"
+        return "the first list of its objects is in progress"
+    return "the watch has received no events"

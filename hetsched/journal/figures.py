@@ -1,6 +1,6 @@
-"""The figures that processes count into rows; `/metrics` shows them beside what it reads from the fleet itself.
+"""Metrics that processes count into rows; `/metrics` shows them together with the metrics it reads from the fleet.
 
-Units: seconds. Labels are clusters, verdicts, plugins, codes and the like: never nodes, pods or people.
+Units: seconds. Labels are clusters, verdicts, plugins, codes and similar: never nodes, pods or users.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REASONS = Kept("hetsched_reasons", "Reasons given with decisions that placed not
 DECISION_SECONDS = Kept("hetsched_decision_seconds", "Time to decide one pod.", ("cluster",), _DECISION_SECONDS)
 BATCHES = Kept(
     "hetsched_batches",
-    "Batches of decisions: recorded, lost (somebody was faster, or leads by now), refused (by the rows).",
+    "Batches of decisions: recorded, lost (another writer or leader committed first), refused (by constraints).",
     ("cluster", "outcome"),
 )
 BINDING_SECONDS = Kept(

@@ -1,6 +1,6 @@
-"""Clusters in the admin, to add, import and export; workloads, pods, decisions and reservations, to read.
+"""Admin pages: clusters, to add, import and export; workloads, pods, decisions and reservations, read-only.
 
-Rule: nothing is written but by the actions. The page of clusters lies here because importing one brings pods.
+All writes go through the actions. The page of clusters is here because an import creates pods.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ClusterAdmin(ReadOnlyAdmin):
                 "actor": acting(request),
             }
             if Cluster.objects.filter(name=values["name"]).exists():
-                raise InputError("ClusterExists", f"there is a cluster {values['name']!r} already", place="name")
+                raise InputError("ClusterExists", f"cluster {values['name']!r} already exists", place="name")
             return import_cluster(form.content, **values) if form.content else create_cluster(**values)
 
         return self._page(request, form, _("Add a cluster"), None, act)
@@ -127,7 +127,7 @@ class ClusterAdmin(ReadOnlyAdmin):
     def _page(
         self, request: HttpRequest, form: forms.Form, title: str, cluster: Cluster | None, act: Callable[[], Cluster]
     ) -> HttpResponse:
-        """Show a form, do what it asks for, and say what was wrong with it."""
+        """Show a form, execute its action when it is submitted, and show errors of the action in the form."""
         if request.method == "POST" and form.is_valid():
             try:
                 done = act()
@@ -177,7 +177,7 @@ class WorkloadAdmin(ReadOnlyAdmin):
     show_full_result_count = False
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
-        # A page with thousands of rows helps nobody; the list of pods filters them.
+        # A page with thousands of rows is unusable; the list of pods has filters.
         return [PodInline] if obj and obj.pod_count <= 200 else []
 
 
@@ -252,7 +252,7 @@ class ReservationAdmin(ReadOnlyAdmin):
 
 
 class RebalanceMoves(admin.TabularInline):
-    """The moves of a plan, to read."""
+    """The moves of a plan, read-only."""
 
     model = RebalanceMove
     fields = ("step", "pod_key", "source", "target", "state", "came_to", "message")

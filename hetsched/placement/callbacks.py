@@ -1,11 +1,11 @@
-"""Tell others how workloads fare: what is to be told, and to whom.
+"""Notifications about workloads: their content and their recipients.
 
-Problem: an address in a request makes the server call hosts of the caller's choice.
-Rule: only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are ever called, by the
-guard of `hetsched.adapters.http.outbound`: checked when the address is given and again in each call. Each change of a
-workload's state but to *pending* is one delivery for the address that its submission gave, and one for every webhook
-that is for it, written in the same transaction.
-Invariant: no change is told that did not happen, and none that is to be told is forgotten.
+A URL in a request would let callers make the server call hosts of their choice.
+Only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are called;
+`hetsched.adapters.http.outbound` checks the URL when it is submitted and again in each call. Each change of a
+workload's state, except to *pending*, creates one delivery for the callback URL of its submission and one for every
+matching webhook, in the same transaction.
+Invariant: deliveries exist for exactly the state changes that were committed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .models import Delivery, Webhook, Workload
 
 
 def allowed() -> Allowed:
-    """Return whom the deployment lets us tell."""
+    """Return the hosts that the deployment allows callbacks to."""
     hosts = frozenset(settings.HETSCHED_CALLBACK_HOSTS) - {"*"}
     return Allowed(hosts, hosts)
 
 
 def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
-    """Refuse an address that we would never call.
+    """Reject a URL that the server would never call.
 
     Raises: InputError `CallbackNotAllowed`.
     """
@@ -48,14 +48,14 @@ def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
     except Refused:
         raise InputError(
             "CallbackNotAllowed",
-            f"this server does not call {host_of(url)!r}",
+            f"this server is not allowed to call {host_of(url)!r}",
             place=place,
-            hint="Its operator lists the hosts it may call in HETSCHED_CALLBACK_HOSTS",
+            hint="Add the host to HETSCHED_CALLBACK_HOSTS of the server",
         ) from None
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address and its port, without what else may stand there."""
+    """Return the host and port of a URL, without credentials; empty if the URL is invalid."""
     try:
         return urlsplit(url).netloc.rpartition("@")[2].lower()[:300]
     except ValueError:
@@ -68,7 +68,7 @@ _HOOKS = Prepared(
 
 
 def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> None:
-    """Write what is to be told of workloads whose state changed, inside the transaction of the change."""
+    """Write deliveries for workloads with a changed state, inside the transaction of the change."""
     news = [workload for workload in workloads if workload.state != State.PENDING.value]
     if not news:
         return
@@ -89,9 +89,9 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> 
 
 
 def _kept(hook_ids: Iterable[str]) -> set[str]:
-    """Return those webhooks that are not removed by now, and keep them until the transaction ends.
+    """Return the webhooks that still exist, and lock them against deletion until the transaction ends.
 
-    One that somebody removes meanwhile would fail the whole transaction: its deliveries name it.
+    The foreign key of a delivery to a concurrently removed webhook would fail the whole transaction.
     """
     ids = list(hook_ids)
     if not ids:
@@ -104,14 +104,14 @@ def _kept(hook_ids: Iterable[str]) -> set[str]:
 
 
 def _is_for(hook: Webhook, workload: Workload) -> bool:
-    """Say whether a webhook tells of a workload; one of several namespaces is none of a webhook that is limited."""
+    """Return True if a webhook covers a workload; a namespace filter excludes workloads with several namespaces."""
     if hook.states and workload.state not in hook.states:
         return False
     return not hook.namespaces or workload.namespace in hook.namespaces
 
 
 def message(cluster: Cluster, workload: Workload) -> dict[str, Any]:
-    """Return what is told: enough to know what happened, and where to look."""
+    """Return the body of a notification: the change, and the path of the workload."""
     (state, at), before = workload.history[-1], workload.history[-2:-1]
     return {
         "type": f"workload.{state}",
@@ -129,7 +129,7 @@ def message(cluster: Cluster, workload: Workload) -> dict[str, Any]:
 
 
 def delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> Delivery:
-    """Return a message that is due, unsaved."""
+    """Return a due delivery, unsaved."""
     return new(
         Delivery,
         url=url,
@@ -144,6 +144,6 @@ def delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> 
 
 
 def wake(rows: Iterable[Delivery]) -> None:
-    """Have those hosts told once the transaction is committed."""
+    """Wake the callback workers of these hosts once the transaction is committed."""
     for host in dict.fromkeys(row.host for row in rows):
         dispatch.wake(host, dispatch.CALLBACK)

@@ -1,13 +1,12 @@
-"""Deliver what is to be told, and keep how it went.
+"""Delivery of callbacks and webhooks: retries, back-off and results.
 
-Problem: a host that does not answer must hold up nobody else, and a message that was lost must come again, but not for
-ever.
-Rule: one process at a time calls a host; one that does not answer is left alone, 2, 4, 8, … 60 s, whatever else is due
-there. A delivery that is refused is tried again after 5, 15, 45 s and so on up to 3 h, less up to half of it at random,
-ten times or three days in all; then it is dead until somebody asks for it again. A webhook of which 20 in a row died,
-or whose address says 410 Gone, is paused.
-Invariant: what is due is found by the sweep, whatever wake-ups were lost; a delivery arrives at least once, always with
-the same id and body.
+A host that does not answer must not delay other hosts, and a lost message must be retried, but not forever.
+One process at a time calls a host. A host that does not answer is skipped for 2, 4, 8, ... 60 s, regardless of its due
+deliveries. A rejected delivery is retried after 5, 15, 45 s and so on up to 3 h, minus a random part of up to half, ten
+times or three days in total; then it is dead until a user requests it again. A webhook is paused after 20 consecutive
+dead deliveries or a response of 410 Gone.
+Invariant: the sweep finds due deliveries after lost wake-ups; a delivery arrives at least once unless it is given up,
+always with the same id and body.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ GONE = 410
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one attempt came out.
+    """The result of one attempt.
 
-    `status`: of the answer, None where there was none and `code` says why. `wait_seconds`: how long the other side
-    asks to be left alone. `final`: nothing will make it succeed.
+    `status`: HTTP status, None without a response, with the reason in `code`. `wait_seconds`: the delay that the host
+    requests. `final`: no retry can succeed.
     """
 
     took_millis: int = 0
@@ -56,21 +55,21 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def due(host: str | None = None) -> QuerySet[Delivery]:
-    """Return what is due by now, to one host or to all; what a paused webhook has to tell waits."""
+    """Return the due deliveries, to one host or to all; those of paused webhooks wait."""
     told = Q(webhook=None) | Q(webhook__enabled=True)
     rows = Delivery.objects.filter(told, state=Delivery.DUE, not_before__lte=timezone.now())
     return rows if host is None else rows.filter(host=host).order_by("not_before", "id")
 
 
 def due_hosts() -> list[str]:
-    """Return the hosts to which something is due and which are not left alone."""
+    """Return the hosts with due deliveries that are neither locked nor skipped."""
     quiet = CallbackHost.objects.filter(Q(held_until__gt=Now()) | Q(quiet_until__gt=Now()))
     rows = due().exclude(host__in=quiet.values("host")).order_by()
     return list(rows.values_list("host", flat=True).distinct())
 
 
 def hold(host: str) -> bool:
-    """Take a host for this process alone, for a while; False where another has it or it is left alone."""
+    """Lock a host for this process, for a limited time; return False if another process holds it or it is skipped."""
     CallbackHost.objects.get_or_create(host=host)
     free = Q(held_until=None) | Q(held_until__lt=Now())
     speaking = Q(quiet_until=None) | Q(quiet_until__lt=Now())
@@ -79,7 +78,7 @@ def hold(host: str) -> bool:
 
 
 def let_go(host: str, *, answered: bool | None) -> None:
-    """Let others call a host again; `answered` says whether it did the last time, None where nobody called it."""
+    """Unlock a host; `answered` is whether it answered the last call, None if it was not called."""
     row = CallbackHost.objects.filter(host=host)
     if answered is None:
         row.update(held_until=None)
@@ -92,7 +91,7 @@ def let_go(host: str, *, answered: bool | None) -> None:
 
 
 def secrets_of(one: Delivery) -> list[str]:
-    """Return the secrets under which a message is signed, the newest first; none where its owner made none.
+    """Return the secrets that sign a message, the newest first; none if its owner has none.
 
     Raises: InputError `SecretKeyChanged`.
     """
@@ -111,12 +110,12 @@ def webhook_holder(webhook_id: str) -> str:
 
 
 def purpose(holder: str) -> str:
-    """Return for what a signing secret is sealed."""
+    """Return the purpose for which a signing secret is sealed."""
     return f"signing secret of {holder}"
 
 
 def note(one: Delivery, outcome: Outcome) -> None:
-    """Keep how an attempt came out, and what follows; nothing where somebody else kept it meanwhile."""
+    """Store the result of an attempt and its consequences; do nothing if the delivery changed concurrently."""
     now = timezone.now()
     attempts = one.attempts + 1
     state = Delivery.DUE
@@ -140,9 +139,9 @@ def note(one: Delivery, outcome: Outcome) -> None:
 
 
 def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
-    """Return how long a delivery waits after its n-th attempt: tripled each time, at random down to half of it.
+    """Return the delay after the n-th attempt: tripled each time, minus a random part of up to half.
 
-    Where the other side asks for more, it waits that long, an hour at most.
+    If the host requests a longer delay, that applies, up to an hour.
     """
     longest = min(_FIRST_WAIT_SECONDS * _GROWTH ** (attempts - 1), _LONGEST_WAIT_SECONDS)
     own = longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
@@ -150,7 +149,7 @@ def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
 
 
 def _judge(webhook_id: str, outcome: Outcome) -> None:
-    """Pause a webhook that nobody listens to any more."""
+    """Pause a webhook if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
         row.filter(given_up_in_a_row__gt=0).update(given_up_in_a_row=0)
@@ -161,9 +160,9 @@ def _judge(webhook_id: str, outcome: Outcome) -> None:
         return
     because = ""
     if outcome.status == GONE:
-        because = "its address answers 410 Gone"
+        because = "the endpoint responds with 410 Gone"
     elif hook.given_up_in_a_row >= PAUSED_AFTER:
-        because = f"{PAUSED_AFTER} deliveries in a row were given up"
+        because = f"{PAUSED_AFTER} consecutive deliveries failed"
     if because:
         row.update(enabled=False, paused_because=because, version=F("version") + 1)
         actor = audit.SYSTEM
@@ -173,13 +172,13 @@ def _judge(webhook_id: str, outcome: Outcome) -> None:
 
 
 def give_up_old(now: datetime) -> int:
-    """Give up what waits for longer than anybody tries, as behind a host that never answered; return how many."""
+    """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
     old = Delivery.objects.filter(state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now)
-    return old.update(state=Delivery.DEAD, ended_at=now, code="TooOld", message="it waited for three days")
+    return old.update(state=Delivery.DEAD, ended_at=now, code="TooOld", message="the delivery expired after three days")
 
 
 def forget_deliveries(*, ended_before: datetime, limit: int = 2000) -> int:
-    """Delete what ended before a time, with its attempts; return how many went."""
+    """Delete deliveries that ended before a time, with their attempts; return how many were deleted."""
     ids = list(Delivery.objects.filter(ended_at__lt=ended_before).order_by().values_list("id", flat=True)[:limit])
     if ids:
         Delivery.objects.filter(pk__in=ids).delete()

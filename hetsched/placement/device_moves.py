@@ -1,12 +1,13 @@
-"""Which cards pods are to be booked on, now that it is known which ones they were given.
+"""New GPU reservations of pods, derived from the devices that the kubelet allocated to them.
 
-Problem: where another device plugin chooses, a pod may sit on a card that the ledger gave to its neighbour. The ledger
-must follow, and must not promise one card twice while it does.
-Rule: a pod moves to the cards that it has. Whoever was granted such a card and has been given nothing yet takes one
-that is as good (same model, no less memory) and has room. Where the cards do not add up nevertheless, because two pods
-were given one card or nothing as good is left, those pods stay where they are booked, and it is said of the pod that
-stays and of whoever it meets. The words name no other pod: who reads them may not know of it.
-Invariants: pure; no card is held beyond its whole, if none was before; whoever does not move keeps its grants.
+If another device plugin chooses, a pod may use a GPU that the ledger reserved for another pod. The ledger must follow
+without assigning one GPU twice.
+A pod moves to the GPUs that it has. A pod with a reservation for such a GPU but without an allocation yet takes an
+equivalent GPU (same model, no less memory) with free capacity. If the result is inconsistent, because two pods have one
+GPU or no equivalent is free, the affected pods keep their reservations and a problem is reported for the pod that stays
+and for each conflicting pod. The text names no other pod, because its readers may have no access to that pod.
+Invariants: pure functions; no GPU is held beyond its whole if none was before; a pod that does not move keeps its
+grants.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Grants = tuple[CardGrant, ...]
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """One pod and what it is booked on; `has` are the cards it was given, None while that is not known."""
+    """One pod and its reserved GPUs; `has` are the allocated GPUs, None while unknown."""
 
     key: str
     grants: Grants
@@ -32,14 +33,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Moves(msgspec.Struct):
-    """New grants by pod, and what is wrong with which pods, in a sentence each."""
+    """New grants by pod, and the problem text by pod, one sentence each."""
 
     grants: dict[str, Grants] = {}
     problems: dict[str, str] = {}
 
 
 def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
-    """Return how the ledger has to follow what pods of one node were given."""
+    """Return the changes that the ledger needs to match the allocations of one node."""
     moves = Moves()
     held = {holder.key: holder.grants for holder in holders}
     wanted: dict[str, Grants] = {}
@@ -48,8 +49,8 @@ def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
             continue
         if len(holder.has) != len(holder.grants):
             moves.problems[holder.key] = (
-                f"it was granted {len(holder.grants)} cards and was given {_names(holder.has)}; what it holds beyond "
-                "its grant is not booked"
+                f"it was granted {len(holder.grants)} cards but the kubelet allocated "
+                f"{_names(holder.has)}; the excess is not reserved"
             )
             continue
         wanted[holder.key] = _onto(holder, cards)
@@ -61,19 +62,19 @@ def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
         if not overfull:
             moves.grants = {key: grants for key, grants in trial.items() if grants != held[key]}
             break
-        # The last of them stays; that nobody moves is possible always.
+        # The last of them stays; a result in which no pod moves is always possible.
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
-        moves.problems[stays[-1]] = f"it was given card {index}, which another pod holds too"
+        moves.problems[stays[-1]] = f"the kubelet allocated card {index}, which another pod also holds"
         for other in others:
-            moves.problems.setdefault(other, f"another pod was given card {index} too, which it holds")
+            moves.problems.setdefault(other, f"the kubelet allocated its card {index} to another pod as well")
         del wanted[stays[-1]]
     return moves
 
 
 def _onto(holder: Holder, cards: Mapping[int, GpuCard]) -> Grants:
-    """Return a pod's grants on the cards that it has; those that it has already stay as they are."""
+    """Return a pod's grants on its allocated GPUs; grants that match already stay unchanged."""
     assert holder.has is not None
     free = sorted(set(holder.has) - {grant.index for grant in holder.grants})
     return tuple(grant if grant.index in holder.has else _moved(grant, free.pop(0), cards) for grant in holder.grants)
@@ -86,7 +87,7 @@ def _moved(grant: CardGrant, index: int, cards: Mapping[int, GpuCard]) -> CardGr
 
 
 def _make_way(trial: dict[str, Grants], waiting: set[str], cards: Mapping[int, GpuCard]) -> None:
-    """Let pods that were given nothing yet take other cards as good, where theirs are gone."""
+    """Move pods without an allocation yet from overfull GPUs to free equivalent ones."""
     for key in sorted(waiting):
         for place, grant in enumerate(trial[key]):
             if len(_overfull(trial).get(grant.index, ())) == 0:
@@ -116,7 +117,7 @@ def _used(held: Mapping[str, Grants]) -> dict[int, int]:
 
 
 def _overfull(held: Mapping[str, Grants]) -> dict[int, list[str]]:
-    """Return the cards that are held beyond their whole, and by whom."""
+    """Return the GPUs that are held beyond their whole, with the pods that hold them."""
     overfull = {index for index, milli in _used(held).items() if milli > WHOLE_MILLI}
     return {
         index: [key for key, grants in held.items() if any(grant.index == index for grant in grants)]

@@ -1,9 +1,9 @@
 """The only writers of policies; each action is one transaction with its audit entry and live event.
 
-Rule: `save_draft` adds a revision that decides nothing; `activate` makes one decide, with a reason and only if it keeps
-every golden placement; `rollback` activates what decided before. There is no other door: pages, admin, REST, plans,
-imports, the product's own policies and objects of clusters all come through these two. Workers read the active version
-before each batch, so a change needs no restart. What a cluster keeps is changed by its object alone (`kept_by`).
+`save_draft` adds a revision without activating it. `activate` activates one, with a reason and only if it satisfies
+every golden placement. `rollback` activates the previously active revision. All clients use these actions: pages,
+admin, REST, plans, imports, the built-in policies and the objects of clusters. Workers read the active version before
+each batch, so a change needs no restart. A policy owned by a cluster is changed only by its object (`kept_by`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUILT_IN = Program("built-in")
 def check(spec: PolicySpec) -> PolicySpec:
     """Return the policy if it can run.
 
-    Raises: InputError `PolicyNameInvalid`, or what `compile_policy` raises.
+    Raises: InputError `PolicyNameInvalid`, or the errors of `compile_policy`.
     """
     if not re.fullmatch(DNS_LABEL.regex, spec.name):
         raise InputError(
@@ -56,9 +56,9 @@ def check(spec: PolicySpec) -> PolicySpec:
 
 
 def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Cluster | None = None) -> PolicyRevision:
-    """Keep a new revision of the policy `spec.name`, which is made if there is none; nothing decides by it yet.
+    """Save a new revision of the policy `spec.name`, which is created if it does not exist; do not activate it.
 
-    `kept_by`: an object of this cluster says so; it says the same again and again, and leaves one draft.
+    `kept_by`: the cluster whose object contains the policy; repeated calls with the same content create one draft.
     Raises: InputError `PolicyKeptInCluster`, or as `check` does.
     """
     check(spec)
@@ -102,11 +102,11 @@ def activate(
     expected_active: int | None = None,
     kept_by: Cluster | None = None,
 ) -> PolicyRevision:
-    """Let a revision decide from the next batch on, if it keeps every golden placement.
+    """Activate a revision from the next batch on, if it satisfies every golden placement.
 
-    `expected_active` is the active version that the caller saw; a different one now is refused.
+    `expected_active` is the active version that the caller saw; the call is rejected if another one is active now.
     Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
-    `PolicyChanged`, GoldenPlacementBroken, or what `check` raises when the revision cannot run any more.
+    `PolicyChanged`, GoldenPlacementBroken, or the errors of `check` when the revision cannot run any more.
     """
     reason = require_reason(reason)
     read_nodes(name)
@@ -116,7 +116,7 @@ def activate(
             raise InputError(
                 "PolicyChanged",
                 f"version {policy.active_version} of policy {name} is active, not {expected_active}",
-                hint="Look at the present version, then decide again",
+                hint="Check the active version, then try again",
             )
         revision = policy.revisions.filter(version=version).first()
         if revision is None:
@@ -128,9 +128,9 @@ def activate(
 
 
 def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> PolicyRevision | None:
-    """Activate a revision; one that breaks a golden placement stays a draft, and the audit trail says why.
+    """Activate a revision; one that breaks a golden placement stays a draft, and the audit trail records why.
 
-    Raises: what `activate` raises besides.
+    Raises: the other errors of `activate`.
     """
     try:
         return activate(name, version, actor=actor, reason=reason)
@@ -140,7 +140,7 @@ def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> 
 
 
 def note_refused(name: str, version: int, refusal: InputError, *, actor: Actor, reason: str) -> None:
-    """Write down that somebody who is not there to be told could not activate a version."""
+    """Record a rejected activation in the audit trail, for callers that cannot receive the error."""
     details = {"version": version, "code": refusal.code, "refusal": refusal.message[:2000]}
     record(
         actor=actor.name, role=actor.role, action="policy.refused", obj=("policy", name), reason=reason, details=details
@@ -167,9 +167,9 @@ def _let_decide(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, 
 
 
 def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | None = None) -> PolicyRevision:
-    """Activate the revision that decided before the present one.
+    """Activate the revision that was active before the present one.
 
-    Raises: InputError `PolicyNothingToRollBack`, or what `activate` raises.
+    Raises: InputError `PolicyNothingToRollBack`, or the errors of `activate`.
     """
     require_reason(reason)
     retired = PolicyRevision.objects.filter(policy__name=name, state=RevisionState.RETIRED)
@@ -182,16 +182,16 @@ def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | Non
 def set_namespace_rule(
     cluster: Cluster, namespace: str, default_policy: str, allowed_policies: Sequence[str], *, actor: Actor
 ) -> NamespaceRule:
-    """Say which policy a namespace's pods get, and which they may name; pods that wait keep what they have.
+    """Set the default policy and the allowed policies of a namespace; pending pods keep their policy.
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
     """
     named = [name for name in (default_policy, *allowed_policies) if name]
     unknown = set(named) - set(Policy.objects.filter(name__in=named).values_list("name", flat=True))
     if unknown:
-        raise InputError("PolicyUnknown", f"there is no policy {min(unknown)!r}", place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", f"unknown policy {min(unknown)!r}", place="policy", hint=known_policies())
     if default_policy and allowed_policies and default_policy not in allowed_policies:
-        raise InputError("PolicyNotAllowed", f"the default {default_policy} is not among the allowed", place="policy")
+        raise InputError("PolicyNotAllowed", f"the default {default_policy} is not an allowed policy", place="policy")
     with transaction.atomic():
         rule, _ = NamespaceRule.objects.update_or_create(
             cluster=cluster,
@@ -209,7 +209,7 @@ def set_namespace_rule(
 
 
 def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
-    """Give a namespace the cluster's default again, and all policies to name."""
+    """Remove a namespace's rule: the cluster's default applies, and pods may name any policy."""
     with transaction.atomic():
         place = f"{rule.cluster.name}/{rule.namespace}"
         record(actor=actor.name, role=actor.role, action="namespace.policy", obj=("namespace", place), reason="removed")
@@ -217,10 +217,10 @@ def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
 
 
 def ensure_builtins() -> list[str]:
-    """Bring the built-in policies in, and new revisions of those that a release changed; return the names touched.
+    """Create the built-in policies, and new revisions of those that a release changed; return the changed names.
 
-    A built-in that people changed keeps their active revision; the new one stays a draft beside it, and so does one
-    that breaks a golden placement.
+    A built-in policy that a user changed keeps the user's active revision, and the new one stays a draft; so does a
+    revision that breaks a golden placement.
     """
     touched: list[str] = []
     for spec in BUILTIN.values():
@@ -229,21 +229,21 @@ def ensure_builtins() -> list[str]:
             continue
         if is_kept(spec.name):
             continue
-        revision = save_draft(spec, actor=BUILT_IN, reason="comes with the product")
+        revision = save_draft(spec, actor=BUILT_IN, reason="built-in policy")
         active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
         if active is None or active.author == BUILT_IN.name:
-            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason="comes with the product")
+            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason="built-in policy")
         touched.append(spec.name)
     return touched
 
 
 def is_kept(name: str) -> bool:
-    """Tell whether a cluster keeps this policy."""
+    """Return whether a cluster owns this policy."""
     return Policy.objects.filter(name=name, keeper__isnull=False).exists()
 
 
 def same(one: PolicySpec, other: PolicySpec) -> bool:
-    """Tell whether two versions say the same."""
+    """Return whether two versions have the same content."""
     return msgspec.structs.replace(one, version=0) == msgspec.structs.replace(other, version=0)
 
 
@@ -251,16 +251,16 @@ def locked(name: str, *, kept: bool = False) -> Policy:
     """Return a policy, locked. Raises: InputError `PolicyUnknown`; unless `kept`, `PolicyKeptInCluster`."""
     policy = Policy.objects.select_for_update().filter(name=name).first()
     if policy is None:
-        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
     if policy.keeper is not None and not kept:
         raise InputError(
             "PolicyKeptInCluster",
-            f"policy {name} is kept in cluster {policy.keeper.name}, as the SchedulingPolicy of this name",
-            hint="Change it there, or take it over first: POST /api/v1/policies/NAME/owner/",
+            f"policy {name} is managed by the SchedulingPolicy of this name in cluster {policy.keeper.name}",
+            hint="Change the object there, or take over the policy first: POST /api/v1/policies/NAME/owner/",
         )
     return policy
 
 
 def known_policies() -> str:
-    """Name the policies there are, for a hint."""
+    """Return a hint that lists the policies."""
     return f"Known policies: {', '.join(Policy.objects.values_list('name', flat=True)) or 'none'}"

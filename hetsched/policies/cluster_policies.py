@@ -1,11 +1,11 @@
-"""Policies that clusters keep: their objects become versions here, as the REST door would take them.
+"""Cluster-owned policies: SchedulingPolicy objects become versions here, by the same checks as REST requests.
 
-Rule: a name that nobody has is the cluster's that brings it first, and its object says what decides: every new content
-that passes `check` becomes a version and, where it keeps every golden placement, decides at once. What does not is
-refused with the reason, and the version before goes on. A name that is kept here or by another cluster is refused;
-`keep` hands a policy over, either way, and nothing else does. An object that is gone leaves its last version deciding,
-still the cluster's, until it comes again or somebody takes the policy over.
-Invariants: a refused object changes nothing that decides; of a name at most one object is accepted.
+An unused name belongs to the cluster whose object brings it first, and that object defines the policy: new content that
+passes `check` becomes a version and, if it satisfies every golden placement, is activated at once. Otherwise the object
+is rejected with the reason, and the previous version stays active. An object is rejected if its name is owned by this
+database or by another cluster; only `keep` changes the owner, in either direction. After an object is deleted its last
+version stays active and owned by the cluster, until the object is created again or the policy gets another owner.
+Invariants: a rejected object does not change the active version; at most one object per name is accepted.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from .models import Policy, PolicyObject
 def follow_policies(
     cluster_id: int, seen: Sequence[ObservedPolicy], *, epoch: int, listed: Collection[str] | None = None
 ) -> list[str]:
-    """Take in what a cluster's objects say, by the follower of `epoch`; return the names of those judged otherwise.
+    """Apply a cluster's objects, as the informer of `epoch`; return the names whose review result changed.
 
-    `listed`: all objects there are, after a list; what is known and not among them is gone.
-    Raises: Conflict when another follower took over.
+    `listed`: the names of all objects after a list; stored objects that are not among them were deleted.
+    Raises: Conflict when another informer took over.
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     changed = []
     for one in (*seen, *_missing(cluster, listed)):
         with transaction.atomic():
             if not Connection.objects.select_for_update().filter(cluster=cluster, follower_epoch=epoch).exists():
-                raise Conflict(f"cluster {cluster_id} is followed by somebody else")
+                raise Conflict(f"another process watches cluster {cluster_id}")
             if _take_in(cluster, one):
                 changed.append(one.name)
     return changed
 
 
 def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Policy:
-    """Have a policy kept by a cluster, whose object decides from now on, or here; objects of others are refused.
+    """Set the owner of a policy: a cluster, whose object defines it from now on, or None for this database.
 
-    Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyObjectMissing`, or what is wrong with the object.
+    Objects of other clusters are rejected. Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyObjectMissing`,
+    or the problem of the object.
     """
     reason = require_reason(reason)
     with transaction.atomic():
@@ -66,7 +67,9 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
             mine = objects.get(cluster.pk)
             if mine is None:
                 message = f"cluster {cluster.name} has no SchedulingPolicy {name}"
-                raise InputError("PolicyObjectMissing", message, hint="Create the object there first", place="cluster")
+                raise InputError(
+                    "PolicyObjectMissing", message, hint="Create the object in the cluster first", place="cluster"
+                )
             if mine.spec is None and mine.problem is not None:
                 raise InputError(mine.problem.code, mine.problem.message, place=mine.problem.field)
             if mine.spec is not None:
@@ -78,7 +81,7 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
 
 
 def where_kept(cluster: Cluster | None) -> str:
-    """Say where a policy is kept."""
+    """Return the name of a policy's owner."""
     return "the database" if cluster is None else f"cluster {cluster.name}"
 
 
@@ -90,7 +93,7 @@ def _missing(cluster: Cluster, listed: Collection[str] | None) -> Iterable[Obser
 
 
 def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
-    """Write what an object says by now, and judge it; return whether that changed anything."""
+    """Save an object's content and review it; return whether anything changed."""
     row = PolicyObject.objects.filter(cluster=cluster, name=one.name).first()
     if one.gone:
         if row is None or row.gone:
@@ -108,12 +111,12 @@ def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
     before = None if row.pk is None else (row.uid, row.generation, row.spec, row.problem, row.gone)
     row.uid, row.generation, row.spec, row.gone = one.uid, one.generation, one.spec, False
     if before == (row.uid, row.generation, row.spec, None, False):
-        return False  # an accepted one says again what it said
+        return False  # an accepted object without changes
     return _judge(row, one.problem, before=before)
 
 
 def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: object = ()) -> bool:
-    """Make an object's content the active version, or say why not; write it down where that is news."""
+    """Activate an object's content or record why not; save and publish the result if it changed."""
     was, new = (row.problem, row.version), row.pk is None
     if row.spec is None:
         row.problem = unreadable or row.problem
@@ -134,10 +137,10 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
 
 
 def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
-    """Return the version that has this content and decides; it is made where there is none.
+    """Return the active version with this content, after creating and activating it if necessary.
 
-    Raises: InputError `PolicyNameTaken`, or as `check` does, and nothing is written; GoldenPlacementBroken, and a draft
-    is left.
+    Raises: InputError `PolicyNameTaken`, or as `check` does, without writing; GoldenPlacementBroken, and a draft
+    remains.
     """
     check(spec)
     Policy.objects.get_or_create(name=spec.name, defaults={"keeper": cluster})
@@ -146,9 +149,9 @@ def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
         place = where_kept(policy.keeper)
         raise InputError(
             "PolicyNameTaken",
-            f"policy {spec.name} is kept in {place}",
+            f"policy {spec.name} is managed in {place}",
             place="metadata.name",
-            hint="Take another name, or have it handed over: POST /api/v1/policies/NAME/owner/",
+            hint="Use another name, or transfer the policy: POST /api/v1/policies/NAME/owner/",
         )
     active = policy.revisions.filter(version=policy.active_version).first()
     if active is not None and same(active.spec, spec):

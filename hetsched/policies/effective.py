@@ -1,8 +1,8 @@
-"""Which policy decides for a pod.
+"""Select the policy of a pod.
 
-Rule: the first found wins: the request's own choice, the pod's annotation or scheduler name, the namespace's default,
-the cluster's default. The decision records which rule it was. A name that nobody knows, or that the namespace may not
-use, is the pod's own mistake when the pod names it, and a refused request when the request does.
+The first match wins: the request's own choice, the pod's annotation or scheduler name, the namespace's default, the
+cluster's default. The decision records which rule matched. A name that is unknown or not allowed in the namespace makes
+the pod misconfigured if the pod names it, and rejects the request if the request names it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chooser:
         self.rules = {rule.namespace: rule for rule in _RULES(cluster=cluster.pk)}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[Chosen, Problem | None]:
-        """Return the policy of `pod`, and what is wrong with the pod's own choice, if anything.
+        """Return the policy of `pod`, and the problem with the pod's own choice, if any.
 
         Raises: InputError `PolicyUnknown` or `PolicyNotAllowed` for the request's choice.
         """
@@ -61,9 +61,9 @@ class Chooser:
         if not name:
             known = default.name in self.known
             field = f"{default.rule} default policy"
-            return default, None if known else Problem("PolicyUnknown", field, f"there is no policy {default.name!r}")
+            return default, None if known else Problem("PolicyUnknown", field, f"unknown policy {default.name!r}")
         if name not in self.known:
-            code, message = "PolicyUnknown", f"there is no policy {name[:80]!r}"
+            code, message = "PolicyUnknown", f"unknown policy {name[:80]!r}"
         elif allowed and name not in allowed:
             code, message = "PolicyNotAllowed", f"namespace {pod.namespace} may not use policy {name!r}"
         else:
@@ -74,18 +74,18 @@ class Chooser:
 
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
-    """Return the active content of these policies; `spec.version` is the version that decides. Unknown ones lack."""
+    """Return the active content of these policies, without unknown ones; `spec.version` is the active version."""
     return {name: _content(pk, written) for name, pk, written in _ACTIVE(names=names)}
 
 
 @lru_cache(maxsize=256)
 def _content(revision_id: int, created_at: datetime) -> PolicySpec:
-    """Read a revision once; its content never changes, and the time tells it from a row of another database."""
+    """Read a revision once; its content never changes, and the time distinguishes it from a row of another database."""
     return PolicyRevision.objects.get(pk=revision_id).spec
 
 
 def effective(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
-    """Return the active policy that a request in this namespace gets, for what-if and pages.
+    """Return the active policy of a request in this namespace, for what-if and pages.
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
     """
@@ -93,5 +93,5 @@ def effective(cluster: Cluster, requested: str = "", namespace: str = "default")
     chosen, _ = Chooser(cluster).choose(probe, requested)
     specs = active_specs({chosen.name})
     if chosen.name not in specs:
-        raise InputError("PolicyUnknown", f"there is no policy {chosen.name!r}", place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", f"unknown policy {chosen.name!r}", place="policy", hint=known_policies())
     return specs[chosen.name]

@@ -1,11 +1,12 @@
-"""The only writers of plans: when which version of a policy is to decide, and what became of that.
+"""The only writers of plans: scheduled or metric-driven activations of policy versions, and their results.
 
-Problem: somebody wants another policy at night, or while the cards are nearly all taken, and wants to sleep.
-Rule: a plan activates by `activate`, as a program of its own name and on behalf of its author: golden placements hold,
-the reason says which plan and which figure. What is refused, skipped or late is told on the plan and in the audit.
-A time that was missed is made up for within `late_minutes`, else skipped. A look claims a plan by setting forward when
-it is due; one that dies in between is repeated, and activating what is active already changes nothing. What became of a
-plan is written only where nobody changed or removed it meanwhile: a changed plan starts anew.
+Plans let another policy apply at night, or while the GPUs are nearly all in use, without an operator.
+A plan calls `activate` as a program of its own name and on behalf of its author: golden placements apply, and the
+reason names the plan and the metric. Rejected, skipped or late activations are recorded on the plan and in the audit
+trail.
+A missed time is made up for within `late_minutes`, otherwise skipped. A run claims a plan by advancing its due time. A
+run that dies is repeated, and activating the active version changes nothing. The result is saved only if the plan was
+not changed or removed in the meantime; a changed plan restarts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .models import Measure, Policy, PolicyPlan
 from .plan_contracts import Condition, Once
 
 MOST_PLANS = 200
-RESERVED = frozenset({"preview"})  # its address is taken
+RESERVED = frozenset({"preview"})  # a name used by the API's own paths
 LOOK_EVERY = timedelta(minutes=1)
 FRESH = timedelta(minutes=3)
 CURVE = timedelta(days=7)
@@ -53,27 +54,29 @@ def save_plan(
     reason: str,
     now: datetime | None = None,
 ) -> PolicyPlan:
-    """Make a plan, or change one; it starts anew then. Its note says what already stands in its way.
+    """Create or change a plan, which restarts it. Its note names obstacles that exist already.
 
     Raises: InputError `ReasonMissing`, `PlanNameInvalid`, `PlanInvalid`, `PlansTooMany`, `PolicyUnknown`,
     `PolicyKeptInCluster`, `PolicyVersionUnknown` or `ClusterUnknown`.
     """
     reason, now = require_reason(reason), now or timezone.now()
     if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        raise InputError("PlanNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
+        raise InputError(
+            "PlanNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
+        )
     policy = Policy.objects.select_related("keeper").filter(name=policy_name).first()
     if policy is None:
-        message = f"there is no policy {policy_name[:80]!r}"
+        message = f"unknown policy {policy_name[:80]!r}"
         raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
     if policy.keeper is not None:
-        raise InputError("PolicyKeptInCluster", f"policy {policy_name} is kept in cluster {policy.keeper.name}")
+        raise InputError("PolicyKeptInCluster", f"policy {policy_name} is managed in cluster {policy.keeper.name}")
     cluster = _check(policy, once, condition, now)
     with transaction.atomic():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
             if PolicyPlan.objects.count() >= MOST_PLANS:
-                raise InputError("PlansTooMany", f"there are {MOST_PLANS} plans", place="name")
+                raise InputError("PlansTooMany", f"the maximum of {MOST_PLANS} plans is reached", place="name")
             row = PolicyPlan(name=name)
         was_enabled = row.enabled if not new else None
         row.policy, row.cluster, row.once, row.condition = policy, cluster, once, condition
@@ -93,45 +96,45 @@ def save_plan(
 
 
 def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
-    """Take a plan away; what it activated stays. Raises: InputError `PlanUnknown` or `ReasonMissing`."""
+    """Remove a plan; its activations remain. Raises: InputError `PlanUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
     with transaction.atomic():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         if row is None:
-            raise InputError("PlanUnknown", f"there is no plan {name[:80]!r}", place="name")
+            raise InputError("PlanUnknown", f"unknown plan {name[:80]!r}", place="name")
         row.delete()
         record(actor=actor.name, role=actor.role, action="plan.remove", obj=("plan", name), reason=reason)
         publish_many({PLANS: {name: None}})
 
 
 def _check(policy: Policy, once: Once | None, condition: Condition | None, now: datetime) -> Cluster | None:
-    """Return the cluster whose figure it goes by, if it goes by one."""
+    """Validate a plan; return the cluster of its condition, None without one."""
     if (once is None) is (condition is None):
-        raise InputError("PlanInvalid", "a plan has either a time or a condition", place="once")
+        raise InputError("PlanInvalid", "a plan needs either a time or a condition", place="once")
     if once is not None:
         if once.at <= now:
-            raise InputError("PlanInvalid", f"{once.at.isoformat()} is over", place="once.at")
+            raise InputError("PlanInvalid", f"{once.at.isoformat()} is in the past", place="once.at")
         if once.at > now + FARTHEST:
-            raise InputError("PlanInvalid", "it is more than ten years on", place="once.at")
+            raise InputError("PlanInvalid", "the time is more than ten years in the future", place="once.at")
         _check_versions(policy, {once.version: "once.version"})
         return None
     assert condition is not None
     if not condition.below < condition.above:
         message = f"{condition.below:g} is not less than {condition.above:g}"
         raise InputError(
-            "PlanInvalid", message, place="condition.below", hint="Leave room, or it switches all the time"
+            "PlanInvalid", message, place="condition.below", hint="Use a lower value to prevent frequent switches"
         )
     most = float("inf") if condition.metric == "pendingPods" else 1.0
     if condition.below < 0 or condition.above > most:
-        raise InputError("PlanInvalid", f"{condition.metric} is from 0 to {most:g}", place="condition.above")
+        raise InputError("PlanInvalid", f"{condition.metric} must be between 0 and {most:g}", place="condition.above")
     if condition.above_version == condition.below_version:
-        raise InputError("PlanInvalid", "both sides have the same version", place="condition.belowVersion")
+        raise InputError("PlanInvalid", "both sides name the same version", place="condition.belowVersion")
     _check_versions(
         policy, {condition.above_version: "condition.aboveVersion", condition.below_version: "condition.belowVersion"}
     )
     cluster = Cluster.objects.filter(name=condition.cluster).first()
     if cluster is None:
-        message = f"there is no cluster {condition.cluster[:80]!r}"
+        message = f"unknown cluster {condition.cluster[:80]!r}"
         raise InputError("ClusterUnknown", message, place="condition.cluster")
     return cluster
 
@@ -145,13 +148,13 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
 
 
 def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> str:
-    """Say which golden placements its versions would break as things are."""
+    """Return a note on the golden placements that the plan's versions would break at present."""
     versions = _versions(once, condition)
     told = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):
         broken = [one.golden for one in check_goldens(revision.spec).results if one.state == "broken"]
         if broken:
-            told.append(f"version {revision.version} would be refused now: it breaks {', '.join(broken[:5])}")
+            told.append(f"version {revision.version} is rejected now: it breaks {', '.join(broken[:5])}")
     return "; ".join(told)[:1000]
 
 
@@ -175,11 +178,11 @@ def _publish(row: PolicyPlan) -> None:
     publish_many({PLANS: lambda: {row.name: plan_document(row)}})
 
 
-# -- the look ----------------------------------------------------------------------------------------------------------
+# -- periodic evaluation -----------------------------------------------------------------------------------------------
 
 
 def look_at_plans(now: datetime | None = None) -> int:
-    """Look at all plans that are due, each claimed by one look; return how many activated something."""
+    """Evaluate all due plans, each claimed by one run; return how many activated a version."""
     now = now or timezone.now()
     due = Q(state=PolicyPlan.WAITING) | Q(condition__isnull=False)
     switched = 0
@@ -187,23 +190,23 @@ def look_at_plans(now: datetime | None = None) -> int:
         if PolicyPlan.objects.filter(pk=pk, due_at=at, enabled=True).update(due_at=now + LOOK_EVERY):
             try:
                 switched += _look(pk, now)
-            except Exception:  # it keeps no other from its turn
+            except Exception:  # one failure must not block the others
                 log.exception("a plan could not be looked at", plan=pk)
     return switched
 
 
 def _look(pk: int, now: datetime) -> bool:
-    """Look at a plan that was claimed; return whether it activated something."""
+    """Evaluate a claimed plan; return whether it activated a version."""
     row = PolicyPlan.objects.select_related("policy", "cluster").get(pk=pk)
     return _look_once(row, now) if row.once is not None else _look_by_figure(row, now)
 
 
 def _look_once(row: PolicyPlan, now: datetime) -> bool:
-    """Activate at its time, or say why not."""
+    """Activate the version at its time, or record why not."""
     assert row.once is not None
     late_minutes = int((now - row.once.at).total_seconds() // 60)
     if late_minutes > row.once.late_minutes:
-        note = f"skipped: nobody looked for {late_minutes} minutes, {row.once.late_minutes} are allowed"
+        note = f"skipped: {late_minutes} minutes late, {row.once.late_minutes} minutes are allowed"
         _conclude(row, PolicyPlan.SKIPPED, note, now, action="plan.skipped")
         return False
     why = f"at {rfc3339(row.once.at)}" + (f", {late_minutes} minutes late" if late_minutes > 1 else "")
@@ -211,13 +214,13 @@ def _look_once(row: PolicyPlan, now: datetime) -> bool:
 
 
 def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
-    """Take in the latest figure, and change sides where it is time to."""
+    """Process the latest sample, and activate the version of the other side when it is due."""
     condition = row.condition
     assert condition is not None
     latest = Measure.objects.filter(cluster=row.cluster, at__gt=now - FRESH, at__lte=now).order_by("-at").first()
     value = latest.figures.of(condition.metric) if latest is not None else None
     if value is None:
-        row.note = "no fresh figure" if latest is None else f"the cluster has no {condition.metric}"
+        row.note = "no fresh sample" if latest is None else f"the cluster has no {condition.metric}"
         row.last_value = None
         return _write(row, Watch(side=_side(row)), now)
     row.last_value = value
@@ -228,7 +231,7 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
     why = f"{condition.metric} of {condition.cluster} is {value:.4g}, {word} {bound:g} for {condition.minutes} minutes"
     activated = _activate(row, version_of(condition, side), why, now, done=PolicyPlan.WAITING)
     if row.state == PolicyPlan.REFUSED:
-        _write(row, Watch(side=watch.side, looked_at=now), now)  # the time starts anew before it is tried again
+        _write(row, Watch(side=watch.side, looked_at=now), now)  # the period restarts before the next attempt
     else:
         _write(row, entered(watch, side), now)
     return activated
@@ -243,7 +246,7 @@ def _side(row: PolicyPlan) -> Way:
 
 
 def _write(row: PolicyPlan, watch: Watch, now: datetime) -> bool:
-    """Write what is known of the figure."""
+    """Save the state of the evaluation."""
     row.side, row.above_since, row.below_since, row.last_looked_at = (
         watch.side, watch.above_since, watch.below_since, now,
     )  # fmt: skip
@@ -252,12 +255,12 @@ def _write(row: PolicyPlan, watch: Watch, now: datetime) -> bool:
 
 
 def _activate(row: PolicyPlan, version: int, why: str, now: datetime, *, done: str) -> bool:
-    """Have a version decide, on behalf of the plan's author; say on the plan what became of it."""
+    """Activate a version on behalf of the plan's author; record the result on the plan."""
     actor = Program(f"plan {row.name} by {row.author}"[:255], "plan")
     reason = f"{row.reason} (plan {row.name}: {why})"
     active = Policy.objects.values_list("active_version", flat=True).get(pk=row.policy_id)
     if active == version:
-        _conclude(row, done, f"version {version} decided already: {why}", now)
+        _conclude(row, done, f"version {version} was already active: {why}", now)
         return False
     try:
         activate(row.policy.name, version, actor=actor, reason=reason, expected_active=active)
@@ -279,7 +282,7 @@ def _conclude(row: PolicyPlan, state: str, note: str, now: datetime, *, action: 
 
 
 def _keep(row: PolicyPlan, *columns: str) -> bool:
-    """Write what became of a plan; False, and nothing is written, where somebody changed or removed it meanwhile."""
+    """Save the result of a plan; write nothing and return False if the plan was changed or removed in the meantime."""
     with transaction.atomic():
         same = PolicyPlan.objects.filter(pk=row.pk, changed_at=row.changed_at)
         if not same.update(**{name: getattr(row, name) for name in columns}):
@@ -288,11 +291,11 @@ def _keep(row: PolicyPlan, *columns: str) -> bool:
     return True
 
 
-# -- on the recorded curve ---------------------------------------------------------------------------------------------
+# -- recorded curve ----------------------------------------------------------------------------------------------------
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What a condition would have done lately; not `known` where too few figures were recorded."""
+    """The past effect of a condition; not `known` where too few samples were recorded."""
 
     known: bool
     samples: int
@@ -303,15 +306,15 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast_switches(condition: Condition, *, now: datetime | None = None) -> Forecast:
-    """Try a condition on the figures of the last week; nothing is written."""
+    """Evaluate a condition on the samples of the last week, without writing."""
     now = now or timezone.now()
     rows = Measure.objects.filter(cluster__name=condition.cluster, at__gt=now - CURVE, at__lte=now).order_by("at")
     figures = [(row.at, row.figures.of(condition.metric)) for row in rows.iterator(2000)]
     curve = [(at, value) for at, value in figures if value is not None]
     if len(curve) <= condition.minutes:
-        note = "no figures were recorded" if not figures else f"only {len(curve)} figures were recorded"
+        note = "no samples are recorded" if not figures else f"only {len(curve)} samples are recorded"
         return Forecast(False, len(curve), None, None, [], note)
     found = switches(condition, curve)
     times = "once" if len(found) == 1 else f"{len(found)} times"
-    note = f"it would have switched {times} between {rfc3339(curve[0][0])} and {rfc3339(curve[-1][0])}"
+    note = f"the plan would have switched {times} between {rfc3339(curve[0][0])} and {rfc3339(curve[-1][0])}"
     return Forecast(True, len(curve), curve[0][0], curve[-1][0], found, note)

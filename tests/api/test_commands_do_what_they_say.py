@@ -187,7 +187,7 @@ def test_what_nobody_took_is_told_again(a_key: None, shell: Shell, cluster: Clus
     tried = shell("webhook", "test", hook["id"], "-o", "json")
     assert tried.exit_code == 0, tried.stderr
     number = json.loads(tried.stdout)["id"]
-    assert shell("redeliver", "--dead").stderr == "there is nothing that was given up\n"
+    assert shell("redeliver", "--dead").stderr == "no failed deliveries found\n"
     Delivery.objects.update(state="dead")
     (again,) = json.loads(shell("redeliver", "--dead", "-o", "json").stdout)["items"]
     assert (again["id"], again["state"]) == (number, "due")

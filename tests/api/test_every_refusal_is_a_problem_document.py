@@ -117,7 +117,7 @@ def test_a_wrong_query(operator: Api, cluster: Any, query: str) -> None:
 )
 def test_a_state_that_nothing_is_ever_in(operator: Api, cluster: Any, address: str) -> None:
     problem = assert_problem(operator("GET", address), 400, "QueryInvalid")
-    assert problem["detail"].startswith("it is one of ")
+    assert problem["detail"].startswith("the value must be one of ")
 
 
 def test_a_missing_reason(operator: Api, cluster: Any) -> None:

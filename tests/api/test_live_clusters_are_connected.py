@@ -43,7 +43,7 @@ def test_a_kubeconfig_comes_in_and_never_goes_out(operator: Api, given: Any) -> 
     assert shown.json()["kind"] == "kubernetes"
     connection = shown.json()["connection"]
     stale = connection.pop("stale")
-    assert (stale["reason"], stale["since"]) == ("nobody follows it", shown.json()["createdAt"])
+    assert (stale["reason"], stale["since"]) == ("no process watches the cluster", shown.json()["createdAt"])
     assert connection == {
         "server": "api.example.org:6443", "namespaces": ["team"], "shadowOf": None, "factsAt": None, "follower": None,
         "failure": "", "followEpoch": 1, "resources": [], "policies": [], "readPullSecrets": False,

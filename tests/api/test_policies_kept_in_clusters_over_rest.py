@@ -52,7 +52,7 @@ def test_a_refused_object_is_shown_with_its_cluster(admin: Api) -> None:
 def test_writing_it_is_refused_with_where_it_is_kept(admin: Api) -> None:
     refused = admin("POST", "policies/mine/versions/", DRAFT, status=409).json()
     assert refused["code"] == "PolicyKeptInCluster"
-    assert refused["detail"] == "policy mine is kept in cluster west, as the SchedulingPolicy of this name"
+    assert refused["detail"] == "policy mine is managed by the SchedulingPolicy of this name in cluster west"
     body = {"version": 1, "reason": "again"}
     answer = admin("POST", "policies/mine/activate/", body, if_match=admin.tag("policies/mine/"), status=409)
     assert answer.json()["code"] == "PolicyKeptInCluster"

@@ -190,7 +190,7 @@ def test_a_pod_that_took_the_name_of_the_one_to_move_is_left_alone(
     go_on(live.pk)
     assert not Eviction.objects.exists()
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
-    assert (shown["state"], shown["message"]) == ("stopped", "step 1: default/right is gone from b")
+    assert (shown["state"], shown["message"]) == ("stopped", "step 1: default/right was deleted from b")
 
 
 def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_while(live: Cluster, operator: Api) -> None:

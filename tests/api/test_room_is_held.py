@@ -105,7 +105,7 @@ def test_the_decision_says_whose_room_it_was_and_can_be_worked_out_again(operato
     run(cluster.pk)
     number = operator.get(f"workloads/{accepted['id']}/")["pods"][0]["decision"]
     decision = operator.get(f"decisions/{number}/")
-    assert f"in the room of hold {hold['id']}" in decision["summary"]
+    assert f"in the reserved capacity of hold {hold['id']}" in decision["summary"]
     again = operator.get(f"decisions/{number}/again/")
     assert (again["same"], again["differences"]) == (True, [])
 
@@ -174,7 +174,7 @@ def test_it_ends_by_the_sweep_alone(operator: Api, cluster: Cluster, quiet_surro
 
     sweep()
     detail = operator.get(f"holds/{hold['id']}/")
-    assert (detail["state"], detail["endReason"]) == ("expired", "nobody came for it in time")
+    assert (detail["state"], detail["endReason"]) == ("expired", "the hold expired without a submission")
     assert not Reservation.objects.filter(active=True).exists()
     assert Node.objects.get(name=hold["pods"][0]["node"]).requested["cpu"] == 0
     assert AuditEntry.objects.get(action="hold.expired").object_name == hold["id"]

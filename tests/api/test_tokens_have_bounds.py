@@ -32,7 +32,7 @@ def test_a_quota_of_pods_holds_until_workloads_end(cluster: Any) -> None:
     first = ci("POST", "workloads/", pods("a", 2), kind=YAML, status=202).json()["id"]
     refused = ci("POST", "workloads/", pods("b", 2), kind=YAML, status=429)
     assert (refused.json()["code"], refused.json()["place"], refused["Retry-After"]) == ("QuotaExceeded", "pods", "30")
-    assert "2 of pods are asked for, 2 are held already" in refused.json()["detail"]
+    assert "pods: 2 requested, 2 in use" in refused.json()["detail"]
     ci("DELETE", f"workloads/{first}/", status=200)
     ci("POST", "workloads/", pods("b", 2), kind=YAML, status=202)
 

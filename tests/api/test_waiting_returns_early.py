@@ -95,7 +95,7 @@ def test_the_watch_wakes_who_waits_for_something_that_is_gone() -> None:
 
 def test_the_watch_wakes_everybody_when_it_cannot_read() -> None:
     def away(ids: set[str]) -> dict[str, str]:
-        raise OSError("the database is away")
+        raise OSError("database unavailable")
 
     Watch(away).wait("w", {"placed"}, HOUR)
 

@@ -154,7 +154,7 @@ def test_several_clusters_must_be_told_apart_unless_one_is_the_default(
 ) -> None:
     operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=400).json()
-    assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one: lab, more")
+    assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one of them: lab, more")
     settings.HETSCHED_DEFAULT_CLUSTER = "more"
     accepted = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()
     assert operator.get(f"workloads/{accepted['id']}/")["cluster"] == "more"

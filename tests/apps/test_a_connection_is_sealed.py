@@ -1,4 +1,4 @@
-"""A live cluster's credentials are stored sealed, opened where calls are made, and stand in no text."""
+"""A live cluster's credentials are stored encrypted, decrypted for calls, and never part of a text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_new_connection_takes_the_lease_from_whoever_followed_by_the_old_one(l
     lease = following.take(live.pk, "follower")
     assert lease is not None
     before = api_of(live)
-    connected(live)  # the same again, as at the next start of a process
+    connected(live)  # the same credentials again, as at the next start of a process
     assert following.renew(lease)
     assert api_of(live) is before
     assert AuditEntry.objects.filter(action="cluster.connect").count() == 1
@@ -183,7 +183,7 @@ def test_one_cluster_is_not_scheduled_under_two_names(live: Cluster) -> None:
     check_identity(live, server)
     twin = create_cluster(name="twin", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connected(twin)
-    with pytest.raises(InputError, match="scheduled as cluster live already"):
+    with pytest.raises(InputError, match="already connected as cluster live"):
         check_identity(twin, server)
 
 
@@ -211,4 +211,4 @@ def test_discoverys_kubeconfig_is_sealed_apart_and_goes_when_it_is_empty(live: C
     assert AuditEntry.objects.filter(action="cluster.connect").latest("id").details["discovers"] is True
     assert connected(live, discovery_kubeconfig="").sealed_discovery_kubeconfig == ""
     connected(live, discovery_kubeconfig=kubeconfig(), shadow_of="default-scheduler")
-    assert discovery_api(live)[1] == "the cluster is followed in shadow of default-scheduler"
+    assert discovery_api(live)[1] == "the cluster is in shadow mode with default-scheduler"

@@ -1,4 +1,4 @@
-"""Golden placements and plans are agreed, changed and removed in the admin, through the actions and with a reason."""
+"""The admin creates, changes and removes golden placements and plans, through the actions and with a reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_placement_is_agreed_and_judged_at_once(browser: Client, cluster: Clus
     [
         ({"reason": ""}, "This field is required"),
         ({"manifest": "kind: ["}, "manifest"),
-        ({"name": "Not A Name"}, "is no name"),
+        ({"name": "Not A Name"}, "is not a valid name"),
         ({"kind": "isa", "which": "rv64qq"}, "rv64qq"),
         ({"kind": "verdict", "which": "placed"}, "placed"),
     ],
@@ -139,7 +139,7 @@ def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster)
 
 def test_what_is_over_is_refused_beside_the_form(browser: Client) -> None:
     answer = plan(browser, at_0="2020-01-01")
-    assert "is over" in answer.content.decode()
+    assert "is in the past" in answer.content.decode()
     assert not PolicyPlan.objects.exists()
 
 

@@ -1,4 +1,4 @@
-"""An object in a cluster becomes versions here; a wrong one never replaces a good one; owners change only by an act."""
+"""A cluster's object becomes versions; an invalid one never replaces a valid one; only an action changes the owner."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def see(cluster: Cluster, content: PolicySpec | None, generation: int = 1, **mor
 
 
 def decides(name: str = "mine") -> tuple[int, float]:
-    """Return the active version and the weight of its score."""
+    """Return the active version and the weight of its score plugin."""
     found = active_specs({name})[name]
     return found.version, found.plugins[1].weight
 
@@ -68,7 +68,7 @@ def test_what_says_again_what_it_said_is_no_version(west: Cluster) -> None:
     PolicyObject.objects.update(told=True)
     assert see(west, spec()) == []
     assert PolicyObject.objects.get().told
-    assert see(west, spec(), 2) == ["mine"]  # another generation of the same content is told, no more
+    assert see(west, spec(), 2) == ["mine"]  # another generation of the same content is only acknowledged
     assert (decides(), PolicyObject.objects.get().told) == ((1, 1.0), False)
 
 
@@ -99,7 +99,7 @@ def test_a_name_of_the_database_is_refused_until_it_is_handed_over(west: Cluster
     found = problem_in(west)
     assert found is not None
     assert (found.code, found.field) == ("PolicyNameTaken", "metadata.name")
-    assert found.message.startswith("policy mine is kept in the database")
+    assert found.message.startswith("policy mine is managed in the database")
     assert decides() == (1, 5.0)
     keep("mine", west, actor=ALICE, reason="into git")
     assert (problem_in(west), decides()) == (None, (2, 1.0))
@@ -137,7 +137,7 @@ def test_what_a_cluster_keeps_is_not_written_here_until_it_is_taken_over(west: C
         lambda: activate("mine", 1, actor=ALICE, reason="x"),
         lambda: rollback("mine", actor=ALICE, reason="x"),
     ):
-        with pytest.raises(InputError, match="kept in cluster west") as refused:
+        with pytest.raises(InputError, match="managed by the SchedulingPolicy of this name in cluster west") as refused:
             act()
         assert refused.value.code == "PolicyKeptInCluster"
     keep("mine", None, actor=ALICE, reason="the cluster is lost")

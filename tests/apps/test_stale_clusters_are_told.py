@@ -1,4 +1,4 @@
-"""Since when what is known of a live cluster is too old, why, and that it is told to whoever looks."""
+"""Pages and API report since when and why the data of a live cluster is too old."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_facts_that_were_just_heard_are_not_stale(cluster: Cluster) -> None:
 
 def test_they_are_stale_since_they_were_heard_of_last(cluster: Cluster) -> None:
     at = heard(cluster, timedelta(minutes=3))
-    assert now(cluster) == staleness.Watched(at, at, "nothing was heard of it")
+    assert now(cluster) == staleness.Watched(at, at, "the watch has received no events")
 
 
 def test_a_watch_that_fails_is_told_with_its_reason_before_decisions_stop(cluster: Cluster) -> None:
@@ -71,9 +71,9 @@ def test_a_connection_that_is_broken_is_told(cluster: Cluster) -> None:
 
 
 def test_before_the_first_list_and_without_a_follower_it_says_so(cluster: Cluster) -> None:
-    assert now(cluster).reason == "its objects are being listed"
+    assert now(cluster).reason == "the first list of its objects is in progress"
     Connection.objects.update(follower_until=None)
-    assert now(cluster).reason == "nobody follows it"
+    assert now(cluster).reason == "no process watches the cluster"
 
 
 def test_snapshot_and_deltas_agree_and_only_news_is_told(cluster: Cluster) -> None:
@@ -83,7 +83,7 @@ def test_snapshot_and_deltas_agree_and_only_news_is_told(cluster: Cluster) -> No
     assert tell_watched(cluster.pk)
     assert not tell_watched(cluster.pk)
     stale = snapshot(topic).data
-    assert (stale["reason"], stale["staleSince"]) == ("nothing was heard of it", stale["factsAt"])
+    assert (stale["reason"], stale["staleSince"]) == ("the watch has received no events", stale["factsAt"])
     assert at.isoformat()[:19] == stale["factsAt"][:19]
     heard(cluster)
     assert tell_watched(cluster.pk)

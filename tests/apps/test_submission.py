@@ -1,4 +1,4 @@
-"""A submission is checked, written whole or not at all, and answered the same when it is repeated."""
+"""A submission is validated, written completely or not at all, and a repetition gets the same response."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.Monk
 def test_a_name_is_taken_while_its_pod_lives() -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
-    with pytest.raises(InputError, match=f"default/p exists already in workload {workload.pk}"):
+    with pytest.raises(InputError, match=f"default/p already exists in workload {workload.pk}"):
         _submit(cluster, "other", "p")
     assert Pod.objects.count() == 1
     cancel(workload, actor=ALICE, reason="again")
@@ -102,7 +102,7 @@ def test_a_name_is_taken_while_its_pod_lives() -> None:
 def test_a_name_that_came_free_just_after_it_was_refused_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
-    # By the time somebody asks whose the name is, it is nobody's any more.
+    # The name becomes free between the unique violation and the query for its holder.
     monkeypatch.setattr(submissions, "_refuse_taken", lambda cluster, pods: None)
     with pytest.raises(Conflict):
         submitted(cluster, a_pod("p"))

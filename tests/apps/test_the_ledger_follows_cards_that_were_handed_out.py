@@ -1,4 +1,4 @@
-"""Another device plugin chose: the ledger books what pods have, promises nothing twice, and says what is wrong."""
+"""GPUs that another device plugin chose: the ledger records them, reserves none twice, and reports problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARE = 500
 
 
 def cluster_of(*models: str) -> Cluster:
-    """Return a cluster of one node with cards of these models, of 40960 MiB each, with uuids GPU-0, GPU-1…"""
+    """Return a cluster of one node with GPUs of these models, of 40960 MiB each, with UUIDs GPU-0, GPU-1…"""
     cards = tuple(a_card(index, model, uuid=f"GPU-{index}") for index, model in enumerate(models))
     return a_cluster(a_node("n1").having(gpus=cards))
 
@@ -33,7 +33,7 @@ def running(cluster: Cluster, name: str, *cards: int, milli: int = 1000) -> None
 
 
 def told(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> CardsFollowed:
-    """Have the agent say which devices the main containers of these pods have."""
+    """Report the devices of the main containers of these pods as the agent does."""
     devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": ids}} for name, ids in cards.items()}
     return follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
 
@@ -103,8 +103,8 @@ def test_nobody_makes_way_to_a_lesser_card() -> None:
     followed = told(cluster, p=["GPU-1"])
     assert followed.moved == ()
     assert followed.problems == {
-        "default/p": "it was given card 1, which another pod holds too",
-        "default/q": "another pod was given card 1 too, which it holds",
+        "default/p": "the kubelet allocated card 1, which another pod also holds",
+        "default/q": "the kubelet allocated its card 1 to another pod as well",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 0, "q": 1}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
@@ -118,15 +118,15 @@ def test_one_card_for_two_pods_is_told_and_never_booked() -> None:
     followed = told(cluster, p=["GPU-2"], q=["GPU-2"])
     assert followed.moved == ("default/p",)
     assert followed.problems == {
-        "default/q": "it was given card 2, which another pod holds too",
-        "default/p": "another pod was given card 2 too, which it holds",
+        "default/q": "the kubelet allocated card 2, which another pod also holds",
+        "default/p": "the kubelet allocated its card 2 to another pod as well",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
     is_sound(cluster)
     told(cluster, p=["GPU-2"], q=["GPU-2"])
     entry = AuditEntry.objects.get(action="node.cards")  # once, not with every report
     assert (entry.object_name, entry.details) == ("fleet/n1", followed.problems)
-    # It is told until it is over.
+    # The problem is reported until it is over.
     assert told(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
 
@@ -135,7 +135,7 @@ def test_shares_follow_until_the_card_is_full() -> None:
     cluster = cluster_of("T4", "T4")
     for name, card in (("p", 0), ("q", 0), ("r", 1)):
         running(cluster, name, card, milli=SHARE)
-    # Replicas of one card are that card. 500 + 500 = 1000 fit, a third share does not.
+    # Replicas of one GPU are that GPU. 500 + 500 = 1000 fit, a third share does not.
     followed = told(cluster, p=["GPU-1::3"], q=["GPU-1::0"], r=["GPU-1::1"])
     assert followed.moved == ("default/p",)
     assert sorted(followed.problems) == ["default/p", "default/q", "default/r"]
@@ -154,9 +154,12 @@ def test_several_cards_keep_those_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["GPU-9"], "it was given GPU-9, which is no whole card that this node reports"),
-        (["MIG-1"], "it was given MIG-1, which is no whole card that this node reports"),
-        (["GPU-0", "GPU-1"], "it was granted 1 cards and was given card 0, card 1; what it holds beyond its grant"),
+        (["GPU-9"], "the kubelet allocated GPU-9, which is not a whole card in the report of this node"),
+        (["MIG-1"], "the kubelet allocated MIG-1, which is not a whole card in the report of this node"),
+        (
+            ["GPU-0", "GPU-1"],
+            "it was granted 1 cards but the kubelet allocated card 0, card 1; the excess is not reserved",
+        ),
     ],
 )
 def test_what_is_no_card_of_the_grant_is_told(given: list[str], why: str) -> None:
@@ -188,7 +191,7 @@ def test_a_pod_that_is_placed_anew_is_granted_anew() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     told(cluster, p=["GPU-1"])
-    HandedOut.objects.update(reservation=0)  # that of an earlier grant
+    HandedOut.objects.update(reservation=0)  # that of an earlier allocation
     told(cluster, p=["GPU-1"])
     assert [card.index for card in HandedOut.objects.get().granted] == [1]
 

@@ -25,9 +25,9 @@ def test_a_refused_workload_leads_to_a_filled_in_what_if(visitor: Visitor) -> No
     page = visitor.open("/")
     visitor.submit("nowhere", nodeSelector={"kubernetes.io/hostname": "no-such-node"})
     visitor.open(visitor.decision_of("nowhere"))
-    page.get_by_text("its workload as it is now").click()
+    page.get_by_text("current state of the workload").click()
     expect(page.locator(".funnel")).to_contain_text("node-affinity 0")
-    page.get_by_text("Ask again as a what-if").click()
+    page.get_by_text("Simulate as a what-if").click()
     expect(page.locator("#sentence")).to_contain_text("default/nowhere never fits")
 
 
@@ -35,18 +35,18 @@ def test_a_decision_is_made_again_and_by_another_policy(visitor: Visitor) -> Non
     page = visitor.open("/")
     visitor.submit("twice")
     visitor.open(visitor.decision_of("twice"))
-    page.get_by_role("button", name="Run it again").click()
-    expect(page.locator("#again-shown")).to_contain_text("The same answer")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#again-shown")).to_contain_text("Same result")
     page.select_option("[data-again] select", "best-fit")
-    page.get_by_role("button", name="Run it again").click()
-    expect(page.locator("#again-shown")).to_contain_text("By best-fit v1")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#again-shown")).to_contain_text("Computed with best-fit v1")
 
 
 def test_the_why_page_leads_from_a_refusal_to_what_would_help(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("wants-disk", nodeSelector={"disk": "nvme"})
     visitor.open(visitor.decision_of("wants-disk"))
-    page.get_by_text("why, over time").click()
+    page.get_by_text("decision history of the pod").click()
     page.locator("[data-step=node-affinity]").click()
     expect(page.locator("#matrix tbody tr").first).to_contain_text("the node has no label disk=nvme")
     expect(page.locator("#time")).to_contain_text("in the queue")
@@ -59,7 +59,7 @@ def test_a_refusal_tells_the_smallest_change_that_would_have_done(visitor: Visit
     visitor.submit("no-disk", nodeSelector={"disk": "ssd"})
     visitor.open(visitor.decision_of("no-disk"))
     expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
-    page.get_by_text("its workload as it is now").click()
+    page.get_by_text("current state of the workload").click()
     expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
 
 
@@ -67,4 +67,4 @@ def test_a_placement_tells_by_how_much_its_node_won(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("won")
     visitor.open(visitor.decision_of("won"))
-    expect(page.locator("[data-further]")).to_contain_text("What would change the winner")
+    expect(page.locator("[data-further]")).to_contain_text("Tipping points")

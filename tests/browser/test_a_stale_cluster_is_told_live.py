@@ -42,7 +42,9 @@ def test_it_comes_with_its_reason_and_goes(visitor: Visitor) -> None:
         expect(banner).to_be_hidden()
         console.run(_SET.format(age=300, failures=3, reason="connection refused"))
         expect(banner).to_be_visible()
-        expect(banner).to_contain_text("connection refused; nothing is decided for demo until it is back")
+        expect(banner).to_contain_text(
+            "connection refused; hetsched schedules no pods for demo until the connection returns"
+        )
         expect(banner.locator("time")).to_contain_text("5")
         visitor.open("/what-if/")  # it stands over pages without a topic of their own, too
         expect(banner).to_be_visible()

@@ -42,7 +42,7 @@ def test_a_refused_connection_is_not_tried_again(visitor: Visitor) -> None:
 
     visitor.page.route_web_socket("**/ws/live/", refuse)
     page = visitor.open("/")
-    expect(page.locator("#live")).to_have_text("signed out")
+    expect(page.locator("#live")).to_have_text("logged out")
     page.wait_for_timeout(1500)
     assert len(tries) == 1
 

@@ -28,7 +28,7 @@ def test_new_nodes_wait_for_the_hand_to_leave(visitor: Visitor, console: Console
     expect(page.locator("#grid .node")).to_have_count(2)
     page.locator("[data-name=here-1]").hover()
     console.run(with_nodes(4))
-    expect(page.locator("#updates")).to_contain_text("2 moved nodes")
+    expect(page.locator("#updates")).to_contain_text("2 updated nodes")
     expect(page.locator("#grid .node")).to_have_count(2)
     page.click("#updates")
     expect(page.locator("#grid .node")).to_have_count(4)

@@ -1,4 +1,4 @@
-"""Sections come and go by themselves, whoever is signed out is told so, and Chinese pages answer in Chinese."""
+"""Sections come and go by themselves, a signed-out reader sees a notice, and Chinese pages answer in Chinese."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_whoever_is_signed_out_keeps_the_page_and_is_told(visit: Callable[..., V
     expect(page.locator("#live")).to_have_text("live")
     page.context.clear_cookies()
     other.submit("seen-by-nobody")
-    expect(page.locator("#notes .note")).to_contain_text("You are signed out")
+    expect(page.locator("#notes .note")).to_contain_text("You are logged out")
     expect(page.locator("#rows tbody tr").first).to_be_visible()
 
 

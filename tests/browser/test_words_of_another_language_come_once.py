@@ -38,7 +38,7 @@ def test_times_are_in_the_language_of_the_page_not_in_that_of_the_browser(visit:
     visitor = visit(locale="en-US", timezone_id="Asia/Shanghai")
     host = visitor.page.context.cookies(visitor.console.url)[0]["domain"]
     choice = {"name": "django_language", "value": "zh-hans", "domain": host, "path": "/"}
-    for language, shown in (("en", r"Feasibility at \d\d:\d\d:\d\d,"), ("zh-hans", r"^\d\d:\d\d:\d\d 的可行性")):
+    for language, shown in (("en", r"Feasibility at \d\d:\d\d:\d\d\."), ("zh-hans", r"^\d\d:\d\d:\d\d 的可行性")):
         if language != "en":
             visitor.page.context.add_cookies([choice])
         page = visitor.open("/what-if/?cpu=1")

@@ -85,15 +85,15 @@ BUGS = (
     Bug(
         "K10", "only the first container of a pod is counted", "Project-HAMi/HAMi#2622",
         "hetsched/adapters/objects/requests.py",
-        "    total = _effective(((c.requests for c in containers)),",
-        "    total = _effective(((c.requests for c in containers[:1])),",
+        "    total = _effective(own, before)\n",
+        "    total = _effective(own[:1], before)\n",
         "tests/unit/adapters/test_effective_requests.py",
     ),
     Bug(
         "K11", "a pod that nobody owns here never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
         "hetsched/placement/actions/watch_events.py",
-        "if State(row.state) in HOLDING], \"the pod is gone\")\n",
-        "if State(row.state) in HOLDING and row.workload_id], \"the pod is gone\")\n",
+        "if State(row.state) in HOLDING], \"the pod was deleted\")\n",
+        "if State(row.state) in HOLDING and row.workload_id], \"the pod was deleted\")\n",
         "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
     ),
     Bug(

@@ -1,6 +1,7 @@
-"""What agents report stands in the cluster a moment later, as labels and objects; what people set there stays.
+"""Discovery writes agents' reports to the cluster as labels and objects, and keeps the labels of users.
 
-Real here: the API server with its field managers, RBAC and the guard; the reports are taken in as from agents.
+Real here: the API server with its field managers, RBAC and the admission policy; the reports are stored as those of
+agents.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ K1 = "rv64imafdcv_zicbom_zicboz_zicond_zba_zbb_zbc_zbs_zkt_zve32f_zvfh_zvkt_ssco
 
 @pytest.fixture(scope="module")
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Return the kubeconfig of discovery's account, on an API server that has every kind we write."""
+    """Return the kubeconfig of discovery's account, on an API server with all CRDs that discovery writes."""
     served = kinds.installed(plane, discovery_account.written_kinds())
     with served, discovery_account.discovering(plane) as kubeconfig:
         yield kubeconfig
@@ -58,7 +59,7 @@ def live(
     api: Api, plane: ControlPlane, account: dict[str, Any], cluster: Cluster, settings: LazySettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Cluster]:  # fmt: skip
-    """Return a cluster that this installation schedules, with a node `n1`, connected for discovery too."""
+    """Return a cluster that this installation schedules, with a node `n1`, also connected for discovery."""
     settings.SECRET_KEY_GIVEN = True
     monkeypatch.setattr(connections, "_apis", {})
     kubeconfigs = {"kubeconfig": plane.kubeconfig(), "discovery_kubeconfig": account}
@@ -74,7 +75,7 @@ def live(
 
 
 def take_in(api: Api, cluster: Cluster) -> None:
-    """Follow the cluster until its nodes are rows."""
+    """Run the informer until the nodes are in the database."""
     names = {one["metadata"]["name"] for one in json.loads(api.get(NODES.path()))["items"]}
     Connection.objects.filter(cluster=cluster).update(follower_until=None)
     follower = a_follower(api, cluster)
@@ -83,7 +84,7 @@ def take_in(api: Api, cluster: Cluster) -> None:
 
 
 def report(cluster: Cluster, **changes: Any) -> None:
-    """Take in what the agent of n1 reports."""
+    """Store a report of n1's agent."""
     told = AgentReport(
         node="n1",
         isa=MachineIsa("riscv", K1, emulated=(EmulatedIsa("x86-64-v2", "qemu-x86_64", "7.2"),)),
@@ -97,7 +98,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
     told = msgspec.structs.replace(told, **changes)
     row = NodeFacts.objects.filter(node__name="n1").first()
     if row is not None:
-        NodeFacts.objects.update(heard_at=None)  # however soon after the last one
+        NodeFacts.objects.update(heard_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
     digest = digest_of(steady(told))
     agent_messages.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
@@ -110,7 +111,7 @@ def found(cluster: Cluster) -> Discovery:
 
 
 def used(plane: ControlPlane, *, since: int) -> set[Grant]:
-    """Return the rights that discovery's account made use of, by the API server's own audit."""
+    """Return the permissions that discovery's account used, from the API server's own audit log."""
     named = {(right.resource.plural, right.verb): right.name for right in DISCOVERY_RIGHTS}
     calls = set()
     for call in plane.audited()[since:]:
@@ -121,7 +122,7 @@ def used(plane: ControlPlane, *, since: int) -> set[Grant]:
         name = named.get((what["resource"], call["verb"]), "")
         calls.add((what.get("apiGroup", ""), what["resource"] + part, call["verb"], name))
         if call["verb"] == "patch" and call["responseStatus"]["code"] == 201:
-            # What is applied and not there is created, for which the API server asks whether we may.
+            # Applying an absent object creates it, for which the API server checks the create permission.
             calls.add((what.get("apiGroup", ""), what["resource"], "create", ""))
     return calls
 
@@ -144,7 +145,7 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
     report(live)
     since = len(plane.audited())
     told = Node.objects.get(name="n1").report
-    # Labels and annotations, the node's resources, its zones, its cards: four writes; then all is as it should be.
+    # Labels and annotations, the node's resources, its zones, its GPUs: four writes; then nothing is left to write.
     assert discover.run() == 4
     assert found(live).failures == ()
     assert discover.run() == 0
@@ -163,7 +164,7 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
     for one in (zones, get(api, NODE_GPUS)):
         (owner,) = one["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
-    # Whoever follows the cluster without that agent reads the same from what stands there.
+    # An installation without that agent reads the same facts from these objects.
     Node.objects.all().delete()
     take_in(api, live)
     read = Node.objects.get(name="n1").report
@@ -181,7 +182,7 @@ def test_nodes_without_an_agent_are_labelled_as_no_more_than_their_architecture(
     assert get(api, NODES)["metadata"]["labels"]["ARCH"] == "RV64I"
     take_in(api, live)
     isa = Node.objects.get(name="n2").report.isa
-    # The label of ours does not hide what a better source says, nor does it claim to be everything.
+    # Our label does not hide the report of a better source, and does not claim to be complete.
     assert (isa.native, isa.complete) == ("x86-64-v3", False)
 
 
@@ -204,7 +205,7 @@ def test_a_persons_own_label_wins_and_ours_steps_back(api: Api, live: Cluster) -
     assert meta["labels"]["ARCH"] == "RV64IM"
     assert "hetsched.io/isa" not in meta["annotations"]
     assert "hetsched.io/riscv.zba" not in meta["labels"]
-    assert meta["labels"]["QEMU"] == "X86"  # about which nobody said anything else
+    assert meta["labels"]["QEMU"] == "X86"  # which no other source reported
     (kept,) = found(live).kept
     assert (kept.what, kept.theirs, kept.ours, kept.by) == ("label ARCH", "RV64IM", "RV64IMAFDCBV", "kubectl-label")
     assert discover.run() == 0
@@ -247,7 +248,7 @@ def test_a_cordoned_node_is_labelled_like_any_other(api: Api, live: Cluster) -> 
 def test_what_is_in_quarantine_is_left_as_it_stands(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
-    report(live, gpus=())  # the only card fell off
+    report(live, gpus=())  # the only GPU disappeared
     assert [one.fact for one in NodeFacts.objects.get().quarantined] == ["gpu"]
     discover.run()
     assert [card["uuid"] for card in get(api, NODE_GPUS)["spec"]["cards"]] == ["GPU-a"]
@@ -261,7 +262,7 @@ def test_without_its_account_or_its_lease_it_only_looks(api: Api, plane: Control
     assert found(live).reason == "the connection has no kubeconfig for discovery"
     assert found(live).differing == 4
     (said,) = [check for check in check_cluster(live) if check.check == "discovery"]
-    assert "4 differences, nothing is written" in said.detail
+    assert "4 differences, not written" in said.detail
     connect(live, discovery_kubeconfig=discovery_account.access.as_account(plane, discovery_account.NAME),
             actor=SYSTEM, reason="test")  # fmt: skip
     Connection.objects.update(installation="00000000-0000-4000-8000-000000000000")
@@ -290,7 +291,7 @@ def test_each_missing_right_is_named_and_nothing_is_written_without_it(
 
 
 def make_binding(plane: ControlPlane) -> None:
-    """Let the account `other` look at nodes and their objects, and no more."""
+    """Allow the account `other` to read nodes and their objects, and nothing else."""
     rules = [
         {"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["get", "list"]},
         {"apiGroups": ["topology.node.k8s.io", "hetsched.io"], "resources": ["*"], "verbs": ["list"]},
@@ -305,8 +306,8 @@ def make_binding(plane: ControlPlane) -> None:
 
 def test_a_cluster_that_refuses_nothing_is_not_written_to(api: Api, plane: ControlPlane, live: Cluster) -> None:
     report(live)
-    # An administrator may everything, and the guard is about discovery's account alone.
+    # An administrator has all permissions, and the admission policy applies only to discovery's account.
     connect(live, discovery_kubeconfig=plane.kubeconfig(), actor=SYSTEM, reason="test")
     assert discover.run() == 0
-    assert found(live).reason == "the guard of deploy/discovery is not in force"
+    assert found(live).reason == "the admission policy of deploy/discovery is not active"
     assert "ARCH" not in get(api, NODES)["metadata"]["labels"]

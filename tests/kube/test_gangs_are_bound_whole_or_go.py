@@ -1,4 +1,4 @@
-"""Gangs on a real API server that refuses the binding of one member: whole in the end, or gone from their nodes."""
+"""Gangs on a real API server that rejects the binding of one member: all members are bound in the end, or evicted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GANG = "pod-group.scheduling.sigs.k8s.io"
 
 @pytest.fixture
 def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node, on which a gang of three is placed and not bound yet."""
+    """Run an informer for a cluster with one node, on which a gang of three is placed and not bound yet."""
     for worker in (bind, evict):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
@@ -39,7 +39,7 @@ def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def make_member(api: Api, name: str) -> None:
-    """Create a member of a gang of three that a Job made."""
+    """Create a member of a gang of three that belongs to a Job."""
     owner = {
         "apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "00000000-0000-0000-0000-000000000001",
         "controller": True,
@@ -87,14 +87,14 @@ def test_where_one_is_refused_for_good_the_others_are_taken_back(api: Api, clust
         assert evict.run(cluster.pk) == 2
     assert "deletionTimestamp" in pod_of(api, "g-0")["metadata"]
     assert "nodeName" not in pod_of(api, "g-1")["spec"]
-    # They are asked to go; what they hold is free once they are gone.
+    # They are evicted; their resources are free after their deletion.
     assert Reservation.objects.filter(active=True).count() == 2
     for name in ("g-0", "g-2"):
         api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
     eventually(placed, lambda: states()["g-0"] == states()["g-2"] == "cancelled")
-    assert "Taken back, gang default/g: g-1 could not be bound" in Pod.objects.get(name="g-0").message
+    assert "Binding reverted, gang default/g: g-1 could not be bound" in Pod.objects.get(name="g-0").message
     assert not Reservation.objects.filter(active=True).exists()
-    # Their Job makes them again, and this time nobody is refused.
+    # Their Job creates them again, and this time no binding is rejected.
     for name in ("g-3", "g-4"):
         make_member(api, name)
     eventually(placed, lambda: len(states()) == 5)

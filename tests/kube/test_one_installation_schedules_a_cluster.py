@@ -1,4 +1,4 @@
-"""Two installations with a database each: only the one that holds the cluster's Lease decides there."""
+"""Two installations with separate databases: only the holder of the cluster's Lease decides there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_whoever_no_longer_renews_has_stopped_believing_before_the_other_may_tak
     first, other = Election("first", clock=mine), Election("other", clock=theirs)
     first.stand(api, EPOCH)
     assert other.stand(api, EPOCH)
-    # The other has to see the record unchanged for its whole duration, by its own clock.
+    # The other one has to see an unchanged record for its whole duration, by its own clock.
     theirs.now += DURATION_SECONDS
     assert other.stand(api, EPOCH)
     mine.now += DURATION_SECONDS
@@ -85,7 +85,7 @@ def test_whoever_steps_down_is_not_waited_for(api: Api) -> None:
 def test_a_later_process_of_the_same_installation_takes_over_at_once_and_an_older_copy_does_not(api: Api) -> None:
     assert Election("first").stand(api, EPOCH) == ""
     assert Election("first").stand(api, EPOCH + 1) == ""
-    # A database that was restored from before knows an earlier epoch only.
+    # A database that was restored from a backup knows only an earlier epoch.
     assert Election("first").stand(api, EPOCH) == f"first/{EPOCH + 1}"
 
 
@@ -93,7 +93,7 @@ def test_the_rights_of_our_account_are_enough(plane: ControlPlane) -> None:
     with access.granted(plane) as kubeconfig:
         ours = Api(from_kubeconfig(kubeconfig))
         election = Election("ours")
-        assert election.stand(ours, EPOCH) == ""  # made
+        assert election.stand(ours, EPOCH) == ""  # created
         assert election.stand(ours, EPOCH) == ""  # renewed
 
 
@@ -118,7 +118,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         assert not in_step(cluster)
         follower.ended.set()
     with (
-        pytest.raises(InputError, match="another installation of hetsched schedules live: stranger/1"),
+        pytest.raises(InputError, match="another installation of hetsched is the leader for live: stranger/1"),
         leader_election.standing(cluster, api, lease, threading.Event()),
     ):
         pass

@@ -1,7 +1,7 @@
-"""Preemption on a real API server: victims are asked to leave, budgets are heard, no room is given away early.
+"""Preemption on a real API server: victims are evicted, budgets are respected, no capacity is released early.
 
-Real here: evictions, budgets and their refusals, graceful deletion. Not here: the controller that counts who is
-healthy, so tests write the status of budgets; and kubelets, so a pod that was asked to leave goes when a test says so.
+Real here: evictions, budgets and their rejections, graceful deletion. Not here: the controller that counts healthy
+pods, so tests write the status of budgets; and kubelets, so a test deletes evicted pods.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one node of 8 CPUs."""
+    """Run an informer for a cluster with one node of 8 CPUs."""
     for worker in (bind, evict, tell):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
@@ -51,7 +51,7 @@ def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyP
 
 
 def decide(follower: Follower) -> int:
-    """Have everything due decided and bound, as the watch knows it now."""
+    """Decide and bind all due pods, with the informer's current state."""
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     follower._tell()
     done = schedule.run(follower.lease.cluster_id)
@@ -60,7 +60,7 @@ def decide(follower: Follower) -> int:
 
 
 def running(api: Api, follower: Follower, *names: str, **spec: Any) -> None:
-    """Have pods of ours run, each with 4 CPUs unless said otherwise."""
+    """Run pods with our scheduler name, each with 4 CPUs by default."""
     for name in names:
         make_pod(api, name, **{"cpu": "4", **spec})
     eventually(follower, lambda: set(names) <= states().keys())
@@ -79,25 +79,25 @@ def run_on(api: Api, name: str) -> None:
 def urgent(
     api: Api, follower: Follower, name: str = "urgent", *, cpu: str = "4", class_name: str = "system-node-critical"
 ) -> None:
-    """Have a pod come that is more important than all others, and be decided."""
+    """Create a pod with a higher priority than all others, and decide it."""
     make_pod(api, name, cpu=cpu, priorityClassName=class_name)
     eventually(follower, lambda: name in states())
     decide(follower)
 
 
 def kubelet_ends(api: Api, name: str) -> None:
-    """End a pod that is being deleted, as its kubelet would: it says so before it lets the pod go."""
+    """End a pod that is being deleted, as its kubelet would: set its phase, then delete it."""
     path = PODS.path(namespace="default", name=name, part="status")
     api.send("PATCH", path, json.dumps({"status": {"phase": "Failed"}}).encode(), content=MERGE)
     api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
 
 
 def is_over(name: str) -> bool:
-    return states()[name] in ("failed", "cancelled")  # its end and its going may come as one
+    return states()[name] in ("failed", "cancelled")  # its end and its deletion may arrive as one event
 
 
 def budget(api: Api, name: str, app: str, *, allowed: int, healthy: int = 0) -> None:
-    """Have a budget for pods labelled `app`, which allows so many to leave and wants so many healthy."""
+    """Create a budget for pods labelled `app`, with these allowed disruptions and desired healthy pods."""
     selector = {"matchLabels": {"app": app}}
     make(api, BUDGETS, name, "default", spec={"selector": selector, "minAvailable": 1})
     status = {
@@ -142,13 +142,13 @@ def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
 
     assert evict.run(cluster.pk) == 1
     assert (is_leaving(api, victim), is_leaving(api, stays)) == (True, False)
-    assert pod_of(api, victim)["metadata"]["deletionGracePeriodSeconds"] == 120  # its own
+    assert pod_of(api, victim)["metadata"]["deletionGracePeriodSeconds"] == 120  # its own grace period
     tell.run(cluster.pk)
     assert nominated(api) == "n1"
     (condition,) = [one for one in pod_of(api, "urgent")["status"]["conditions"] if one["type"] == "PodScheduled"]
     assert f"once default/{victim} (priority 0) left" in condition["message"]
 
-    # It only goes: it holds what it held. What is as small as the gap it will leave must not slip in.
+    # It is terminating and keeps its resources. A pod as small as the gap that it will leave must not be placed there.
     make_pod(api, "late", cpu="4")
     eventually(followed, lambda: "late" in states())
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_victim_is_told_by_whom_and_why(api: Api, cluster: Cluster, followed: 
     urgent(api, followed)
     evict.run(cluster.pk)
     (condition,) = [one for one in pod_of(api, "low")["status"]["conditions"] if one["type"] == "DisruptionTarget"]
-    sentence = "Preempted by default/urgent (priority 2000001000), which needs room on n1; this pod has priority 0"
+    sentence = "Preempted by default/urgent (priority 2000001000), which needs resources on n1; this pod has priority 0"
     assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", f"hetsched: {sentence}")
     assert ("Preempted", sentence) in events_of(api, "low")
     entry = AuditEntry.objects.get(action="pod.preempt")
@@ -195,14 +195,14 @@ def test_pods_whose_leaving_breaks_no_budget_leave_first(api: Api, cluster: Clus
 def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
     api: Api, cluster: Cluster, followed: Follower
 ) -> None:
-    # By what is booked the budget would allow it: only the API server knows that nobody may leave now.
+    # By the ledger the budget would allow it: only the API server knows that no pod may be evicted now.
     running(api, followed, "first")
     running(api, followed, "second", labels={"app": "guarded"})
     budget(api, "guard", "guarded", allowed=0)
     eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
     urgent(api, followed)
     (chosen,) = Decision.objects.filter(pod_name="urgent").latest("id").evictions
-    assert chosen.pod == "default/second"  # it runs for the shortest time, or comes last by name
+    assert chosen.pod == "default/second"  # it runs for the shortest time, or is last by name
     assert evict.run(cluster.pk) == 0
     assert not is_leaving(api, "second")
     refused = Eviction.objects.get(state=Eviction.REFUSED)
@@ -229,7 +229,7 @@ def test_who_may_not_leave_at_all_is_not_asked_again_at_once_and_the_pod_says_so
     assert nominated(api) == ""
     assert Decision.objects.filter(pod_name="urgent").latest("id").reasons[-1].code == "PreemptionRefused"
     assert (evict.run(cluster.pk), Nomination.objects.count()) == (0, 1)
-    # When the pause is over and the budget allows it, the same pod is asked again, and goes.
+    # After the pause, when the budget allows it, the same pod is evicted again, successfully.
     Eviction.objects.update(not_before=timezone.now() - timedelta(seconds=1))
     path = BUDGETS.path(namespace="default", name="guard", part="status")
     status = json.dumps({"status": {"disruptionsAllowed": 1}}).encode()
@@ -308,7 +308,7 @@ def test_victims_that_do_not_go_are_given_up_after_a_while(
     sweep.run()
     assert (cluster.pk, dispatch.EVICT) in woken
     evict.run(cluster.pk)
-    assert Pod.objects.get(pk=victim.pk).state == "running"  # it holds what it holds
+    assert Pod.objects.get(pk=victim.pk).state == "running"  # it keeps its resources
     consistent(cluster)
     decide(followed)
     (other,) = {"one", "two"} - {victim.name}
@@ -345,13 +345,13 @@ def test_an_eviction_whose_fate_is_unknown_is_asked_for_again(
     def say(call: int, real: Any) -> Any:
         if call == 1:
             if status == 0:
-                real()  # it came through; the answer was lost
+                real()  # the call succeeded; its response was lost
             raise refusal(status)
         return real()
 
     with replies(api, to="/low/eviction", say=say):
         assert evict.run(cluster.pk) == 0
-        assert evict.run(cluster.pk) == 0  # not at once
+        assert evict.run(cluster.pk) == 0  # it backs off
         assert Nomination.objects.filter(active=True).exists()
         Eviction.objects.update(not_before=None)
         assert evict.run(cluster.pk) == 1
@@ -391,7 +391,7 @@ def test_nobody_is_asked_to_leave_while_the_cluster_is_out_of_step(
 ) -> None:
     running(api, followed, "a", "b")
     urgent(api, followed)
-    Sync.objects.update(synced_at=None)  # as when another installation may hold the Lease
+    Sync.objects.update(synced_at=None)  # another installation may hold the Lease
     with replies(api, to="/eviction", say=lambda _, call: call()) as calls:
         assert evict.run(cluster.pk) == 0
         assert (calls, Eviction.objects.get().attempts) == ([], 0)

@@ -1,4 +1,4 @@
-"""SchedulingPolicy objects of a real API server decide here, and are told in their status what became of them."""
+"""SchedulingPolicy objects of a real API server take effect, and their status reports the result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def change(api: Api, spec: dict[str, Any]) -> None:
 
 
 def told(api: Api, cluster: Cluster) -> dict[str, Any]:
-    """Return the status after a round of telling, its condition flat beside the rest."""
+    """Return the status after one run of the reporting task, merged with its condition."""
     tell.run(cluster.pk)
     status: dict[str, Any] = json.loads(api.get(PATH))["status"]
     (condition,) = status.pop("conditions")
@@ -94,7 +94,7 @@ def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cl
     tell.run(cluster.pk)
     status = json.loads(api.get(SCHEDULING_POLICIES.path(name="hetsched")))["status"]
     assert "version" not in status
-    assert status["conditions"][0]["message"].startswith("metadata.name: policy hetsched is kept in the database")
+    assert status["conditions"][0]["message"].startswith("metadata.name: policy hetsched is managed in the database")
 
 
 def test_an_object_that_went_while_nobody_followed_leaves_its_version(

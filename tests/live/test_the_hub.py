@@ -127,7 +127,7 @@ async def test_the_subscription_outlives_its_failures(
     monkeypatch.setattr(hub, "LOOK_SECONDS", 0.01)
 
     async def away(topics: list[str]) -> dict[str, int]:
-        raise OSError("the database is away")
+        raise OSError("database unavailable")
 
     listener = joined(running)
     await sent(running, listener)

@@ -21,7 +21,7 @@ def test_evicted_pods_stand_with_priority_node_and_budget(db: None, viewer: Clie
         summary="placed", evictions=evictions, created_at=first.created_at,
     )  # fmt: skip
     text = " ".join(viewer.get(f"/decisions/{copy.pk}/").content.decode().split())
-    assert "Evicted for it" in text
+    assert "Preempted pods" in text
     assert 'default/low <span class="muted">(priority 3, n1)</span>' in text
-    assert "against the disruption budget shop/keep-two" in text
-    assert "Evicted for it" not in viewer.get(f"/decisions/{first.pk}/").content.decode()
+    assert "violates the disruption budget shop/keep-two" in text
+    assert "Preempted pods" not in viewer.get(f"/decisions/{first.pk}/").content.decode()

@@ -1,4 +1,4 @@
-"""What still fits on a node and what binds, who needs its instruction set, a candidate's ghost, and the last day."""
+"""Remaining capacity on a node and what binds, who needs its instruction set, a candidate's ghost, and the last day."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_waiting_pods_say_what_they_need_of_the_instruction_set(viewer: Client, 
     assert "rv64gc_zkt 1 does not run the node lacks zkt default/crypto" in text
     page = viewer.get("/nodes/rv/isa/").content.decode()
     # What every machine of the architecture runs is not counted.
-    assert re.search(r'title="1 waiting pod needs it[^"]*">v <b>·1</b>', page)
+    assert re.search(r'title="needed by 1 pending pod[^"]*">v <b>·1</b>', page)
     assert not re.search(r">f <b>", page)
 
 
@@ -50,7 +50,7 @@ def test_the_largest_request_that_fits_a_card(viewer: Client, cluster: Cluster) 
         grant = Allocation(gpus=(CardGrant(index, 250 + 250 * index, 10240),))
         Reservation.objects.filter(pod=pod).update(allocation=grant)
     text = words(viewer, "/nodes/n1/gpu/")
-    assert "Largest request that still fits one card: 750 ‰ with 30 GiB, on #0. 0 whole cards are free." in text
+    assert "Largest request that fits on one GPU: 750 ‰ with 30 GiB, on #0. 0 whole GPUs are free." in text
 
 
 def test_a_ghost_stands_on_the_cards_and_cpus_that_the_address_names(viewer: Client, db: None) -> None:
@@ -62,16 +62,16 @@ def test_a_ghost_stands_on_the_cards_and_cpus_that_the_address_names(viewer: Cli
     zones = viewer.get("/nodes/n1/numa/", {"ghost": "cpus:2-3,9;gpu:0/500"}).content.decode()
     cells = re.findall(r'<span class="cpu-cell([^"]*)" title="CPU (\d+)', zones)
     assert [cpu for kind, cpu in cells if "ghost" in kind] == ["2", "3"]
-    assert "CPUs 2 are held by now. CPUs 9 are not here." in " ".join(zones.split())
+    assert "CPUs 2 are in use now. CPUs 9 are not on this node." in " ".join(zones.split())
     cards = words(viewer, "/nodes/n1/gpu/?ghost=cpus:2-3;gpu:0/500;gpu:1;gpu:7")
-    assert "ghost 500 ‰ does not fit now" in cards
-    assert "ghost 1000 ‰" in cards
-    assert "Card 7 is not here." in cards
+    assert "preview 500 ‰ does not fit now" in cards
+    assert "preview 1000 ‰" in cards
+    assert "GPU 7 is not on this node." in cards
     assert "Ghost" not in words(viewer, "/nodes/n1/gpu/?ghost=nonsense:;gpu:x")
 
 
 def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> None:
-    assert "Nothing was held here in the last 24 hours." in words(viewer, "/nodes/n2/balance/")
+    assert "No pods held resources here in the last 24 hours." in words(viewer, "/nodes/n2/balance/")
     placed(cluster, "n1", a_pod("p").cpu(4).memory("8Gi"))
     page = viewer.get("/nodes/n1/balance/").content.decode()
     assert page.count("<polyline") == 3  # the balance, CPU and memory; nobody states network or disk
@@ -80,4 +80,4 @@ def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> 
     assert (
         "Mean use 0.3750 Dispersion: variance 0.01563 Dispersion: standard deviation 0.1250 Nash utility 0.9844" in text
     )
-    assert "As a table" in text
+    assert "Show as table" in text

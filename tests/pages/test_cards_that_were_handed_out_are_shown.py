@@ -45,11 +45,11 @@ def words(client: Client, address: str) -> str:
 def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
     told(cluster, p="GPU-2")
     text = words(viewer, "/nodes/n1/gpu/")
-    assert "Another device plugin hands out cards here" in text
+    assert "Another device plugin allocates the GPUs of this node." in text
     assert "default/p 1000 ‰, 40960 MiB advisory granted #0" in text.replace("40 GiB", "40960 MiB")
-    assert "advisory not handed out yet" in text  # q
+    assert "advisory not allocated yet" in text  # q
     decision = Pod.objects.get(name="p").decision_id
-    assert "#0 (1000 ‰, 40960 MiB) handed out: #2 advisory granted #0" in words(viewer, f"/decisions/{decision}/")
+    assert "#0 (1000 ‰, 40960 MiB) allocated: #2 advisory granted #0" in words(viewer, f"/decisions/{decision}/")
 
 
 def test_what_the_agent_enforces_is_no_advice(viewer: Client, cluster: Cluster) -> None:
@@ -62,14 +62,14 @@ def test_what_the_agent_enforces_is_no_advice(viewer: Client, cluster: Cluster) 
 def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
     told(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
-    assert "pods may share a card that each holds whole" in text
-    assert "it was given card 0, which another pod holds too" in text
+    assert "Pods with exclusive GPUs may share one." in text
+    assert "the kubelet allocated card 0, which another pod also holds" in text
 
 
 def test_where_no_agent_tells_nothing_is_said(viewer: Client, cluster: Cluster) -> None:
     text = words(viewer, "/nodes/n1/gpu/")
     assert "advisory" not in text
-    assert "not handed out" not in text
+    assert "not allocated yet" not in text
 
 
 def test_rest_says_the_same(viewer: Client, cluster: Cluster) -> None:

@@ -66,7 +66,7 @@ def wanted() -> set[Key]:
 
 
 def test_strings_are_found_in_templates_and_modules() -> None:
-    assert {("", "Last decisions"), ("", "%(shown)s node"), ("", "Never fits"), ("three letters", "mem")} <= wanted()
+    assert {("", "Latest decisions"), ("", "%(shown)s node"), ("", "Never fits"), ("three letters", "mem")} <= wanted()
 
 
 def test_every_string_has_a_chinese_form() -> None:
@@ -111,4 +111,4 @@ def test_a_browser_that_prefers_chinese_gets_it(viewer: Client, cluster: Cluster
     page = viewer.get("/", headers={"accept-language": "zh-CN,zh;q=0.9"}).content.decode()
     assert '<html lang="zh-hans"' in page
     assert "最近决策" in page
-    assert "Last decisions" not in page
+    assert "Latest decisions" not in page

@@ -38,18 +38,18 @@ def live(cluster: Cluster) -> Connection:
 
 def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
     shown = words(viewer, "/clusters/")
-    assert "Nothing is wrong" in shown
+    assert "No problems" in shown
     assert f"Invariants works all {len(CHECKED)} rules hold" in shown
     assert "Nodes ready 2 of 2" in shown
-    assert "Tables works all are there" in shown
-    assert "Scheduling works no pod waits for its first look" in shown
+    assert "Migrations works all applied" in shown
+    assert "Scheduling works no pod is waiting for its first attempt" in shown
 
 
 def test_the_workers_of_this_server_decide_for_what_lives_only_here(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
     # `fleet` came from a file, `prod` is a live cluster that no scheduler has taken the lead of.
-    assert shown.count("Who decides the workers of this server") == 1
-    assert shown.count("Who decides nobody yet") == 1
+    assert shown.count("Scheduling leader the workers of this server") == 1
+    assert shown.count("Scheduling leader none yet") == 1
 
 
 def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(viewer: Client, cluster: Cluster) -> None:
@@ -62,17 +62,20 @@ def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Clu
     counters.put(figures.VIOLATIONS, {("I3",): 2})
     shown = words(viewer, "/clusters/")
     first, second = (
-        shown.index("Invariants: broken: I3: 2"),
-        shown.index("1 node of fleet is not ready or takes nothing"),
+        shown.index("Invariants: violated: I3: 2"),
+        shown.index("1 node of fleet is not ready or not schedulable"),
     )
     assert first < second
-    assert "Keep the database as it is" in shown
+    assert "Back up the database" in shown
     assert "q=state%21%3Dready" in viewer.get("/clusters/").content.decode()
 
 
 def test_a_live_cluster_that_nobody_follows_says_so_and_keeps_its_secret(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
-    assert "What is known of prod is too old to decide on: nobody follows it Run `hetsched scheduler`" in shown
+    assert (
+        "The cached state of prod is too old for scheduling: no process watches the cluster Run `hetsched scheduler`"
+        in shown
+    )
     assert "API server 10.0.0.1:6443" in shown
     assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
 
@@ -94,8 +97,8 @@ def test_a_source_that_does_not_answer_is_told(viewer: Client, cluster: Cluster)
         failure_code="SourceUnreachable", sealed_token="sealed-and-secret",
     )  # fmt: skip
     shown = words(viewer, "/clusters/")
-    assert "The source prom of fleet does not answer: connection refused" in shown
-    assert "does not count" in shown
+    assert "The metric source prom of fleet does not respond: connection refused" in shown
+    assert "not in use" in shown
     assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
 
 
@@ -110,4 +113,4 @@ def test_only_operators_find_what_changes_a_cluster(
 
 
 def test_without_a_cluster_the_page_leads_to_adding_one(viewer: Client) -> None:
-    assert "Add one: a live cluster by its kubeconfig" in words(viewer, "/clusters/")
+    assert "Add a live cluster with its kubeconfig" in words(viewer, "/clusters/")

@@ -42,9 +42,11 @@ def doubted(cluster: Cluster) -> Node:
 
 def test_the_node_tells_what_is_in_doubt_and_who_keeps_off(viewer: Client, doubted: Node) -> None:
     shown = words(viewer, "/nodes/n1/")
-    assert "Facts in doubt numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
+    assert (
+        "Facts contradicted by the kubelet numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
+    )
     assert "no <b>locality</b>" in shown  # as it was told, not as markup
-    assert "Kept off by refusals Job/red: TopologyAffinityError (1), tried again at" in shown
+    assert "Pods kept off after kubelet rejections Job/red: TopologyAffinityError (1), retried at" in shown
 
 
 def test_rest_tells_the_same(viewer: Client, doubted: Node) -> None:
@@ -66,7 +68,7 @@ def test_rest_tells_the_same(viewer: Client, doubted: Node) -> None:
 def test_a_placement_there_says_that_it_rests_on_it(viewer: Client, cluster: Cluster, doubted: Node) -> None:
     placed(cluster, "n1", a_pod("a"))
     decision = Decision.objects.get()
-    assert "Facts in doubt" in words(viewer, f"/decisions/{decision.pk}/")
+    assert "Node facts that kubelets contradicted" in words(viewer, f"/decisions/{decision.pk}/")
 
 
 def test_a_pod_that_waits_for_the_node_is_told_what_is_wrong_there(

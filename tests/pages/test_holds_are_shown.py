@@ -39,7 +39,7 @@ def owner_of_the_latest() -> str:
 
 
 def test_a_list_without_holds_leads_to_a_what_if(viewer: Client, cluster: Cluster) -> None:
-    assert "No room is kept for anybody." in words(viewer, "/holds/")
+    assert "No holds." in words(viewer, "/holds/")
 
 
 def test_open_ones_are_listed_first_and_what_is_over_behind_a_tab(viewer: Client, cluster: Cluster) -> None:
@@ -59,7 +59,7 @@ def test_the_list_is_filtered(viewer: Client, cluster: Cluster, query: str, foun
 def test_one_tells_what_it_keeps_and_how_it_is_used(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster)
     shown = words(viewer, f"/holds/{row.pk}/")
-    assert "room for default/release n1 kept 1 1 GiB #1 (500 ‰) node0 [0-1]" in shown
+    assert "reserved for default/release n1 reserved 1 1 GiB #1 (500 ‰) node0 [0-1]" in shown
     assert f"hetsched submit --hold {row.pk}" in shown
 
 
@@ -77,7 +77,7 @@ def test_one_that_is_over_says_why_and_has_no_buttons(browsing: Callable[..., Cl
     cancel_hold(row, actor=ALICE, reason="not today")
     shown = words(browsing("operator"), f"/holds/{row.pk}/")
     assert "not today" in shown
-    assert "free again" in shown
+    assert "no longer reserved" in shown
     assert "Cancel hold…" not in shown
 
 
@@ -85,7 +85,7 @@ def test_a_node_shows_room_that_is_kept_as_such(viewer: Client, cluster: Cluster
     row = held(cluster)
     for tab in ("gpu", "numa", "pods"):
         page = viewer.get(f"/nodes/n1/{tab}/").content.decode()
-        assert f'<a href="/holds/{row.pk}/">room for default/release</a>' in page
+        assert f'<a href="/holds/{row.pk}/">reserved for default/release</a>' in page
     assert 'class="owner-1 room"' in viewer.get("/nodes/n1/gpu/").content.decode()
     assert "cpu-cell owner-1 room" in viewer.get("/nodes/n1/numa/").content.decode()
 
@@ -93,11 +93,13 @@ def test_a_node_shows_room_that_is_kept_as_such(viewer: Client, cluster: Cluster
 def test_a_workload_says_that_its_room_was_kept(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster, "somebody")
     workload = submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
-    assert f"Room kept by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
+    assert f"Hold reserved by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
     assert str(workload.pk) in words(viewer, f"/holds/{row.pk}/")
 
 
-@pytest.mark.parametrize(("reason", "shown"), [("its pod came", "given to its pod"), ("hold used", "free again")])
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("its pod came", "used by its pod"), ("hold used", "no longer reserved")]
+)
 def test_room_that_was_not_needed_is_not_said_to_be_given(
     viewer: Client, cluster: Cluster, reason: str, shown: str
 ) -> None:

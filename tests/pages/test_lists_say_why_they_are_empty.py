@@ -25,14 +25,14 @@ def test_without_a_cluster_each_page_says_how_to_get_one(viewer: Client, db: Non
 
 def test_nothing_yet_and_nothing_found_differ(viewer: Client, cluster: Cluster) -> None:
     said = {
-        "/nodes/?q=zzz": "The filter hides all nodes.",
-        "/workloads/": "Nothing has been submitted yet.",
-        "/workloads/?q=zzz": "No pod in this state passes the filter",
-        "/decisions/": "Nothing has been decided yet.",
-        "/decisions/?verdict=never-fits": "The filter hides all decisions.",
-        "/nodes/n1/pods/": "No pod holds anything here.",
-        "/nodes/n1/decisions/": "Nothing was placed here by a decision yet.",
-        "/nodes/n2/gpu/": "This node states no cards.",
+        "/nodes/?q=zzz": "No nodes match the filter.",
+        "/workloads/": "No workloads yet.",
+        "/workloads/?q=zzz": "No pods in this state match the filter",
+        "/decisions/": "No decisions yet.",
+        "/decisions/?verdict=never-fits": "No decisions match the filter.",
+        "/nodes/n1/pods/": "No pods on this node.",
+        "/nodes/n1/decisions/": "No decision has placed a pod here yet.",
+        "/nodes/n2/gpu/": "This node reports no GPUs.",
     }
     for address, sentence in said.items():
         assert sentence in viewer.get(address).content.decode(), address
@@ -43,12 +43,12 @@ def test_what_this_server_is_not_set_up_for_is_no_source_that_failed(
 ) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = []
     shown = words(browsing("submitter"), "/webhooks/")
-    assert "Not switched on This server may call nobody" in shown
-    assert "Source not connected" not in shown
+    assert "Not enabled Webhooks are not enabled" in shown
+    assert "Not connected" not in shown
 
 
 def test_a_command_that_helps_names_the_cluster_and_stands_for_itself(viewer: Client, cluster: Cluster) -> None:
-    assert "This cluster lives only here" in words(viewer, "/shadow/")
+    assert "This is an offline cluster." in words(viewer, "/shadow/")
     create_cluster(name="prod", kind="kubernetes", actor=SYSTEM)
     page = viewer.get("/shadow/?cluster=prod").content.decode()
     assert '<pre class="mono">hetsched cluster connect prod --shadow default-scheduler</pre>' in page

@@ -35,7 +35,7 @@ def test_a_stale_cluster_says_so_on_every_page(page: str, live: Cluster, viewer:
     text = viewer.get(page).content.decode()
     assert 'id="stale" class="stale" role="alert" data-topic="watch:live">' in text
     assert "connection &lt;refused&gt;" in text
-    assert "nothing is decided for live until it is back" in text
+    assert "hetsched schedules no pods for live until the connection returns" in text
     assert "js/stale.js" in text
 
 
@@ -58,5 +58,5 @@ def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> No
 def test_shadow_is_told_on_every_page(live: Cluster, viewer: Client) -> None:
     Connection.objects.update(shadow_of="default-scheduler")
     text = viewer.get("/nodes/").content.decode()
-    assert "In shadow of default-scheduler: nothing is decided or written here." in text
+    assert "Shadow mode (active scheduler: default-scheduler): hetsched schedules no pods and writes nothing." in text
     assert '<a href="/shadow/">' in text

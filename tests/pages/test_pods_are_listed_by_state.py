@@ -42,9 +42,9 @@ def test_a_search_narrows_by_name_and_namespace(viewer: Client, cluster: Cluster
 
 def test_a_workload_tells_why_for_each_pod(viewer: Client, cluster: Cluster) -> None:
     workload = submitted(cluster, a_pod("a"), a_pod("b"))
-    assert "it waits in the queue" in viewer.get(f"/workloads/{workload.pk}/").content.decode()
+    assert "The pod is in the queue" in viewer.get(f"/workloads/{workload.pk}/").content.decode()
     recorded(cluster, refusing(cluster))
-    assert "it waits in the queue" not in viewer.get(f"/workloads/{workload.pk}/").content.decode()
+    assert "The pod is in the queue" not in viewer.get(f"/workloads/{workload.pk}/").content.decode()
     only = viewer.get(f"/workloads/{workload.pk}/?pod=default/b").content.decode()
     assert "<h2>default/b</h2>" in only
     assert "<h2>default/a</h2>" not in only

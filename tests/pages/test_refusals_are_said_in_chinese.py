@@ -49,7 +49,7 @@ NO_PAGE = (
 # Said by a script's mistake only, or a beginning whose rest is said by a pattern of its own.
 NOT_MET = {
     f"Try again in {HOLE} s{HOLE}",
-    f"Look at whatIf; {HOLE}",
+    f"Check whatIf; {HOLE}",
     f"the manifest {HOLE}, not one",
     f"must be {HOLE} its limit",
     f"{HOLE} would both {HOLE}",
@@ -117,11 +117,11 @@ def test_what_is_excepted_is_there() -> None:
         ),
         ("pods: is something that nobody ever said", "pods: is something that nobody ever said"),
         (
-            "20 of cpu are asked for, 50 are held already, and the quota of this token is 64",
+            "cpu: 20 requested, 50 in use, the quota of this token is 64",
             "请求 20 的 cpu，已占用 50，而此令牌的配额为 64",
         ),
         (
-            "nothing was held: 1 of 2 pods fit",
+            "no hold was created: 1 of 2 pods fit",
             "没有预留任何内容：2 个 Pod 中有 1 个放得下",
         ),
     ],

@@ -37,7 +37,7 @@ def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) 
     enter("bob", "Bob's browser")
     desk, _other = enter("ada", FIREFOX), enter("ada", "<script>alert(1)</script>")
     shown = words(desk, "/sessions/")
-    assert f"Firefox on Linux this one {FIREFOX} 127.0.0.1" in shown
+    assert f"Firefox on Linux this session {FIREFOX} 127.0.0.1" in shown
     assert "<script>alert(1)</script> 127.0.0.1" in shown
     page = desk.get("/sessions/").content.decode()
     assert "<script>alert" not in page
@@ -50,9 +50,9 @@ def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) 
 
 def test_what_is_not_there_cannot_be_ended(enter: Callable[[str, str], Client]) -> None:
     desk = enter("ada", FIREFOX)
-    assert "End all others" not in words(desk, "/sessions/")
+    assert "End all other sessions" not in words(desk, "/sessions/")
     enter("ada", CHROME)
-    assert "End all others" in words(desk, "/sessions/")
+    assert "End all other sessions" in words(desk, "/sessions/")
 
 
 @pytest.mark.parametrize(

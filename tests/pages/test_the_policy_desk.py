@@ -102,7 +102,7 @@ def test_versions_are_told_with_author_state_and_reason(viewer: Client) -> None:
 def test_who_may_only_look_is_told_why_everything_is_still(viewer: Client) -> None:
     draft(taints=5)
     page = shown(viewer, "/policies/spread/")
-    assert "that needs the role policy-admin" in page
+    assert "Editing policies needs the role policy-admin" in page
     assert '<fieldset disabled class="stack">' in page
     for control in ('id="save"', 'id="activate"', "data-activate", "data-rollback", 'id="replay"'):
         assert control not in page, control
@@ -120,7 +120,7 @@ def test_a_policy_admin_may_save_activate_and_roll_back(policy_admin: Client) ->
 def test_what_a_cluster_keeps_is_read_only_until_it_is_taken_over(policy_admin: Client, viewer: Client) -> None:
     Policy.objects.filter(name="spread").update(keeper=Cluster.objects.get())
     page = shown(policy_admin, "/policies/spread/")
-    assert "Cluster fleet keeps this policy" in page
+    assert "This policy is stored in cluster fleet" in page
     assert 'id="save"' not in page
     assert 'data-act="/api/v1/policies/spread/owner/"' in page
     assert "/owner/" not in shown(viewer, "/policies/spread/")
@@ -153,7 +153,7 @@ def test_a_plugin_that_this_release_does_not_know_keeps_what_it_says(viewer: Cli
     )
     page = shown(viewer, "/policies/spread/")
     assert rows(page, "uses")[-1] == "of-another-package"
-    assert "This release does not know it" in page
+    assert "This release does not have this plugin" in page
 
 
 def test_recent_placements_can_be_tried(viewer: Client, cluster: Cluster) -> None:
@@ -171,7 +171,7 @@ def test_the_list_says_who_uses_a_policy_and_which_drafts_wait(
     page = shown(viewer, "/policies/")
     row = page.split('<tr id="spread">', 1)[1].split("</tr>", 1)[0]
     assert "fleet/batch" in row
-    assert "2 wait, up to v3" in row
+    assert "2 drafts, up to v3" in row
     assert '<a class="chip wait" href="/policies/spread/?version=3">' in row
     default = page.split('<tr id="hetsched">', 1)[1].split("</tr>", 1)[0]
     assert "cluster fleet" in default

@@ -47,7 +47,7 @@ def test_an_old_decision_says_what_was_waited_for_then(viewer: Client, db: None)
     Pod.objects.update(state="pending", waits_for=())
     text = viewer.get(f"/decisions/{pod.decision_id}/").content.decode()
     assert WAITS in text
-    assert "last tried" not in text
+    assert "last attempt" not in text
     assert Decision.objects.get().waits_for[0].plugin == "gpu-fit"
 
 

@@ -38,7 +38,7 @@ def hook(submitter: Client) -> Webhook:
 def test_who_only_looks_is_told_whom_to_ask(viewer: Client) -> None:
     answer = viewer.get("/webhooks/")
     assert answer.status_code == 403
-    assert "Webhooks are for those who submit" in answer.content.decode()
+    assert "Webhooks need the role submitter" in answer.content.decode()
     assert 'href="/webhooks/"' not in viewer.get("/nodes/").content.decode()
 
 
@@ -59,9 +59,9 @@ def test_a_webhook_is_shown_with_what_it_is_told_of(submitter: Client, hook: Web
 
 
 def test_one_that_was_paused_says_why(submitter: Client, hook: Webhook) -> None:
-    Webhook.objects.update(enabled=False, paused_because="its address answers 410 Gone")
+    Webhook.objects.update(enabled=False, paused_because="the endpoint responds with 410 Gone")
     shown = words(submitter, "/webhooks/")
-    assert "paused its address answers 410 Gone" in shown
+    assert "paused the endpoint responds with 410 Gone" in shown
     assert "Resume" in shown
 
 
@@ -93,5 +93,5 @@ def test_a_workload_shows_what_was_told_of_it(
     recorded(cluster, placing(cluster, "n1"))
     address = f"/workloads/{workload.pk}/"
     assert "workload.placed ci.example due" in words(browsing("operator"), address)
-    assert "Told to others" not in words(viewer, address)
-    assert "Told to others" not in words(browsing("submitter"), address)
+    assert "Webhook deliveries" not in words(viewer, address)
+    assert "Webhook deliveries" not in words(browsing("submitter"), address)

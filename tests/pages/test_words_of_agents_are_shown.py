@@ -46,11 +46,11 @@ def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
     shown = words(viewer, "/nodes/n1/")
     assert "Facts in quarantine" in shown
     assert "missing gpu GPU-1" in shown
-    assert "It is gone" not in shown
+    assert "Confirm removal" not in shown
     page = browsing("operator").get("/nodes/n1/").content.decode()
-    assert "It is gone" in page
+    assert "Confirm removal" in page
     assert "&quot;action&quot;:&quot;reject&quot;" in page
-    assert "It takes pods again, although it is not reported." in page
+    assert "The scheduler can place pods on it again, although no source reports it." in page
 
 
 def test_a_missing_card_is_not_called_ill(viewer: Client, told: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A backup taken while others write comes back in a new database, of either kind, with nothing lost or booked twice."""
+"""A backup during writes restores into a new database, of either kind, with nothing lost or reserved twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.adapters.kubeconfigs import kubeconfig
 
 pytestmark = pytest.mark.timeout(600)
 KEY = "k" * 50
-# Each runs in a process of its own, on the database of its environment, and prints one JSON document.
+# Each script runs in its own process, on the database of its environment, and prints one JSON document.
 BEGIN = """
 import django; django.setup()
 import json
@@ -122,23 +122,23 @@ class Server:
 
 
 def check(went_on: Any, came_back: Any, filled: Any) -> None:
-    """The restored server does what the one of before did, on the very same ledger, and reuses no number."""
+    """Assert that the restored server acts as the original did, on the same ledger, and reuses no number."""
     assert came_back["violations"] == went_on["violations"] == []
     assert came_back["before"] == went_on["before"]
     assert (came_back["user"], came_back["token"]) == (True, True)
-    # Two nodes of two cards: one was held when the backup was taken, so exactly three are left for three pods.
+    # Two nodes with two GPUs each: one GPU was reserved at the time of the backup, so three remain for three pods.
     names = [name for _, _, name in came_back["held"]]
     assert sorted(names) == ["new-0", "new-1", "new-2", "whole"]
     assert len({(node, card) for node, card, _ in came_back["held"]}) == 4
     assert came_back["states"] == went_on["states"]
     assert came_back["states"]["huge"] == "never-fits"
-    # What a forgotten decision was called is its alone.
+    # The ID of a deleted decision is never reused.
     assert [text for _, text in came_back["forgotten"]] == [text for _, text in went_on["forgotten"]]
     gone = {number for number, _ in came_back["forgotten"]}
     assert gone
     assert not gone & set(came_back["ids"])
     assert min(set(came_back["ids"]) - {number for number, _, _ in came_back["before"]}) > filled["last"]
-    # To the cluster it is another installation, whose epochs nobody had before.
+    # For the cluster the restored server is another installation, with unused epochs.
     assert min(came_back["epochs"]) >= 1_000_000
     assert came_back["installation"] != went_on["installation"]
 
@@ -153,10 +153,10 @@ def test_a_new_database_goes_on_where_the_backup_was_taken(tmp_path: Path) -> No
     check(one.script(GO_ON, filled["token"]), other.script(GO_ON, filled["token"]), filled)
     assert other.script(OPENS) == ""
     assert "DatabaseNotEmpty" in other.hetsched("restore", file, code=2)
-    # Another key: everything is there, what was sealed does not open, and that is said at once.
+    # With another key all rows are there, sealed values cannot be decrypted, and the command reports this immediately.
     third = Server(tmp_path / "third", key="another key " * 5)
     told = third.hetsched("restore", file)
-    assert "SECRET_KEY is not the one of the backup" in told
+    assert "SECRET_KEY differs from the key of the backup" in told
     assert "live" in told
     assert third.script(OPENS) == "SecretKeyChanged"
 

@@ -1,4 +1,4 @@
-"""A follower ends with all its threads, and decides no more as soon as it should not."""
+"""An informer process stops with all its threads, and stops deciding immediately when it loses the lead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Server:
-    """An API server of which every list is empty and every watch fails; `odd`: of which lists cannot be asked."""
+    """An API server with empty lists and failing watches; `odd`: its lists fail with an unexpected error."""
 
     def __init__(self, *, odd: bool = False) -> None:
         self.odd = odd
@@ -63,7 +63,7 @@ def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatc
     follower = Follower(a_lease(cluster), Server(), threading.Event(), kinds=[PODS])  # type: ignore[arg-type]
 
     def fail() -> None:
-        raise RuntimeError("the database is away")
+        raise RuntimeError("database unavailable")
 
     monkeypatch.setattr(follower, "turn", fail)
     others = set(threading.enumerate())

@@ -1,4 +1,4 @@
-"""What becomes of a gang of which the API server refused a binding: whole, or nothing."""
+"""A gang with one rejected binding: all members are bound in the end, or none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO = "a webhook says no"
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a live cluster with one node of 8 CPUs, of which nobody really calls the API server."""
+    """Return a live cluster with one node of 8 CPUs; no test calls its API server."""
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
@@ -49,7 +49,7 @@ def a_member(number: int, least: int, *, controller: str = "Job/train") -> PodBu
 
 
 def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
-    """Have these pods come and be placed; return their ids by name."""
+    """Add and place these pods; return their IDs by name."""
     specs = [pod.build() for pod in pods]
     found = [ObservedPod(s.namespace, s.name, s.uid, scheduler_name="hetsched", spec=s) for s in specs]
     seen(cluster, pods=found)
@@ -58,7 +58,7 @@ def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
 
 
 def came_to(cluster: Cluster, ids: dict[str, int], **fates: Fate) -> None:
-    """Have the bindings of these pods begun, and come to this."""
+    """Begin the bindings of these pods and record these results."""
     named = {name.replace("_", "-"): fate for name, fate in fates.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
     bind.note(cluster, [Bound(ids[name], fate, NO if fate is Fate.REFUSED else "") for name, fate in named.items()])
@@ -123,8 +123,8 @@ def test_when_its_time_is_over_what_a_controller_makes_again_is_taken_back(clust
     assert settle_half_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
     assert (eviction.victim.name, eviction.nomination) == ("g-0", None)
-    assert eviction.reason == f"Taken back, gang default/g: g-1 could not be bound: {NO}"
-    assert "nobody would make it again" in Pod.objects.get(name="g-2").message
+    assert eviction.reason == f"Binding reverted, gang default/g: g-1 could not be bound: {NO}"
+    assert "no controller would recreate it" in Pod.objects.get(name="g-2").message
     assert not HalfGang.objects.exists()
     assert settle_half_gangs(cluster.pk) == 0
 
@@ -142,7 +142,7 @@ def test_a_binding_that_is_refused_again_and_again_is_tried_less_and_less(
     monkeypatch.setattr(progress, "backoff", lambda step: steps.append(step) or timedelta(hours=step))
     ids = placed(cluster, a_pod("p").having(uid="u"))
     came_to(cluster, ids, p=Fate.REFUSED)
-    assert Pod.objects.get().not_before is None  # the first time it is tried again at once
+    assert Pod.objects.get().not_before is None  # the first retry is immediate
     for _ in range(3):
         Pod.objects.update(not_before=None)
         recorded(cluster, placing(cluster, "n1"))

@@ -1,4 +1,4 @@
-"""Where decisions and the ledger's rows disagree about a node again and again, the node is tried no more."""
+"""If decisions keep conflicting with the ledger's rows of a node, the node is cordoned."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_
     assert note_disagreement(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
     assert (node().unschedulable, node("n2").unschedulable) == (True, False)
     entry = AuditEntry.objects.get(action="node.cordon")
-    assert entry.reason == "quarantined: the ledger refused 20 placements on it within 5 minutes"
+    assert entry.reason == "quarantined: 20 reservations on the node conflicted within 5 minutes"
     uncordon(Cluster.objects.get(), "n1", actor=ALICE, reason="looked at")
-    assert note_disagreement(cluster.pk, [node().pk]) == []  # counted anew
+    assert note_disagreement(cluster.pk, [node().pk]) == []  # the count restarts
 
 
 def test_what_was_refused_long_ago_counts_no_more() -> None:
@@ -49,7 +49,7 @@ def test_what_was_refused_long_ago_counts_no_more() -> None:
 
 def test_a_seeded_disagreement_ends_and_the_others_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_conflicts, "MOST", 4)
-    # Rows that the scheduler does not see hold a card of each of two nodes.
+    # Rows that the scheduler does not see hold a GPU of each of two nodes.
     cluster = a_cluster(a_node("n1").gpus(1), a_node("n2").gpus(2), a_node("n3").cpu(64))
     placed(cluster, "n3", a_pod("holds"))
     unseen = Reservation.objects.get(pod__name="holds")
@@ -65,5 +65,5 @@ def test_a_seeded_disagreement_ends_and_the_others_go_elsewhere(monkeypatch: pyt
     counted = CommitRefusal.objects.count()
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     schedule.run(cluster.pk)
-    assert CommitRefusal.objects.count() == counted  # nobody tries them any more
-    assert {one.id for one in check_invariants()} <= {"I3", "I8"}  # the rows that the test made up
+    assert CommitRefusal.objects.count() == counted  # the scheduler does not try them any more
+    assert {one.id for one in check_invariants()} <= {"I3", "I8"}  # the rows that the test created

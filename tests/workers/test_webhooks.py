@@ -1,4 +1,4 @@
-"""A webhook is told of the workloads that it is for, signed, for as long as its owner may see them."""
+"""A webhook gets signed notifications of its selected workloads, as long as its owner may see them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def owner_of(token: Token) -> str:
 
 @pytest.fixture
 def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
-    """Return a maker of webhooks of the token `ci`."""
+    """Return a factory of webhooks of the token `ci`."""
 
     def make(name: str = "hook", **more: Any) -> tuple[Webhook, str]:
         wanted = Wanted(name=name, url=receiver.url, **more)
@@ -68,7 +68,7 @@ def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
 def test_one_that_is_removed_meanwhile_stops_nothing(
     hooked: Callable[..., tuple[Webhook, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who announces has read of it before, in a database of many writers."""
+    """In a database with many writers, the notifying code may have read the webhook before its removal."""
     kept, removed = hooked("kept")[0], hooked("removed")[0]
     read = [kept, removed]
     monkeypatch.setattr(callbacks, "_HOOKS", lambda cluster: read)
@@ -78,7 +78,7 @@ def test_one_that_is_removed_meanwhile_stops_nothing(
 
 
 def fits(secret: str, one: Heard) -> bool:
-    """Verify as a receiver does."""
+    """Verify a signature as a receiver does."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
     wanted = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
@@ -218,8 +218,8 @@ def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: 
     place("default", "team")
     callback.run(receiver.host)
     hook.refresh_from_db()
-    assert (hook.enabled, hook.paused_because) == (False, "its address answers 410 Gone")
-    # What else it had to tell waits until somebody lets it speak.
+    assert (hook.enabled, hook.paused_because) == (False, "the endpoint responds with 410 Gone")
+    # Its other deliveries wait until the webhook is resumed.
     assert len(receiver.heard) == 1
     assert sorted(Delivery.objects.values_list("state", flat=True)) == ["dead", "due"]
     assert AuditEntry.objects.filter(action="webhook.pause", object_name=hook.pk).count() == 1
@@ -237,7 +237,7 @@ def test_a_webhook_that_nobody_hears_is_paused(receiver: Receiver, hooked: Any) 
         callback.run(receiver.host)
         Delivery.objects.update(not_before=timezone.now())
     hook.refresh_from_db()
-    assert (hook.enabled, hook.paused_because) == (False, "20 deliveries in a row were given up")
+    assert (hook.enabled, hook.paused_because) == (False, "20 consecutive deliveries failed")
 
 
 def test_a_delivery_that_arrives_starts_the_count_anew(receiver: Receiver, hooked: Any) -> None:
@@ -280,7 +280,7 @@ def test_one_dead_host_holds_up_no_other(receiver: Receiver, hooked: Any, settin
 def test_a_host_that_answers_gets_all_that_is_due(receiver: Receiver, hooked: Any) -> None:
     hooked()
     place(*("default" for _ in range(20)))
-    # The test's nodes have 8 CPUs; what is told here are 20 workloads that somebody placed.
+    # The test's nodes have 8 CPUs; these are the notifications of 20 workloads that this test placed.
     assert callback.run(receiver.host) == 20
     assert len({one.headers["webhook-id"] for one in receiver.heard}) == 20
     assert not Delivery.objects.exclude(state=Delivery.DELIVERED).exists()

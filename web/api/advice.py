@@ -1,9 +1,9 @@
 """`clusters/{name}/advice/` and `rebalances/`: which pods to move, and the plans that operators confirmed.
 
-Rule: advice writes nothing. Its ETag is the plan's token: whoever confirms asks the same question again with If-Match,
-the plan is worked out anew, and where it would be another by now the answer is 412 with the new plan's tag. Confirmed
-plans are carried out by the workers, move by move. Advice concerns a whole cluster, so a token that is limited to
-namespaces gets none.
+Advice writes nothing. Its ETag is the plan's token: a client confirms by sending the same question again with If-Match;
+the server computes the plan again and answers 412 with the new plan's tag if the plan is now different. The workers
+carry out confirmed plans, move by move. Advice concerns a whole cluster, so a token that is limited to namespaces gets
+none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HOLDING = [state.value for state in HOLDING]
 
 
 class AdviceQuestion(Request, frozen=True):
-    """What the moves are for.
+    """Goal and limits of the moves.
 
     `room` is found for the pods of a `manifest`, or of a `workload` that waits; for `rare` nodes these, or all that
     waits, say who needs them. `target` is the balance to reach, 0-1.
@@ -64,14 +64,14 @@ class AdviceQuestion(Request, frozen=True):
 
 
 class Confirmation(AdviceQuestion, frozen=True):
-    """The same question, why its plan is to be carried out, and which of its moves, from 0; null: all of them."""
+    """The same question with a reason and the indexes of the selected moves; null selects all moves."""
 
     reason: str = ""
     steps: tuple[int, ...] | None = None
 
 
 class RebalanceAction(Request, frozen=True):
-    """An action on a plan that is being carried out."""
+    """Action on a plan in progress."""
 
     action: Literal["stop"]
     reason: str
@@ -91,7 +91,7 @@ class MoveRow(Document, frozen=True):
 
 
 class RebalanceRow(Document, frozen=True):
-    """A confirmed plan: running, done or stopped, and how far it is."""
+    """Confirmed plan with its state (running, done or stopped) and progress."""
 
     id: int
     cluster: str
@@ -112,7 +112,7 @@ class Advice(ApiView):
 
     @extend_schema(request=AdviceQuestion, responses=AdviceAnswer)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Say which running pods to move, and what that gains and costs; nothing is moved."""
+        """Propose moves of running pods with their gain and cost; nothing is moved."""
         asked = bodies.read(request, AdviceQuestion, large=True)
         reach.check_unlimited(self.subject)
         found = advice_for(find(name), asked)
@@ -126,7 +126,7 @@ class Rebalances(ApiView):
 
     @extend_schema(responses=page_of(RebalanceRow))
     def get(self, request: Any, name: str) -> HttpResponse:
-        """List confirmed plans, the latest first."""
+        """List confirmed plans, latest first."""
         reach.check_unlimited(self.subject)
         rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster").prefetch_related("moves")
         found, following = page(request, rows, "id", descending=True)
@@ -134,12 +134,12 @@ class Rebalances(ApiView):
 
     @extend_schema(request=Confirmation, responses={202: RebalanceRow})
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Carry a plan out, or some moves of it; needs If-Match with the plan's tag."""
+        """Carry out a plan or some of its moves; needs If-Match with the plan's ETag."""
         asked = bodies.read(request, Confirmation, large=True)
         reach.check_unlimited(self.subject)
         cluster = find(name)
         if in_shadow(cluster.pk):
-            raise Refused(409, "ClusterInShadow", "another scheduler decides for this cluster")
+            raise Refused(409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods")
         found = advice_for(cluster, asked)
         check_match(request, _tag(found.token), required=True)
         steps = range(len(found.moves)) if asked.steps is None else asked.steps
@@ -155,7 +155,7 @@ class One(ApiView):
 
     @extend_schema(responses=RebalanceRow)
     def get(self, request: Any, name: str, number: int) -> HttpResponse:
-        """Show a confirmed plan and how far it is."""
+        """Show a confirmed plan and its progress."""
         reach.check_unlimited(self.subject)
         plan = _find(name, number)
         return answer(request, _row(plan), etag=plan_tag(plan))
@@ -178,7 +178,7 @@ class Actions(ApiView):
 
 
 def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
-    """Answer a question about a cluster as it is now.
+    """Compute the advice for the current state of a cluster.
 
     Raises: InputError, Refused.
     """
@@ -189,7 +189,7 @@ def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
 
 
 def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec, ...]:
-    """Return the pods that a question is about."""
+    """Return the pods for which the question asks to free capacity."""
     pods: tuple[PodSpec, ...] = ()
     if goal is Goal.BALANCE:
         return pods
@@ -201,7 +201,9 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
         held = {pod.key for pod in named.only("namespace", "name")}
         taken = next((pod.key for pod in pods if pod.key in held), None)
         if taken is not None:
-            raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
+            raise InputError(
+                "PodExists", f"a pod named {taken} already runs in the cluster", place="manifest", hint="Rename it"
+            )
     elif asked.workload:
         workload = Workload.objects.filter(cluster=cluster, pk=asked.workload).first()
         if workload is None:
@@ -212,9 +214,9 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
     if not pods:
         raise InputError(
             "WorkloadEmpty",
-            "there is no pod to find room for",
+            "goal `room` needs at least one pod",
             place="manifest",
-            hint="Give a manifest, or name a workload that waits",
+            hint="Send a manifest or name a pending workload",
         )
     _check_number(pods)
     return pods
@@ -228,7 +230,7 @@ def _check_number(pods: Sequence[PodSpec]) -> None:
 def _default(cluster: Cluster) -> PolicySpec:
     found = active_specs({cluster.policy_name}).get(cluster.policy_name)
     if found is None:
-        raise InputError("PolicyUnknown", f"there is no policy {cluster.policy_name!r}", place="cluster")
+        raise InputError("PolicyUnknown", f"unknown policy {cluster.policy_name!r}", place="cluster")
     return found
 
 

@@ -1,8 +1,8 @@
 """Request bodies: one strict JSON reader for documents, and raw files for manifests.
 
-Rule: a document is decoded with depth, size and text limits, then converted to a struct that forbids unknown fields, so
-a view sees only checked values. Which media type says what: `application/json` a document or a manifest,
-`application/yaml` a manifest, `text/csv` trace rows.
+A document is decoded with depth, size and text limits, then converted to a struct that forbids unknown fields, so a
+view sees only checked values. Media types: `application/json` for a document or a manifest, `application/yaml` for a
+manifest, `text/csv` for trace rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def media_type(request: Any, *allowed: str) -> str:
         raise Refused(
             415,
             "UnsupportedMediaType",
-            f"the body is {found[:100] or 'of no stated type'}",
+            f"the body is {found[:100] or 'without a media type'}",
             hint=f"Send {' or '.join(allowed)} in UTF-8",
             headers={"Accept-Post": ", ".join(allowed)},
         )
@@ -60,7 +60,7 @@ def raw(request: Any, *, large: bool = False) -> bytes:
     except RequestDataTooBig:
         raise InputError("BodyTooLarge", f"the body is larger than {cap} bytes") from None
     except UnreadablePostError:
-        raise InputError("BodyUnreadable", "the connection ended inside the body") from None
+        raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None
     if len(body) > cap:
         raise InputError("BodyTooLarge", f"the body has {len(body)} bytes, {cap} are allowed here")
     return body
@@ -76,9 +76,9 @@ def read(request: Any, document: type[T], *, large: bool = False) -> T:
 
 
 def wrapped(request: Any, document: type[T]) -> T | None:
-    """Read a manifest that comes as the field `manifest` of a document; None when the body is the manifest itself.
+    """Read a manifest from the field `manifest` of a document; None if the body is the manifest itself.
 
-    Raises: InputError; Refused 415 for what is neither JSON, YAML nor CSV.
+    Raises: InputError; Refused 415 for media types other than JSON, YAML and CSV.
     """
     if media_type(request, JSON, YAML, CSV) != JSON:
         return None
@@ -88,12 +88,12 @@ def wrapped(request: Any, document: type[T]) -> T | None:
 
 
 def source(manifest: str | dict[str, Any]) -> bytes:
-    """Return a manifest's own text, whether it came as text or as an object."""
+    """Return a manifest as bytes, given as text or as an object."""
     return manifest.encode() if isinstance(manifest, str) else msgspec.json.encode(manifest)
 
 
 def names(given: list[str] | str) -> list[str]:
-    """Return names that come as a list, or as people write them into one field."""
+    """Return names that are given as a list or as one text, separated by commas or blanks."""
     return given if isinstance(given, list) else given.replace(",", " ").split()
 
 
@@ -121,7 +121,7 @@ def plain(body: bytes) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """Return the same values with 1.0 as 1: to JSON they are one number."""
+    """Return the same values with 1.0 as 1: in JSON both are the same number."""
     if isinstance(values, float):
         return int(values) if values.is_integer() else values
     if isinstance(values, dict):
@@ -149,11 +149,11 @@ def convert(values: Any, document: type[T]) -> T:
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 
-_FIELD = re.compile(r"field `(.+)`")  # one that lacks, or that is not known
+_FIELD = re.compile(r"field `(.+)`")  # a missing or an unknown field
 
 
 def _choices(document: Any, place: str) -> list[str]:
-    """Return what a field takes, where that is one of some words."""
+    """Return the allowed values of a field with a fixed set of values."""
     types = (field.type for field in msgspec.structs.fields(document) if field.encode_name == place)
     return [str(word) for kind in types if get_origin(kind) is Literal for word in get_args(kind)]
 

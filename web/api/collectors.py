@@ -1,7 +1,7 @@
-"""`clusters/{name}/collectors/`: who is asked what nodes do not know themselves, and how that goes.
+"""`clusters/{name}/collectors/`: external sources of node facts, and their state.
 
-Rule: a token comes in and never goes out. A change needs If-Match and a reason. Only sources that the deployment names
-are taken; `collectors/` tells the kinds there are, with the JSON Schema of their parameters.
+A token can be written but not read. A change needs If-Match and a reason. Only sources that the deployment allows are
+accepted; `collectors/` lists the kinds with the JSON Schema of their parameters.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .views import ApiView, answer
 
 
 class NewCollector(Request, frozen=True):
-    """What is asked, and how often. `token` is sent as a bearer token; left out it stays as it is, empty takes it away.
+    """The source and interval of a collector. `token` is sent as a bearer token; absent keeps it, empty removes it.
 
-    What was told counts no more after `mostFailures` failures in a row (1 for use, else 3), or once it was seen more
-    than `mostAgeSeconds` ago.
+    Collected facts expire after `mostFailures` failures in a row (1 for use, else 3), or `mostAgeSeconds` after they
+    were collected.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class NewCollector(Request, frozen=True):
 
 
 class CollectorDetail(Document, frozen=True):
-    """A collector and how it fares: `up` while what it tells counts."""
+    """Collector and its state; `up` while its data is in use."""
 
     cluster: str
     name: str
@@ -80,7 +80,7 @@ class CollectorKind(Document, frozen=True):
 
 
 def detail(row: Collector) -> CollectorDetail:
-    """Return a collector and how it fares, without its token."""
+    """Return a collector with its state, without its token."""
     return CollectorDetail(
         cluster=row.cluster.name,
         name=row.name,
@@ -106,7 +106,7 @@ def detail(row: Collector) -> CollectorDetail:
 
 
 def _tag(row: Collector) -> str:
-    """Return the tag: what people said, a dot, how it fares."""
+    """Return the two-part ETag: the settings, a dot, the state."""
     return tag_of_row(row, row.version, detail(row))
 
 
@@ -141,7 +141,7 @@ class Collectors(ApiView):
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.OPERATE, "DELETE": Action.OPERATE}
     matched: ClassVar = {"PUT": False, "DELETE": True}
-    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
     @extend_schema(responses=CollectorDetail)
     def get(self, request: Any, name: str, collector: str) -> HttpResponse:
@@ -152,7 +152,7 @@ class One(ApiView):
 
     @extend_schema(request=NewCollector, responses={200: CollectorDetail, 201: CollectorDetail})
     def put(self, request: Any, name: str, collector: str) -> HttpResponse:
-        """Add a collector, or change it; a change needs If-Match."""
+        """Add or change a collector; a change needs If-Match."""
         reach.check_unlimited(self.subject)
         asked = bodies.read(request, NewCollector)
         cluster = find(name)
@@ -178,7 +178,7 @@ class One(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, collector: str) -> HttpResponse:
-        """Take a collector away, with all it told; needs If-Match."""
+        """Remove a collector and its data; needs If-Match."""
         reach.check_unlimited(self.subject)
         cluster = find(name)
         with locked(cluster):

@@ -1,6 +1,6 @@
-"""`deliveries/`: what was told to whom, how each attempt came out; have it told again.
+"""`deliveries/`: webhook deliveries with the result of each attempt; redeliver one.
 
-Rule: one sees what was told for oneself; operators that no namespace limits see all.
+A subject sees its own deliveries; operators without a namespace limit see all.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DeliveryRow(Document, frozen=True):
 
 
 class Attempt(Document, frozen=True):
-    """One attempt; `status` is null where there was no answer."""
+    """One attempt; `status` is null without a response."""
 
     at: datetime
     took_millis: int
@@ -61,14 +61,14 @@ class Attempt(Document, frozen=True):
 
 
 class DeliveryDetail(DeliveryRow, frozen=True, kw_only=True):
-    """A delivery with what is sent, and its latest attempts, the latest first."""
+    """Delivery with its body and its latest attempts, latest first."""
 
     body: dict[str, Any]
     log: list[Attempt]
 
 
 class Redelivery(Request, frozen=True):
-    """Why it is told again."""
+    """Reason for the redelivery."""
 
     reason: str
 
@@ -77,16 +77,16 @@ class Deliveries(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT}
     queries: ClassVar = {
         **LIST_QUERIES,
-        "webhook": "Only of this webhook.",
-        "workload": "Only about this workload.",
-        "state": "Only in this state: due, delivered or dead.",
-        "event": "Only of this kind, as workload.placed.",
+        "webhook": "Only deliveries of this webhook.",
+        "workload": "Only deliveries about this workload.",
+        "state": "Only deliveries in this state: due, delivered or dead.",
+        "event": "Only deliveries of this event, such as workload.placed.",
     }
     kinds: ClassVar = {"state": {"type": "string", "enum": list(dict(Delivery.STATES))}}
 
     @extend_schema(responses=page_of(DeliveryRow))
     def get(self, request: Any) -> HttpResponse:
-        """List deliveries, the latest first."""
+        """List deliveries, latest first."""
         rows = visible(self.subject).defer("body")
         rows = reach.by_query(request, rows, webhook="webhook_id", workload="workload", state="state", event="event")
         found, following = page(request, rows, "id", descending=True)
@@ -98,7 +98,7 @@ class One(ApiView):
 
     @extend_schema(responses=DeliveryDetail)
     def get(self, request: Any, delivery_id: str) -> HttpResponse:
-        """Show a delivery: what is sent, and how each attempt came out."""
+        """Show a delivery with its body and the result of each attempt."""
         row = find(self.subject, delivery_id)
         return answer(request, detail(row), etag=tag(row))
 
@@ -110,7 +110,7 @@ class Redeliver(ApiView):
 
     @extend_schema(request=Redelivery, responses={202: DeliveryRow})
     def post(self, request: Any, delivery_id: str) -> HttpResponse:
-        """Have it told again, with the same id and body."""
+        """Redeliver with the same id and body."""
         asked = bodies.read(request, Redelivery)
         row = find(self.subject, delivery_id)
         with locked(row):
@@ -120,14 +120,14 @@ class Redeliver(ApiView):
 
 
 def visible(subject: Subject) -> QuerySet[Delivery]:
-    """Return the deliveries that the asker sees."""
+    """Return the deliveries that the caller may see."""
     rows = Delivery.objects.all()
     sees_all = subject.may(Action.OPERATE) and subject.namespaces is None
     return rows if sees_all else rows.filter(owner=subject.owner)
 
 
 def find(subject: Subject, delivery_id: str) -> Delivery:
-    """Return one of them. Raises: Refused 404."""
+    """Return one delivery that the caller may see. Raises: Refused 404."""
     row = visible(subject).filter(pk=delivery_id).first()
     if row is None:
         raise not_found("delivery", delivery_id)
@@ -143,7 +143,7 @@ def delivery_row(row: Delivery) -> DeliveryRow:
 
 
 def detail(row: Delivery) -> DeliveryDetail:
-    """Return a delivery with its body and its log."""
+    """Return a delivery with its body and its attempts."""
     log = [
         Attempt(one.at, one.took_millis, one.status, one.code, one.message)
         for one in row.log.order_by("-id")[:MOST_SHOWN_ATTEMPTS]

@@ -1,7 +1,7 @@
-"""What REST answers look like: structs, written by msgspec and described to OpenAPI by themselves.
+"""REST documents: structs that msgspec encodes and that OpenAPI describes.
 
-Rule: an answer is a `Document`, camelCase, times in RFC 3339 UTC. The schema page is generated from the same structs,
-so it cannot differ from what is sent.
+A response is a `Document`: camelCase, times in RFC 3339 UTC. The OpenAPI schema is generated from the same structs, so
+it cannot differ from the responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .problems import CONTENT_TYPE, Problem
 from .queries import kind_of, serves
 
 _TAGS = {"type": "string", "examples": ["*"]}
-_KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty one is none
+_KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty key counts as no key
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,7 +63,7 @@ class StructSchema(OpenApiSerializerExtension):
 
 
 def _classes(root: msgspec.inspect.Type) -> set[type]:
-    """Return every struct and enumeration that a type is made of."""
+    """Return every struct and enumeration that a type contains."""
     found: set[type] = set()
     open_types: list[Any] = [root]
     while open_types:
@@ -85,7 +85,7 @@ def page_of(document: type[msgspec.Struct]) -> Any:
 
 
 class ApiSchema(AutoSchema):
-    """What every operation has besides its own: what its view takes beside bodies, and problems as the other answer."""
+    """Add to every operation the parameters that its view takes besides bodies, and problems as the error response."""
 
     def get_override_parameters(self) -> list[Any]:
         own = getattr(self.view, "kinds", {})
@@ -96,7 +96,7 @@ class ApiSchema(AutoSchema):
         ]
         match = getattr(self.view, "matched", {}).get(self.method)
         if match is not None:
-            text = "The ETag of what you read, or * for whatever is there; another one is answered with 412."
+            text = "ETag of the version that you read, or * for any version; another version gives 412."
             found.append(
                 OpenApiParameter(
                     "If-Match",
@@ -107,7 +107,7 @@ class ApiSchema(AutoSchema):
                 )
             )
         if self.method in getattr(self.view, "keyed", ()):
-            text = "Makes a repetition safe: the same key and body get the first answer again, another body gets 422."
+            text = "Key for safe retries: the same key and body return the first response, another body gives 422."
             found.append(OpenApiParameter("Idempotency-Key", _KEY, OpenApiParameter.HEADER, description=text))
         return found
 
@@ -119,7 +119,7 @@ class ApiSchema(AutoSchema):
         if not body:
             return body
         for kind in set(body["content"]) & {"application/yaml"}:
-            body["content"][kind]["schema"] = {"description": "Objects as Kubernetes writes them, one or several."}
+            body["content"][kind]["schema"] = {"description": "One or more Kubernetes objects."}
         return {**body, "required": True}
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
@@ -139,5 +139,8 @@ class ApiSchema(AutoSchema):
     def _get_response_bodies(self, direction: Any = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
         problem = self.resolve_serializer(Problem, direction)  # type: ignore[arg-type]  # by StructSchema
-        bodies["default"] = {"description": "A problem.", "content": {CONTENT_TYPE: {"schema": problem.ref}}}
+        bodies["default"] = {
+            "description": "Problem document (RFC 9457).",
+            "content": {CONTENT_TYPE: {"schema": problem.ref}},
+        }
         return bodies

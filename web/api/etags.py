@@ -1,8 +1,8 @@
-"""Validators: who has an old copy, and whose write would undo somebody else's.
+"""ETags: detect unchanged resources and prevent lost updates.
 
-Rule: a resource's `ETag` is opaque and strong. `If-None-Match` on a GET that names it gives 304; a write whose
-`If-Match` does not name it is refused with 412, and a write that needs one and brings none with 428. `If-Match: *`
-says "whatever it is now".
+A resource's `ETag` is opaque and strong. A GET whose `If-None-Match` contains it returns 304; a write whose `If-Match`
+does not contain it is rejected with 412, and a write that requires `If-Match` and has none with 428. `If-Match: *`
+matches any version.
 Source: RFC 9110 §13; RFC 6585 §3.
 """
 
@@ -24,7 +24,7 @@ _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 def etag_of(*parts: object) -> str:
-    """Return the tag of a resource that these parts identify: its key and its revision, or its whole content."""
+    """Return the tag of a resource from these parts: its key and revision, or its whole content."""
     hasher = blake2b(digest_size=12)
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else str(part).encode())
@@ -37,26 +37,26 @@ def _first(tag: str) -> str:
 
 
 def unchanged(request: Any, etag: str) -> bool:
-    """Say whether the asker's copy of a resource is the current one."""
+    """Return whether the caller's copy of a resource is current."""
     given = request.headers.get("If-None-Match", "")
     # RFC 9110 §13.1.2: weak comparison.
     return given.strip() == "*" or etag.strip(_QUOTE) in (tag for _, tag in _TAG.findall(given))
 
 
 def two_part(facts: str, load: str) -> str:
-    """Return the tag of a resource whose load changes all the time: what a write must not overlook, a dot, the rest."""
+    """Return the tag of a resource with a volatile load: the state that a write depends on, a dot, the load."""
     return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
 
 
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
-    """Return a two-part tag: the row with when, or in which version, people `said` it, a dot, how it is `shown` now."""
+    """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the shown state."""
     return two_part(etag_of(row.pk, said), etag_of(msgspec.json.encode(shown)))
 
 
 def check_match(request: Any, etag: str, *, required: bool) -> None:
-    """Refuse a write to a resource that has changed since its writer read it.
+    """Reject a write to a resource that has changed since the client read it.
 
-    Of a two-part tag only the first part counts.
+    For a two-part tag only the first part is compared.
     """
     given = request.headers.get("If-Match", "").strip()
     if not given:
@@ -64,8 +64,8 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
             raise Refused(
                 428,
                 "PreconditionRequired",
-                "this write needs If-Match with the ETag of what you read",
-                hint="GET the resource first; If-Match: * overwrites whatever is there",
+                "this request needs the header If-Match with the ETag of the version that you read",
+                hint="GET the resource first, or use `If-Match: *` to overwrite any version",
             )
         return
     if given == "*":
@@ -75,15 +75,15 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
         raise Refused(
             412,
             "PreconditionFailed",
-            "it has changed since you read it",
-            hint="GET it again, look at the difference, and repeat with the new ETag",
+            "the resource has changed since you read it",
+            hint="GET it again, check the difference, and retry with the new ETag",
             headers={"ETag": etag},
         )
 
 
 @contextmanager
 def locked(row: models.Model) -> Iterator[None]:
-    """Hold a row while a write compares its tag and acts, so that of two writers with the same tag one loses."""
+    """Lock a row while a write compares its tag and acts, so that of two writers with the same tag one fails."""
     with transaction.atomic():
         type(row)._default_manager.select_for_update().filter(pk=row.pk).values_list("pk").first()
         yield

@@ -1,7 +1,7 @@
-"""`nodes/{name}/actions/`: what an operator may do to a node, its cards, its zones and what is told of it.
+"""`nodes/{name}/actions/`: operator actions on a node, its GPUs, its zones and its reported facts.
 
-Rule: each needs a reason and If-Match with the tag of the node, and stands in the audit trail. A token that is limited
-to namespaces does none of them: whatever concerns a node concerns all that run there.
+Each action needs a reason and If-Match with the tag of the node, and is recorded in the audit trail. A token that is
+limited to namespaces can run none of them, because a node action affects all pods on the node.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
 def _part(asked: NodeAction) -> tuple[str, str]:
     if (asked.card is None) == (asked.zone is None):
         raise InputError(
-            "ActionIncomplete", "maintenance is of a card or of a zone", place="card", hint="Name one of them"
+            "ActionIncomplete", "maintenance needs a card or a zone", place="card", hint="Send either a card or a zone"
         )
     return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
 

@@ -1,8 +1,8 @@
-"""Pages by cursor.
+"""Cursor pagination.
 
-Problem: pages by number skip and repeat rows while rows are added.
-Rule: a list is ordered by one unique key; the cursor holds the last key seen, and the next page starts behind it.
-`?limit=` is 1-1000, 100 if not given; `next` is the address of the next page, null on the last one.
+Page numbers would skip and repeat rows while rows are added. A list is ordered by one unique key; the cursor holds the
+last key of a page, and the next page starts after it. `?limit=` is 1-1000, 100 by default; `next` is the address of the
+next page, null on the last one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hetsched.contracts.errors import InputError
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
-LIST_QUERIES = {"limit": f"Rows at most, 1-{MAX_LIMIT}.", "cursor": "Where to go on, from the page before."}
+LIST_QUERIES = {"limit": f"Maximum number of rows, 1-{MAX_LIMIT}.", "cursor": "Cursor from the previous page."}
 
 
 def limit_of(request: Any) -> int:
-    """Return how many rows the asker wants at most.
+    """Return the requested page size.
 
     Raises: InputError `QueryInvalid`.
     """
@@ -33,7 +33,7 @@ def limit_of(request: Any) -> int:
 
 
 def integer(request: Any, name: str, default: int, *, least: int, most: int) -> int:
-    """Return a whole number of the query string.
+    """Return an integer parameter of the query string.
 
     Raises: InputError `QueryInvalid`.
     """
@@ -46,13 +46,13 @@ def integer(request: Any, name: str, default: int, *, least: int, most: int) -> 
 
 
 def flag(request: Any, name: str) -> bool:
-    """Return a yes or no of the query string, no if it is not there.
+    """Return a boolean parameter of the query string, False by default.
 
     Raises: InputError `QueryInvalid`.
     """
     text = request.GET.get(name, "false")
     if text not in ("true", "false"):
-        raise InputError("QueryInvalid", "it is true or false", place=name)
+        raise InputError("QueryInvalid", "the value must be true or false", place=name)
     return bool(text == "true")
 
 
@@ -69,7 +69,7 @@ def page(request: Any, rows: QuerySet[Any, Any], key: str, *, descending: bool =
 
 
 def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[list[Any], str | None]:
-    """Return one page of a list that is in memory, sorted by a text, and the address of the next one.
+    """Return one page of a list in memory, sorted by a text key, and the address of the next one.
 
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """
@@ -115,6 +115,9 @@ def _decode(cursor: str, kind: Callable[..., Any]) -> Any:
         key = None
     if type(key) is not kind or (kind is int and not 0 <= key < 2**63) or (kind is str and "\0" in key):
         raise InputError(
-            "CursorInvalid", "this is no cursor of this list", place="cursor", hint="Take it from the page before"
+            "CursorInvalid",
+            "the cursor does not belong to this list",
+            place="cursor",
+            hint="Use the cursor of the previous page",
         )
     return key

@@ -1,10 +1,10 @@
-"""Plans: answers of a what-if that can be submitted as they are.
+"""Plan tokens: what-if results that can be submitted unchanged.
 
-Problem: what a what-if answered may not be so any more when its asker submits, and nothing was written meanwhile.
-Rule: the answer comes with a token that this installation signed: of which cluster and which request, what came out,
-until when. Nothing is kept here. Whoever submits names the token and sends the same request; it is decided anew, and
-goes on only if the same comes out: every pod on the same node, with the same cards and CPUs.
-Invariants: a token gives no right to anything, it only adds a condition; it holds no name of any pod or node.
+The state of a cluster may change between a what-if and the submission, and a what-if writes nothing. Its response
+therefore contains a signed token: the cluster, the digests of request and result, and the expiry. The server stores
+nothing. A submission sends the token with the same request; the server decides again and accepts only the same result:
+every pod on the same node with the same GPUs and CPUs.
+Invariants: a token grants no permission, it only adds a condition; it contains no pod or node name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SALT = "hetsched.plan"
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a token says: `request` and `answer` are digests; `preempts`: evictions were not ruled out.
+    """The content of a token: `request` and `answer` are digests; `preempts`: evictions were allowed.
 
-    `names` is what the answer's generated names are made of, and those of its submission.
+    `names` is the seed of the generated names in the result and in its submission.
     """
 
     version: int
@@ -51,12 +51,12 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 def request_digest(manifest: bytes, policy: str, priority: int | None) -> str:
-    """Return what identifies a request: its manifest byte for byte, and how it is to be treated."""
+    """Return the digest of a request: its manifest byte for byte, policy and priority."""
     return _digest(sha256(manifest).hexdigest(), policy, priority)
 
 
 def answer_digest(answer: WhatIfAnswer) -> str:
-    """Return what identifies an answer: who goes where, with what, and who has to leave; no scores, no words."""
+    """Return the digest of a result: placements with their resources, and evictions; no scores, no texts."""
     placed = [(one.pod, one.node, one.isa, one.zones, one.gpus) for one in answer.placements]
     return _digest(answer.verdict, sorted(placed, key=lambda one: one[0]), answer.evictions)
 
@@ -64,10 +64,10 @@ def answer_digest(answer: WhatIfAnswer) -> str:
 def plan_of(
     cluster: str, request: str, answer: WhatIfAnswer, pods: Sequence[PodSpec], *, preempts: bool, names: str
 ) -> Plan | None:
-    """Sign an answer; None where there is nothing that could be booked as it stands.
+    """Sign a result; None if it cannot be reserved as it is.
 
-    That is: not every pod is placed, somebody would have to leave first, or a pod uses volume or device claims, which
-    are nobody's before it exists.
+    This is so if a pod is not placed, if a pod would have to be evicted first, or if a pod uses volume or device
+    claims, which cannot be reserved before the pod exists.
     """
     claims = any(pod.shape.claims or pod.shape.devices for pod in pods)
     if answer.verdict is not Verdict.PLACED or not answer.placements or answer.evictions or claims:
@@ -79,7 +79,7 @@ def plan_of(
 
 
 def read(token: str) -> Signed:
-    """Return what a token says. Raises: InputError `PlanInvalid` for one that this installation did not sign."""
+    """Return the content of a token. Raises: InputError `PlanInvalid` for a token of another installation."""
     body, _, seal = token.partition(".")
     try:
         keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
@@ -89,9 +89,9 @@ def read(token: str) -> Signed:
         pass
     raise InputError(
         "PlanInvalid",
-        "it is no plan of this installation",
+        "the plan was not created by this installation",
         place="plan",
-        hint="Take it whole from `plan.token` of a what-if that was asked with `plan`",
+        hint="Copy the complete `plan.token` from a what-if with `plan: true`",
     )
 
 

@@ -1,8 +1,8 @@
-"""Decide for a request here and now, and have it booked: what holds and submissions of plans share.
+"""Decide a request immediately and reserve the result; shared by holds and submissions of plans.
 
-Rule: the request is tried on a copy of the cluster as it is; what came out is booked only if nothing else was booked
-since, else it is tried anew. No transaction is open while the engine runs. A live cluster whose rows may not be what it
-is gets no bookings from here, as it gets no decisions.
+The request is tried on a copy of the cluster; the result is reserved only if no other reservation was made since,
+otherwise it is tried again. No transaction is open while the engine runs. A live cluster with stale data gets no
+reservations, as it gets no decisions.
 """
 
 from __future__ import annotations
@@ -32,25 +32,30 @@ log = structlog.get_logger(__name__)
 
 
 def rooms_of(tried: Tried) -> list[Room]:
-    """Return what every pod of an answer would hold, in the order in which they were placed."""
+    """Return the reserved capacity for every pod of a result, in placement order."""
     return [Room(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
 
 
 def check_known(cluster: Cluster) -> None:
-    """Refuse what would be booked on facts that may be old. Raises: Refused 409."""
+    """Reject reservations based on facts that may be stale. Raises: Refused 409."""
     if in_shadow(cluster.pk):
-        raise Refused(409, "ClusterInShadow", f"another scheduler decides for cluster {cluster.name}")
+        raise Refused(
+            409, "ClusterInShadow", f"cluster {cluster.name} is in shadow mode: another scheduler places its pods"
+        )
     if not in_step(cluster):
         raise Refused(
-            409, "ClusterNotInStep", f"what is known of cluster {cluster.name} may be old",
-            hint="Try again once it is followed; GET clusters/ says what is wrong", headers={"Retry-After": "5"},
+            409, "ClusterNotInStep", f"the data of cluster {cluster.name} may be stale",
+            hint=(
+                "Try again when the cluster is watched; see GET "
+                "clusters/ for the reason"
+            ), headers={"Retry-After": "5"},
         )  # fmt: skip
 
 
 def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T], *, names: str = "") -> T:
-    """Try a request and have `write` book what came out, again and again while others are faster.
+    """Try a request and have `write` reserve the result; repeat while other writers are faster.
 
-    Raises: Refused 503 `ClusterBusy` when they always are; whatever `write` raises but Conflict.
+    Raises: Refused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
     """
     for turns in range(MOST_CONFLICTS):
         with turn():
@@ -59,28 +64,33 @@ def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T], *, names:
             return write(tried)
         except Contradiction as refusal:
             log.error("placement set aside", cluster=asked.cluster, reason=str(refusal))
-            raise Refused(409, "LedgerRefused", "the ledger does not admit what was decided") from refusal
+            raise Refused(
+                409, "LedgerRefused", "the reservation of the decision conflicts with an existing reservation"
+            ) from refusal
         except Conflict as conflict:
             log.info("booking lost", cluster=asked.cluster, reason=str(conflict))
             time.sleep(random.uniform(0, 0.005 * 2 ** min(turns, 5)))  # noqa: S311 - jitter, not a secret
     raise Refused(
-        503, "ClusterBusy", "others booked something in between every time", hint="Try again with the same key",
+        503,
+        "ClusterBusy",
+        "concurrent reservations changed the cluster at every attempt",
+        hint="Try again with the same Idempotency-Key",
         headers={"Retry-After": "1"},
-    )  # fmt: skip
+    )
 
 
 def submit_plan(
     token: str, asked: WhatIf, subject: Subject, cluster: Cluster, submit: Callable[[str], Submission]
 ) -> Submission:
-    """Submit a request if it is still decided as its plan says; `submit` is given the hold that keeps its room.
+    """Submit a request if it still gets the result of its plan; `submit` gets the hold that reserves its capacity.
 
-    Raises: InputError `PlanInvalid`; Refused 422 `PlanMismatch`, or 412 with a fresh answer.
+    Raises: InputError `PlanInvalid`; Refused 422 `PlanMismatch`, or 412 with a new result.
     """
     signed = plan_tokens.read(token)
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     if (signed.cluster, signed.request) != (cluster.name, request):
         raise Refused(
-            422, "PlanMismatch", "the plan is of another request", place="plan",
+            422, "PlanMismatch", "the plan belongs to another request", place="plan",
             hint="Submit the same manifest, byte for byte, with the same cluster, policy and priority",
         )  # fmt: skip
     check_known(cluster)
@@ -100,10 +110,14 @@ def submit_plan(
 
 def _stale(code: str, asked: WhatIf, tried: Tried) -> Refused:
     fresh = with_plan(asked, tried)
-    why = "it was not submitted in time" if code == "PlanExpired" else "by now something else comes out"
-    again = "whatIf.plan is a fresh plan" if fresh.plan is not None else "whatIf says why it cannot be planned any more"
+    why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
+    again = (
+        "use the new plan in whatIf.plan"
+        if fresh.plan is not None
+        else "check whatIf for the reason why it cannot be planned any more"
+    )
     placed = fresh.verdict is Verdict.PLACED
     return Refused(
         412, code, f"nothing was submitted: {why}" + ("" if placed else f"; {fresh.summary}"), place="plan",
-        hint=f"Look at whatIf; {again}", members={"what_if": fresh},
+        hint=f"Check whatIf; {again}", members={"what_if": fresh},
     )  # fmt: skip

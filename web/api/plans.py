@@ -1,7 +1,7 @@
-"""`policy-plans/`: when which version of a policy is to decide by itself.
+"""`policy-plans/`: scheduled activations of policy versions.
 
-Rule: whoever may edit policies may plan; each change needs a reason, and starts the plan anew. What a plan does goes
-through the one door of activation, golden placements included; what became of it stands on the plan.
+The permission to edit policies includes plans; each change needs a reason and resets the plan. A plan activates through
+the same function as a user, golden placements included; the plan records the result.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Plans(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
-        "policy": "Only of this policy.",
-        "cluster": "Only those that go by a figure of this cluster.",
+        "policy": "Only plans of this policy.",
+        "cluster": "Only plans that depend on a metric of this cluster.",
     }
 
     @extend_schema(responses=page_of(PlanDetail))
@@ -110,7 +110,7 @@ class Plans(ApiView):
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
-    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
     @extend_schema(responses=PlanDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
@@ -124,7 +124,7 @@ class One(ApiView):
         reach.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if asked.name not in ("", name):
-            raise InputError("PlanNameInvalid", f"the body says {asked.name[:80]!r}, the address {name!r}")
+            raise InputError("PlanNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             row = _save(self, asked, name)
@@ -173,7 +173,7 @@ def _found(name: str) -> PolicyPlan:
 
 
 def _tag(row: PolicyPlan) -> str:
-    """Return the tag: what people said, a dot, how it fares."""
+    """Return the two-part ETag: the user's settings, a dot, the state."""
     return tag_of_row(row, row.changed_at, _detail(row))
 
 

@@ -1,8 +1,8 @@
-"""`policies/`: drafts, versions, and which one decides.
+"""`policies/`: drafts, versions and activations.
 
-Rule: a version's content never changes. A draft decides nothing; activating and rolling back need a reason and
-If-Match, so that nobody overwrites a change that they have not seen. Built-in policies are policies like any other.
-What a cluster keeps as a SchedulingPolicy is only read here, until somebody takes it over.
+A version's content never changes. A draft decides nothing; activation and rollback need a reason and If-Match, so that
+a client cannot overwrite a change that it has not seen. Built-in policies follow the same rules. A SchedulingPolicy
+that a cluster owns is read-only here until a policy editor takes it over.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Keeper(ApiView):
 
 
 def read_draft(request: Any, name: str = "") -> Draft:
-    """Read a draft that comes as JSON or as a SchedulingPolicy object; `name` is that of the address.
+    """Read a draft from JSON or from a SchedulingPolicy object; `name` is the name in the address.
 
     Raises: InputError; Refused 415.
     """
@@ -263,7 +263,7 @@ def read_draft(request: Any, name: str = "") -> Draft:
 
 def _named(draft: Draft, stated: str, name: str) -> Draft:
     if name and stated not in ("", name):
-        raise InputError("PolicyNameInvalid", f"the body says {stated[:80]!r}, the address {name!r}", place="name")
+        raise InputError("PolicyNameInvalid", f"the body names {stated[:80]!r}, the URL names {name!r}", place="name")
     return msgspec.structs.replace(draft, name=name or stated)
 
 
@@ -294,7 +294,7 @@ def version_of(name: str, version: int) -> PolicyRevision:
 
 @contextmanager
 def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | None) -> Iterator[None]:
-    """Have a 412 say what its writer wants and what is there by now, and what turns theirs into yours."""
+    """Add both edits to a 412 response: the client's content, the current content, and the difference between them."""
     try:
         yield
     except Refused as refused:
@@ -310,7 +310,7 @@ def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractCon
 
 
 def etag(policy: Policy) -> str:
-    """Return the tag of a policy: whoever writes has seen its versions, and which one decides."""
+    """Return the tag of a policy: a write depends on its versions and on the active one."""
     return etag_of(msgspec.json.encode(_document(policy)))
 
 

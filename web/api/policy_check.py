@@ -1,8 +1,8 @@
-"""`policies/{name}/check/`: what the server says about a draft while it is still being written.
+"""`policies/{name}/check/`: validate a draft while it is edited.
 
-Rule: the checks are those of saving one; the answer is 200 also where something is wrong, since it was the check that
-was asked for. The draft comes back as a policy and as the text of its SchedulingPolicy, so that a form and a text can
-show the same draft, with what it changes against the version that decides, or against any other.
+The checks are those of saving a draft; the status is 200 even for an invalid draft, because the check itself succeeded.
+The response contains the draft as a policy and as the text of its SchedulingPolicy, so that a form and a text editor
+show the same draft, and its difference to the active version or to any other.
 Invariant: nothing is written.
 """
 
@@ -52,7 +52,7 @@ class Checked(Document, frozen=True):
 class Check(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
-    queries: ClassVar = {"against": "Version to compare the draft with; the one that decides if not given."}
+    queries: ClassVar = {"against": "Version to compare the draft with; default: the active version."}
 
     @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=Checked)
     def post(self, request: Any, name: str) -> HttpResponse:
@@ -79,7 +79,7 @@ class Check(ApiView):
 
 
 def _version(name: str, asked: str) -> PolicyRevision | None:
-    """Return the version to compare with, none where there is none yet.
+    """Return the version to compare with; None if there is none yet.
 
     Raises: InputError `PolicyVersionUnknown`.
     """
@@ -93,7 +93,7 @@ def _version(name: str, asked: str) -> PolicyRevision | None:
 
 
 def _plugin_of(error: InputError, spec: PolicySpec | None) -> str:
-    """Return the plugin that a fault is about, "" where it is about none or the draft could not be read."""
+    """Return the plugin that a fault concerns; "" if it concerns none or the draft could not be parsed."""
     place = error.place.removeprefix("spec.")
     if spec is None or not place.startswith("plugins"):
         return ""

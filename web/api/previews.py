@@ -1,8 +1,8 @@
-"""`policies/{name}/preview/`: what a version would have done with the pods that really came.
+"""`policies/{name}/preview/`: replay recorded pods under a policy version.
 
-Rule: asking starts a run of a worker and is answered at once with 202; the run is followed by `?wait=`. A person has
-one open at a time. Nothing of the cluster or its policies is written. What is told names pods of all namespaces, so a
-token that is limited to some sees none of it.
+A request starts a run of a worker and returns 202 immediately; `?wait=` follows the run. A user has at most one open
+run. Nothing of the cluster or its policies is written. Results name pods of all namespaces, so a token that is limited
+to namespaces sees none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .problems import not_found
 from .views import ApiView, answer
 
 MOST_WAIT_SECONDS = 60
-MOST_WAITING = 32  # requests of one process; the others are answered at once
+MOST_WAITING = 32  # waiting requests of one process; the others return immediately
 _LOOK_SECONDS = 0.2
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 
@@ -109,7 +109,9 @@ class Previews(ApiView):
 
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.EDIT_POLICY}
-    queries: ClassVar = {"wait": f"Of a GET: seconds to wait at most until it is over, 0-{MOST_WAIT_SECONDS}."}
+    queries: ClassVar = {
+        "wait": f"Of a GET: maximum wait for the end of the preview in seconds, 0-{MOST_WAIT_SECONDS}."
+    }
 
     @extend_schema(responses=PreviewDetail)
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
@@ -134,7 +136,7 @@ class One(ApiView):
 
 class Changes(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {**LIST_QUERIES, "change": "infeasible, moved or feasible."}
+    queries: ClassVar = {**LIST_QUERIES, "change": "Only pods with this change: infeasible, moved or feasible."}
 
     @extend_schema(responses=page_of(PodChange))
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
@@ -148,7 +150,7 @@ class Changes(ApiView):
 
 
 def _wait(row: Preview, until: float) -> None:
-    """Return when a preview is over, or at this time."""
+    """Return when a preview is finished, or at this time."""
     while time.monotonic() < until:
         if not connection.in_atomic_block:
             connection.close()

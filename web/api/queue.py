@@ -1,7 +1,7 @@
-"""`queue/`: who waits, for what and until when; and at which place each pod that is due stands.
+"""`queue/`: pending pods with the awaited event and its deadline, and the queue position of due pods.
 
-Rule: places count all pods; a token that is limited to namespaces sees its own pods at their true places. Pods that are
-due come first, in the order in which they will be tried; pods that are not due have no place.
+Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions. Due pods come
+first, in scheduling order; other pods have no position.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Queue(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
-        "limit": f"Places at most, 1-{MAX_LIMIT}.",
-        "standing": f"Only pods that stand so: {', '.join(Standing)}.",
+        "limit": f"Maximum number of pods, 1-{MAX_LIMIT}.",
+        "standing": f"Only pods in this queue state: {', '.join(Standing)}.",
     }
 
     @extend_schema(responses=page_of(QueuedPod))

@@ -1,13 +1,12 @@
-"""How often one asker may ask: the limits of REST, and what is answered beyond them.
+"""Rate limits of REST and the responses beyond them.
 
-Rule: what writes takes a turn of a bucket that all web processes share, before anything is read of the request's body;
-submissions have a bucket of their own, whose size a token may bring along. What only reads takes a turn of this
-process; what is answered to anybody, without a credential, one of the address that it comes from. Beyond a limit the
-answer is 429 `RateLimited` with `Retry-After`, and nothing was done. Agents have a pace of their own
-(`inventory.hearing`).
-What changes something and waited for its turn longer than `HETSCHED_LONGEST_QUEUE_MILLIS`, because more comes than this
-process can do, is answered 429 `ServerBusy` before anything is read or asked: those behind it are answered in time.
-Invariant: writes that cannot be counted, because the database does not answer, are refused (503).
+A write takes a token from a bucket that all web processes share, before the request's body is read; submissions have a
+bucket of their own, whose size an API token may set. A read takes a token from a bucket of this process; a request
+without a credential takes one from the bucket of its address. Beyond a limit the response is 429 `RateLimited` with
+`Retry-After`, and nothing was done. Agents have their own rate (`inventory.agent_messages`).
+A write that waited in the server's queue longer than `HETSCHED_LONGEST_QUEUE_MILLIS`, because this process is
+overloaded, gets 429 `ServerBusy` before anything is read, so that later requests are answered in time.
+Invariant: writes that cannot be counted, because the database does not respond, are rejected (503).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ reads = Local()
 
 
 def refuse_late(request: Any) -> None:
-    """Refuse what was not come to in time, whoever asks. Raises: Refused 429."""
+    """Reject a request that waited too long, regardless of the caller. Raises: Refused 429."""
     most = settings.HETSCHED_LONGEST_QUEUE_MILLIS
     waited = 1000 * getattr(request, "scope", {}).get("waited_seconds", 0.0)
     if not most or waited <= most:
@@ -42,14 +41,14 @@ def refuse_late(request: Any) -> None:
     raise Refused(
         429,
         "ServerBusy",
-        "more is asked than this server can do at the moment; nothing was done",
+        "the server is overloaded; nothing was changed",
         hint=f"Try again in {BUSY_SECONDS} s; a submission with the same Idempotency-Key",
         headers={"Retry-After": str(BUSY_SECONDS)},
     )
 
 
 def limit_of(kind: str, subject: Subject) -> Limit:
-    """Return how often somebody may ask."""
+    """Return the rate limit of a subject."""
     own = subject.token.submits_per_minute if subject.token is not None and kind == SUBMIT else None
     if own is not None:
         return Limit(own, max(1, min(own, settings.HETSCHED_SUBMITS_AT_ONCE)))
@@ -58,20 +57,20 @@ def limit_of(kind: str, subject: Subject) -> Limit:
 
 
 def at_once(kind: str, subject: Subject) -> int | None:
-    """Return how many of a kind one request may stand for; None for as many as there are."""
+    """Return the maximum number of submissions in one request; None without a limit."""
     limit = limit_of(kind, subject)
     return limit.burst if limit.per_minute else None
 
 
 def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
-    """Count a request of somebody, or `amount` submissions in one; return headers that say how many more are possible.
+    """Count a request of a subject, or `amount` submissions in one; return headers with the remaining number.
 
     Raises: Refused 429.
     """
     limit = limit_of(kind, subject)
     if limit.per_minute == 0:
         if kind == SUBMIT and subject.token is not None and subject.token.submits_per_minute == 0:
-            raise Refused(403, "SubmissionsNotAllowed", "this token may not submit", hint="Ask for another token")
+            raise Refused(403, "SubmissionsNotAllowed", "this token may not submit workloads", hint="Use another token")
         return {}
     key = f"{kind} {subject.owner}"
     taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)

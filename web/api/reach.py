@@ -1,8 +1,8 @@
-"""How far a request reaches: which cluster it means, which namespaces its asker sees.
+"""Scope of a request: the cluster that it selects, and the namespaces that its caller sees.
 
-Rule: a request names its cluster by `?cluster=` or a field; without a name it means the configured default, else the
-only one there is. A token that is limited to namespaces sees workloads whose pods all lie in them, and decisions and
-pods that do; what it may not see does not exist for it (404).
+A request selects its cluster by `?cluster=` or a field; without a name it gets the configured default, else the only
+cluster. A token that is limited to namespaces sees workloads whose pods are all in these namespaces, and decisions and
+pods in them; other objects do not exist for it (404).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hetsched.storage.prepared_queries import Given, Prepared
 
 from .problems import Refused, not_found
 
-CLUSTER_QUERY = {"cluster": "Name of the cluster; the default or only one if not given."}
+CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
 
 
 def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
-    """Return the cluster of this name, or the one that is meant without a name; `hint` names others where it is not.
+    """Return the cluster of this name, or the default without a name; `hint`: the problem lists the known clusters.
 
     Raises: Refused 404, InputError `ClusterAmbiguous`.
     """
@@ -38,15 +38,17 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
         return found
     clusters = _FIRST()
     if not clusters:
-        raise Refused(404, "NotFound", "there is no cluster yet", hint="Add one by POST clusters/")
+        raise Refused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
     if len(clusters) > 1:
         names = ", ".join(cluster.name for cluster in clusters)
-        raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one: {names}")
+        raise InputError(
+            "ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one of them: {names}"
+        )
     return clusters[0]
 
 
 def no_cluster(name: str) -> Refused:
-    """Return the refusal for a cluster that is not there, which names those that are."""
+    """Return the problem for an unknown cluster, which lists the known ones."""
     known = ", ".join(cluster.name for cluster in _FIRST())
     return not_found("cluster", name, f"Known: {known}" if known else "")
 
@@ -56,11 +58,11 @@ _FIRST = Prepared(lambda: Cluster.objects.order_by("id")[:10])
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:
-    """Return the workloads that the asker sees."""
+    """Return the workloads that the caller sees."""
     rows = Workload.objects.all()
     if subject.namespaces is None:
         return rows
-    # Where no pod was seen yet, it lies where the objects lie that its pods will be made of.
+    # A workload without known pods is in the namespaces of the objects that will create its pods.
     pods = Pod.objects.filter(workload=OuterRef("pk"))
     objects = SubmittedObject.objects.filter(workload=OuterRef("pk"))
     inside = _all_inside(pods, subject) & _all_inside(objects, subject) & (Exists(pods) | Exists(objects))
@@ -72,7 +74,7 @@ def _all_inside(rows: QuerySet[Any], subject: Subject) -> Q:
 
 
 def holds(subject: Subject) -> QuerySet[Hold]:
-    """Return the holds that the asker sees."""
+    """Return the holds that the caller sees."""
     rows = Hold.objects.all()
     if subject.namespaces is None:
         return rows
@@ -82,12 +84,12 @@ def holds(subject: Subject) -> QuerySet[Hold]:
 
 
 def may_change_hold(subject: Subject, hold: Hold) -> bool:
-    """Tell whether a hold is the asker's own, or the asker may operate."""
+    """Return whether the caller owns the hold or may operate."""
     return hold.owner == subject.owner or subject.may(Action.OPERATE)
 
 
 def own_hold(subject: Subject, hold_id: str) -> Hold:
-    """Return a hold that the asker may use or change: one of its own, or any for whoever may operate.
+    """Return a hold that the caller may use or change: one of its own, or any for operators.
 
     Raises: Refused 403, 404.
     """
@@ -95,45 +97,47 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
     if found is None:
         raise not_found("hold", hold_id)
     if not may_change_hold(subject, found):
-        raise Refused(403, "HoldNotYours", f"hold {found.pk} is {found.held_by}'s", place="hold")
+        raise Refused(403, "HoldNotYours", f"hold {found.pk} belongs to {found.held_by}", place="hold")
     return found
 
 
 def decisions(subject: Subject) -> QuerySet[Decision]:
-    """Return the decisions that the asker sees."""
+    """Return the decisions that the caller sees."""
     rows = Decision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
 
 def forgotten(subject: Subject) -> QuerySet[ForgottenDecision]:
-    """Return what was kept of forgotten decisions, as far as the asker would have seen these."""
+    """Return the stored summaries of deleted decisions that the caller would have seen."""
     rows = ForgottenDecision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
 
 def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
-    """Refuse what reaches outside the asker's namespaces.
+    """Reject namespaces outside the caller's scope.
 
     Raises: Refused 403.
     """
     outside = sorted({name for name in namespaces if not subject.may_in(name)})
     if outside:
-        raise Refused(403, "NamespaceNotAllowed", f"this token does not reach namespace {', '.join(outside[:5])}"[:400])
+        raise Refused(
+            403, "NamespaceNotAllowed", f"this token has no access to namespace {', '.join(outside[:5])}"[:400]
+        )
 
 
 def check_unlimited(subject: Subject) -> None:
-    """Refuse a token that is limited to namespaces where what it asks concerns a whole cluster.
+    """Reject a token that is limited to namespaces for an operation on a whole cluster.
 
     Raises: Refused 403.
     """
     if subject.namespaces is not None:
-        raise Refused(403, "NamespaceNotAllowed", "this token is limited to namespaces, and this concerns a cluster")
+        raise Refused(403, "NamespaceNotAllowed", "this token is limited to namespaces and cannot act on a cluster")
 
 
 def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
-    """Narrow a list by the query parameters that are given: parameter name -> lookup.
+    """Filter a list by the query parameters: parameter name -> lookup.
 
-    Raises: Refused 404 where `cluster` names none.
+    Raises: Refused 404 for an unknown `cluster`.
     """
     if "cluster" in fields and request.GET.get("cluster"):
         cluster_of(request.GET["cluster"])

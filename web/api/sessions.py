@@ -1,8 +1,7 @@
-"""`sessions/`: where somebody is signed in with a browser; end one, or all of them.
+"""`sessions/`: browser sessions of a user; end one, or all of them.
 
-Rule: one sees and ends one's own; who may manage the product, those of others, by `account`. The key of a session is
-nowhere to be had: it is named by the beginning of its digest. A session that ended ends its live sockets within
-seconds.
+A user sees and ends their own sessions; an administrator those of others, by `account`. The key of a session is never
+returned: a prefix of its digest identifies it. The live sockets of an ended session close within seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class SessionEnd(Request, frozen=True):
 
 
 class SessionDetail(Document, frozen=True):
-    """A browser that somebody is signed in with; `current` is the one that asks."""
+    """A signed-in browser; `current` is the one that sends the request."""
 
     id: str
     current: bool
@@ -54,7 +53,7 @@ class SessionsEnded(Document, frozen=True):
 
 class Sessions(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"account": "Of this account; for those who may manage the product."}
+    queries: ClassVar = {"account": "Only sessions of this account; administrators only."}
 
     @extend_schema(responses=page_of(SessionDetail))
     def get(self, request: Any) -> HttpResponse:
@@ -69,7 +68,7 @@ class End(ApiView):
 
     @extend_schema(request=SessionEnd, responses=SessionsEnded)
     def post(self, request: Any) -> HttpResponse:
-        """End a session, or all but this one; all of somebody else's."""
+        """End a session, all sessions except the current one, or all sessions of another account."""
         asked = bodies.read(request, SessionEnd)
         user = whose(self.subject, asked.account)
         but = "" if asked.id else current(request)
@@ -78,11 +77,11 @@ class End(ApiView):
 
 
 def whose(subject: Subject, account: str) -> Any:
-    """Return the account that is meant. Raises: Refused 403 or 404."""
+    """Return the requested account, by default the caller's. Raises: Refused 403 or 404."""
     if not account or account == subject.user.get_username():
         return subject.user
     if not subject.may(Action.ADMIN):
-        raise Refused(403, "PermissionDenied", "sessions of others are for administrators")
+        raise Refused(403, "PermissionDenied", "only administrators may see the sessions of other accounts")
     found = get_user_model().objects.filter(username=account).first() if "\0" not in account else None
     if found is None:
         raise not_found("account", account)
@@ -90,7 +89,7 @@ def whose(subject: Subject, account: str) -> Any:
 
 
 def current(request: Any) -> str:
-    """Return the digest of the session that a request came by, empty for a program."""
+    """Return the digest of the session of a request, empty for a program."""
     row: BrowserSession | None = (
         getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None
     )
@@ -98,7 +97,7 @@ def current(request: Any) -> str:
 
 
 def detail(row: BrowserSession, here: str) -> SessionDetail:
-    """Return a session as it may be shown."""
+    """Return the public fields of a session."""
     return SessionDetail(
         row.name, row.pk == here, row.started_at, row.seen_at, row.expire_date, row.address, row.browser
     )

@@ -1,7 +1,7 @@
-"""`shadow/`: what another scheduler chose, beside what hetsched would have chosen. Nothing of it is ever written there.
+"""`shadow/`: choices of another scheduler compared with those of hetsched. Nothing is written to the cluster.
 
-Rule: the list is the latest first; a pod that waits to be judged has no judgement yet. The summary counts what the
-asker sees.
+The list is the latest first; a pod whose comparison is pending has no verdict yet. The summary counts only rows that
+the caller sees.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ShadowRow(Document, frozen=True):
 
 
 class ShadowDetail(Document, frozen=True):
-    """The same with why: the reason for which a filter refuses its node, and the scores of its node and of our best."""
+    """Shadow comparison with the filter reason for the other node and the scores of its node and of our best nodes."""
 
     row: ShadowRow
     policy: PolicyRef | None
@@ -56,7 +56,7 @@ class ShadowDetail(Document, frozen=True):
 
 
 class ShadowReport(Document, frozen=True):
-    """The comparison as a whole, with the pods that are furthest from where they would have been put."""
+    """Summary of the comparison with the pods of the largest score difference."""
 
     summary: ShadowSummary
     worst: list[ShadowRow]
@@ -71,15 +71,15 @@ class Shadows(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **LIST_QUERIES,
-        "cluster": "Only pods of this cluster.",
-        "namespace": "Only pods of this namespace.",
-        "judgement": "same, equal, worse or infeasible.",
+        "cluster": "Only pods in this cluster.",
+        "namespace": "Only pods in this namespace.",
+        "judgement": "Only pods with this result: same, equal, worse or infeasible.",
         "node": "Only pods on this node.",
     }
 
     @extend_schema(responses=page_of(ShadowRow))
     def get(self, request: Any) -> HttpResponse:
-        """List what was compared, the latest first."""
+        """List comparisons, latest first."""
         rows = reach.by_query(
             request,
             _seen(self).defer("spec", "theirs", "top"),
@@ -98,7 +98,7 @@ class Report(ApiView):
 
     @extend_schema(responses=ShadowReport)
     def get(self, request: Any) -> HttpResponse:
-        """Show how often the other scheduler chose alike, and how far behind it was."""
+        """Show how often both schedulers chose the same node, and the score difference."""
         cluster = reach.cluster_of(request.GET.get("cluster", ""))
         rows = _seen(self).filter(cluster=cluster)
         return answer(request, ShadowReport(summary(cluster, rows), [_row(one) for one in worst(rows)[:WORST]]))
@@ -109,7 +109,7 @@ class One(ApiView):
 
     @extend_schema(responses=ShadowDetail)
     def get(self, request: Any, shadow_id: int) -> HttpResponse:
-        """Show one pod with the scores of its node and of the nodes that we prefer."""
+        """Show one pod with the scores of its node and of the preferred nodes."""
         found = _seen(self).filter(pk=shadow_id).first() if shadow_id < 2**63 else None
         if found is None:
             raise not_found("shadow decision", shadow_id)

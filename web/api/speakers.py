@@ -1,9 +1,9 @@
-"""Which node an agent speaks for: by a token of ours that is bound to it, or by its pod's token of its cluster.
+"""Agent authentication: find the node of an agent by a bound token of hetsched or by its pod's service account token.
 
-Rule: a token `hs_…` of role agent names its cluster and node. Any other bearer token is shown to the API server of the
-cluster that the request names (`?cluster=`), which says whose it is; it counts where its account is one of
-`HETSCHED_AGENT_ACCOUNTS` and the answer names the node that its pod runs on. An answer holds for a minute, here.
-Invariant: nobody speaks for a node that no token of theirs names.
+A token `hs_…` of role agent names its cluster and node. Any other bearer token is sent as a TokenReview to the API
+server of the cluster that the request names (`?cluster=`); it is accepted if its account is one of
+`HETSCHED_AGENT_ACCOUNTS` and the review names the node of its pod. This process caches a review for a minute.
+Invariant: an agent reports only for a node that its token names.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .problems import Refused
 
 HELD_SECONDS = 60
 _REFUSED_SECONDS = 10
-# How many tokens an API server is shown in a second, by this process: anybody can make up tokens.
+# Maximum TokenReviews per second and cluster of this process: clients can send arbitrary tokens.
 MOST_REVIEWS = 100
-# A JSON web token, as API servers sign them.
+# A JSON Web Token, as API servers sign them.
 _SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
 _MOST_BYTES = 16 << 10
 log = structlog.get_logger(__name__)
 
 
 class Speaker(msgspec.Struct, frozen=True):
-    """The one node that an agent speaks for."""
+    """The one node that an agent reports for."""
 
     cluster: str
     node: str
 
 
 class AgentTokens(BearerAuthentication):
-    """Tokens of ours, and those that an API server made; for these `request.auth` is the `Speaker`."""
+    """Tokens of hetsched and those of an API server; for the latter `request.auth` is the `Speaker`."""
 
     def authenticate(self, request: Any) -> tuple[Any, Any] | None:
         kind, _space, given = get_authorization_header(request).partition(b" ")
@@ -66,23 +66,23 @@ class AgentTokens(BearerAuthentication):
 class AgentScheme(BearerScheme):
     target_class = f"{__name__}.AgentTokens"
     name = "agent"
-    priority = 1  # before the scheme of the class that it stems from
+    priority = 1  # before the scheme of the base class
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        about = "A token of a node (hs_…), or the token of a pod there that its API server made."
+        about = "Agent token (hs_…), or service account token of a pod on the node."
         return {"type": "http", "scheme": "bearer", "description": about}
 
 
 def speaker_of(request: Any) -> Speaker:
-    """Return which node a request speaks for.
+    """Return the node of an authenticated agent.
 
-    Raises: Refused 403 for whoever speaks for none.
+    Raises: Refused 403 for other callers.
     """
     if isinstance(request.auth, Speaker):
         return request.auth
     if isinstance(request.auth, Token) and request.auth.node:
         return Speaker(request.auth.cluster, request.auth.node)
-    raise Refused(403, "NodeNotYours", "whoever reports needs a token that is bound to the node")
+    raise Refused(403, "NodeNotYours", "a report needs a token that is bound to the node")
 
 
 def _speaker(cluster_name: str, token: str) -> Speaker | None:
@@ -106,7 +106,7 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
     except (ApiFailure, InputError) as error:
         log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
         raise Refused(
-            503, "TokenNotReviewed", f"the API server of {cluster.name} does not say whose token this is",
+            503, "TokenNotReviewed", f"the API server of {cluster.name} did not authenticate the token",
             headers={"Retry-After": "5"},
         ) from None  # fmt: skip
     speaker = None
@@ -117,14 +117,17 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
 
 
 def _brake(cluster: Cluster) -> None:
-    """Raises: Refused 503 where the API server was shown as many tokens in this second as it may be."""
+    """Limit the TokenReviews per second. Raises: Refused 503."""
     key = f"reviews-{cluster.pk}-{int(time.time())}"
     cache.add(key, 0, 2)
     try:
         shown = cache.incr(key)
-    except ValueError:  # the second went by
+    except ValueError:  # the second has passed
         return
     if shown > MOST_REVIEWS:
         raise Refused(
-            503, "TokenNotReviewed", f"{cluster.name} is asked about too many tokens", headers={"Retry-After": "5"}
+            503,
+            "TokenNotReviewed",
+            f"too many token reviews for {cluster.name} are in progress",
+            headers={"Retry-After": "5"},
         )

@@ -1,7 +1,7 @@
-"""`webhooks/` and `callback-secret/`: who is told how workloads fare, and under which signature.
+"""`webhooks/` and `callback-secret/`: notifications of workload states, and their signatures.
 
-Rule: one sees and changes one's own; operators that no namespace limits see and change all. A secret is in the answer
-that made it and nowhere else. A token that is limited to namespaces makes webhooks for these alone.
+A subject sees and changes its own webhooks; operators without a namespace limit see and change all. Only the response
+to the creation contains a secret. A token that is limited to namespaces creates webhooks for these only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .views import ApiView, answer
 
 
 class WebhookWanted(Request, frozen=True):
-    """What a webhook is to be: empty `states` and `namespaces`, and no `cluster`, mean all that its owner sees."""
+    """Webhook settings; empty `states`, `namespaces` and `cluster` select everything that its owner sees."""
 
     name: str
     url: str
@@ -52,14 +52,14 @@ class WebhookWanted(Request, frozen=True):
 
 
 class SecretWanted(Request, frozen=True):
-    """A new secret; for `overlapSeconds`, a day if not given, the one before signs as well."""
+    """New secret; the previous secret also signs for `overlapSeconds`, one day by default."""
 
     reason: str
     overlap_seconds: int = 86_400
 
 
 class SecretShown(Document, frozen=True):
-    """How what is sent is signed, without the secret; `beforeUntil`: until then the one before signs as well."""
+    """Signature settings without the secret; the previous secret also signs until `beforeUntil`."""
 
     signed: bool
     made_at: datetime | None = None
@@ -67,13 +67,13 @@ class SecretShown(Document, frozen=True):
 
 
 class SecretMade(SecretShown, frozen=True, kw_only=True):
-    """A new secret, this once."""
+    """New secret, shown once."""
 
     secret: str
 
 
 class WebhookDetail(Document, frozen=True):
-    """A webhook; `pausedBecause` says why the product itself paused it."""
+    """Webhook; `pausedBecause` is the reason if the server paused it."""
 
     id: str
     name: str
@@ -89,7 +89,7 @@ class WebhookDetail(Document, frozen=True):
 
 
 class WebhookMade(WebhookDetail, frozen=True, kw_only=True):
-    """A new webhook with its secret, this once."""
+    """New webhook with its secret, shown once."""
 
     secret: str
 
@@ -101,13 +101,13 @@ class Webhooks(ApiView):
 
     @extend_schema(responses=page_of(WebhookDetail))
     def get(self, request: Any) -> HttpResponse:
-        """List webhooks, the latest first."""
+        """List webhooks, latest first."""
         found, following = page(request, visible(self.subject).select_related("cluster"), "id", descending=True)
         return answer(request, Rows([detail(row) for row in found], following))
 
     @extend_schema(request=WebhookWanted, responses={201: WebhookMade})
     def post(self, request: Any) -> HttpResponse:
-        """Make a webhook; its secret is in this answer and nowhere else."""
+        """Create a webhook; only this response contains its secret."""
         asked = bodies.read(request, WebhookWanted)
         wanted = _wanted(asked, self.subject)
         hook, secret = add_webhook(wanted, owner=self.subject.owner, actor=self.subject, reason=asked.reason)
@@ -120,7 +120,7 @@ class One(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "PUT": Action.SUBMIT, "DELETE": Action.SUBMIT}
     within: ClassVar = ("PUT", "DELETE")
     matched: ClassVar = {"PUT": True, "DELETE": True}
-    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
     @extend_schema(responses=WebhookDetail)
     def get(self, request: Any, webhook_id: str) -> HttpResponse:
@@ -130,7 +130,7 @@ class One(ApiView):
 
     @extend_schema(request=WebhookWanted, responses=WebhookDetail)
     def put(self, request: Any, webhook_id: str) -> HttpResponse:
-        """Change a webhook, or let one speak again that was paused; needs If-Match."""
+        """Change a webhook or resume a paused webhook; needs If-Match."""
         asked = bodies.read(request, WebhookWanted)
         hook = find(self.subject, webhook_id)
         with locked(hook):
@@ -141,7 +141,7 @@ class One(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, webhook_id: str) -> HttpResponse:
-        """End a webhook, with all it told or had still to tell; needs If-Match."""
+        """Delete a webhook and its deliveries; needs If-Match."""
         hook = find(self.subject, webhook_id)
         with locked(hook):
             hook = find(self.subject, webhook_id)
@@ -156,7 +156,7 @@ class Secret(ApiView):
 
     @extend_schema(request=SecretWanted, responses=SecretMade)
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
-        """Give a webhook a new secret; it is in this answer and nowhere else."""
+        """Rotate the secret of a webhook; only this response contains it."""
         asked = bodies.read(request, SecretWanted)
         hook = find(self.subject, webhook_id)
         secret = change_webhook_secret(hook, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
@@ -169,7 +169,7 @@ class Test(ApiView):
 
     @extend_schema(request=None, responses={202: DeliveryRow})
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
-        """Send a webhook a message that says it is being tried."""
+        """Send a test event to a webhook."""
         made = try_webhook(find(self.subject, webhook_id), actor=self.subject)
         location = {"Location": f"/api/v1/deliveries/{made.pk}/"}
         return answer(request, delivery_row(made), status=202, headers=location)
@@ -178,16 +178,16 @@ class Test(ApiView):
 class CallbackSecret(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT, "DELETE": Action.SUBMIT}
     within: ClassVar = ("POST", "DELETE")
-    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
     @extend_schema(responses=SecretShown)
     def get(self, request: Any) -> HttpResponse:
-        """Say whether what is told to the addresses of your submissions is signed."""
+        """Show whether callbacks of your submissions are signed."""
         return answer(request, _shown(self.subject.owner))
 
     @extend_schema(request=SecretWanted, responses=SecretMade)
     def post(self, request: Any) -> HttpResponse:
-        """Make the secret that signs what is told to the addresses of your submissions, or a new one."""
+        """Create or rotate the secret that signs callbacks of your submissions."""
         asked = bodies.read(request, SecretWanted)
         owner = self.subject.owner
         secret = change_callback_secret(owner, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
@@ -195,21 +195,21 @@ class CallbackSecret(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any) -> HttpResponse:
-        """Sign nothing any more that is told to the addresses of your submissions."""
+        """Stop signing callbacks of your submissions."""
         if not end_callback_secret(self.subject.owner, actor=self.subject, reason=request.GET.get("reason", "")):
             raise not_found("callback secret", self.subject.name)
         return HttpResponse(status=204)
 
 
 def visible(subject: Subject) -> QuerySet[Webhook]:
-    """Return the webhooks that the asker sees, and may change."""
+    """Return the webhooks that the caller may see and change."""
     rows = Webhook.objects.all()
     sees_all = subject.may(Action.OPERATE) and subject.namespaces is None
     return rows if sees_all else rows.filter(owner=subject.owner)
 
 
 def find(subject: Subject, webhook_id: str) -> Webhook:
-    """Return one of them. Raises: Refused 404."""
+    """Return one webhook that the caller may see. Raises: Refused 404."""
     hook = visible(subject).select_related("cluster").filter(pk=webhook_id).first()
     if hook is None:
         raise not_found("webhook", webhook_id)
@@ -242,7 +242,7 @@ def _fields(hook: Webhook) -> dict[str, Any]:
 
 
 def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
-    """Return what is asked for, no wider than the asker reaches.
+    """Return the requested settings, limited to the caller's scope.
 
     Raises: Refused 403, 404; InputError `NamespaceInvalid`.
     """

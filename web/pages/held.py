@@ -1,4 +1,4 @@
-"""Who holds something of a node, and how much: a pod of a workload, one from elsewhere, or the room of a hold."""
+"""Holders of node resources: a pod of a workload, another pod, or the reserved capacity of a hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .amounts import amount_words
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """How a holder is named, where it has a page, and whether it is room that is only kept."""
+    """Name and page of a holder; `room` marks the reserved capacity of a hold."""
 
     name: str
     url: str
@@ -25,9 +25,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holder_of(pod: Pod) -> Holder:
-    """Return how a pod that holds something is shown."""
+    """Return the holder of a reservation."""
     if pod.origin == Pod.HELD:
-        name = _("room for %(pod)s") % {"pod": pod.key.rpartition(MARK)[0] or pod.key}
+        name = _("reserved for %(pod)s") % {"pod": pod.key.rpartition(MARK)[0] or pod.key}
         return Holder(name, reverse("hold", args=[pod.hold_id]), True)
     if pod.workload_id is None:
         return Holder(pod.key, "", False)
@@ -40,7 +40,7 @@ def holders(held: list[Reservation]) -> dict[str, Holder]:
 
 
 def held_row(reservation: Reservation) -> dict[str, Any]:
-    """Return what one reservation holds, as a row of a table."""
+    """Return the amounts of one reservation as a table row."""
     requests = reservation.requests
     rest = {name: amount for name, amount in requests.items() if name not in (CPU, MEMORY, "pods")}
     return {

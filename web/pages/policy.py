@@ -1,8 +1,8 @@
-"""The policy desk: one policy as a draft that is edited, compared, tried and let decide.
+"""The policy editor: edit, compare, test and activate a draft.
 
-Rule: the desk begins with the version of `?version=`, else the latest draft, else what decides; a name that nobody has
-yet begins with another policy's content (`?from=`). What is edited lives in the browser until it is saved; all that
-writes is asked of REST, with the policy's tag as it was when the page was drawn.
+The editor starts with the version of `?version=`, else the latest draft, else the active version; a new policy
+starts with the content of another one (`?from=`). Unsaved edits are stored in the browser. All writes go through REST
+with the ETag that the page was rendered with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .shell import Shell, page
 
 MOST_VERSIONS = 200
 MOST_DECISIONS = 15
-LOOK_BACK = 20_000  # decisions, so that the search for those of a rare policy ends
+LOOK_BACK = 20_000  # decisions: bounds the search for those of a rarely used policy
 
 
 @page("policies")
@@ -80,12 +80,12 @@ def policy(shell: Shell, name: str) -> HttpResponse:
 
 
 def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
-    """Begin a policy that is not there yet with the content of another."""
+    """Start a new policy with the content of another."""
     origin = Policy.objects.filter(name=shell.text("from"), active_version__gt=0).first()
     if origin is None or not re.fullmatch(DNS_LABEL.regex, name):
-        raise Http404(_("There is no policy of this name. A new one begins on the list of policies."))
+        raise Http404(_("This policy does not exist. Create a policy on the policies page."))
     if not subject.may(Action.EDIT_POLICY):
-        raise PermissionDenied(_("Only a policy admin begins new policies. Ask an administrator for that role."))
+        raise PermissionDenied(_("Creating a policy needs the role policy-admin. Ask an administrator for this role."))
     begun = origin.revisions.get(version=origin.active_version).spec
     spec = msgspec.structs.replace(begun, name=name, version=0)
     context = {
@@ -101,7 +101,7 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
 
 
 def _desk(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
-    """Return what the script begins with, as plain JSON values."""
+    """Return the initial data of the script as plain JSON values."""
     return {"name": spec.name, "spec": msgspec.to_builtins(spec), **facts}
 
 
@@ -124,7 +124,7 @@ def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[st
 
 
 def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision | None) -> PolicyRevision:
-    """Return the version asked for, else the latest draft, else what decides."""
+    """Return the requested version, else the latest draft, else the active version."""
     asked = shell.text("version")
     if asked:
         found = next((one for one in revisions if str(one.version) == asked), None)
@@ -141,18 +141,19 @@ def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision
 
 
 def _locked(subject: Subject, policy: Policy) -> str:
-    """Say why nothing can be changed here; nothing where it can."""
+    """Return why the policy is read-only; empty if it is not."""
     if not subject.may(Action.EDIT_POLICY):
-        return _("Your account may look but not change: that needs the role policy-admin.")
+        return _("Your account has read-only access. Editing policies needs the role policy-admin.")
     if policy.keeper is not None:
-        return _("Cluster %(cluster)s keeps this policy: change its SchedulingPolicy there, or take it over.") % {
-            "cluster": policy.keeper.name
-        }
+        return _(
+            "This policy is stored in cluster %(cluster)s. Edit its SchedulingPolicy object there, or take "
+            "the policy over."
+        ) % {"cluster": policy.keeper.name}
     return ""
 
 
 def _decisions(name: str) -> list[Decision]:
-    """Return the last placements by this policy, to try weights on; none where nobody used it for long."""
+    """Return the latest placements by this policy for testing weights; none if it was not used recently."""
     newest = Decision.objects.order_by("-id").values_list("id", flat=True).first() or 0
     rows = Decision.objects.filter(policy_name=name, verdict=Verdict.PLACED.value, id__gt=newest - LOOK_BACK)
     shown = ("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
@@ -161,7 +162,7 @@ def _decisions(name: str) -> list[Decision]:
 
 
 def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
-    """Return what a golden placement out of each decision would begin with."""
+    """Return the initial data of a golden placement from each decision."""
     return {
         str(one.pk): {
             "name": re.sub(r"[^a-z0-9-]+", "-", one.pod_name.lower()).strip("-")[:63].strip("-"),
@@ -174,6 +175,6 @@ def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
 
 
 def _goldens(name: str) -> list[GoldenPlacement]:
-    """Return the golden placements that guard this policy."""
+    """Return the golden placements that apply to this policy."""
     rows = GoldenPlacement.objects.filter(policy_name__in=("", name)).select_related("cluster")
     return list(rows.defer("cluster__definitions", "manifest"))

@@ -1,6 +1,6 @@
-"""Where somebody is signed in with a browser: one's own, to be ended one by one or all but this one.
+"""Browser sessions of the user, with actions to end one or all others.
 
-Rule: what a browser says of itself is shown as it is, and in short as far as it is one of those that most people have.
+The user agent is shown unchanged, and as a short name for common browsers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .acting import Act, body_of
 from .shell import Shell, page
 
 _ADDRESS = "/api/v1/sessions/end/"
-# In this order: most of them say that they are some of those behind them, too.
+# In this order: most user agents also contain the names of later entries.
 _BROWSERS = (
     ("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"),
 )  # fmt: skip
@@ -29,7 +29,7 @@ _SYSTEMS = (
 
 
 def device(told: str) -> str:
-    """Return a browser and its system in short; empty for one that is not known."""
+    """Return the short name of a browser and its system; empty if unknown."""
     browser = next((name for sign, name in _BROWSERS if sign in told), "")
     system = next((name for sign, name in _SYSTEMS if sign in told), "")
     return _("%(browser)s on %(system)s") % {"browser": browser, "system": system} if browser and system else browser
@@ -44,26 +44,26 @@ def _end(row: BrowserSession) -> Act:
         confirm=_("End"),
         body=body_of({"id": row.name}),
         etag="",
-        done=_("The session is over."),
+        done=_("The session has ended."),
         tone="bad",
     )
 
 
 def _end_others(others: int) -> Act:
     text = ngettext(
-        "%(count)d other browser must log in again. This one stays.",
-        "%(count)d other browsers must log in again. This one stays.",
+        "%(count)d other session ends and must log in again. This session continues.",
+        "%(count)d other sessions end and must log in again. This session continues.",
         others,
     )
     return Act(
-        label=_("End all others…"),
+        label=_("End all other sessions…"),
         url=_ADDRESS,
-        title=_("Log out everywhere else?"),
+        title=_("Log out all other sessions?"),
         text=text % {"count": others},
-        confirm=_("Log out everywhere else"),
+        confirm=_("Log out other sessions"),
         body="{}",
         etag="",
-        done=_("Only this browser is logged in now."),
+        done=_("All other sessions are logged out."),
         tone="bad",
     )
 

@@ -1,4 +1,4 @@
-"""Shadow mode: what another scheduler chose, beside what we would have chosen; and one pod with the reason."""
+"""Shadow mode: compare another scheduler's choices with those of hetsched; overview and one pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, 
 from .shell import Shell, page
 
 PAGE_SIZE = 50
-SECONDS_BETWEEN_LOOKS = 15  # a judgement has no topic of its own
+SECONDS_BETWEEN_LOOKS = 15  # a comparison has no topic of its own
 TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait", Judgement.INFEASIBLE: "bad"}
 
 
@@ -67,7 +67,7 @@ def shadow(shell: Shell) -> HttpResponse:
 
 
 def _command(cluster: Cluster) -> str:
-    """Return what to type to have a cluster compared, nothing where no other scheduler can be at work."""
+    """Return the command that enters shadow mode; empty for clusters without another scheduler."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return ""
     return f"hetsched cluster connect {shlex.quote(cluster.name)} --shadow default-scheduler"
@@ -77,7 +77,7 @@ def _command(cluster: Cluster) -> str:
 def shadow_of_pod(shell: Shell, pk: int) -> HttpResponse:
     row = Shadow.objects.select_related("cluster").defer("spec").filter(pk=pk).first()
     if row is None:
-        raise Http404(_("There is no comparison %(id)s.") % {"id": pk})
+        raise Http404(_("Comparison %(id)s does not exist.") % {"id": pk})
     shell.turn_to(row.cluster)
     top = [node for node in row.top if node.feasible]
     nodes = [*top, *([row.theirs] if row.theirs and row.theirs.name not in {node.name for node in top} else [])]
@@ -86,7 +86,7 @@ def shadow_of_pod(shell: Shell, pk: int) -> HttpResponse:
         "shadow_of_pod",
         {
             "row": row,
-            "label": judgement.label if judgement else _("not judged yet"),
+            "label": judgement.label if judgement else _("not compared yet"),
             "tone": TONES[judgement] if judgement else "",
             "nodes": nodes,
             "scores": nodes[0].scores if nodes else (),

@@ -1,7 +1,7 @@
-"""What-if: a form, or pasted YAML, answered by REST while it is filled in; nothing is written.
+"""The what-if page: a form or YAML; the browser simulates it through REST and writes nothing.
 
-Rule: the page only offers choices; the browser asks `POST /api/v1/what-if/` and keeps the whole question in its
-address, so a link shows the same question to somebody else.
+The page only supplies choices. The browser calls `POST /api/v1/what-if/` and keeps the whole input in its
+address, so that a link repeats the simulation.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def what_if(shell: Shell) -> HttpResponse:
 
 
 def _scoring() -> dict[str, dict[str, Any]]:
-    """Return of each policy which of its plugins score, so that an answer can say which of them did not."""
+    """Return the scoring plugins of each policy, so that a result can name those without a score."""
     rows = PolicyRevision.objects.filter(version=F("policy__active_version")).values_list("policy__name", "spec")
     return {name: {"version": spec.version, "weights": score_weights(spec)} for name, spec in rows}
 
 
 def _card_models(cluster: Cluster) -> list[str]:
-    """Return card models to suggest, read from one node of each pool."""
+    """Return suggested GPU models, read from one node of each pool."""
     samples = cluster.nodes.filter(card_count__gt=0).order_by().values("pool").annotate(first=Min("id"))
     ids = [row["first"] for row in samples[:MOST_SUGGESTIONS]]
     reports = Node.objects.filter(pk__in=ids).values_list("report", flat=True)
@@ -73,7 +73,7 @@ def _card_models(cluster: Cluster) -> list[str]:
 
 
 def _isas(cluster: Cluster) -> list[str]:
-    """Return instruction sets to suggest: the common names, then what the nodes themselves state."""
+    """Return suggested instruction sets: common names, then those of the nodes."""
     stated = cluster.nodes.exclude(isa="").order_by("isa").values_list("isa", flat=True).distinct()
     return list(dict.fromkeys([*COMMON_ISAS, *stated[:MOST_SUGGESTIONS]]))
 
@@ -82,18 +82,18 @@ def _examples() -> list[dict[str, Any]]:
     """Return three worked examples, as the fields of the form."""
     return [
         {
-            "title": _("A build for RISC-V with vectors"),
-            "text": _("4 CPUs, 8 GiB, and a machine that has the V extension"),
+            "title": _("A RISC-V build with vector extension"),
+            "text": _("4 CPUs, 8 GiB, on a node with the V extension"),
             "fields": {"cpu": "4", "memory": "8Gi", "isa": "rva22u64_v"},
         },
         {
-            "title": _("A quarter of a GPU card"),
-            "text": _("2 CPUs, 8 GiB, 250 thousandths of one card with 4 GiB of its memory"),
+            "title": _("A quarter of a GPU"),
+            "text": _("2 CPUs, 8 GiB, 250 ‰ of one GPU with 4 GiB of its memory"),
             "fields": {"cpu": "2", "memory": "8Gi", "milli": "250", "gpumem": "4096"},
         },
         {
-            "title": _("Twelve replicas of a service for x86-64-v3"),
-            "text": _("1 CPU and 2 GiB each, on any machine of at least that level"),
+            "title": _("Twelve replicas of an x86-64-v3 service"),
+            "text": _("1 CPU and 2 GiB each, on nodes of at least that level"),
             "fields": {"cpu": "1", "memory": "2Gi", "isa": "x86-64-v3", "replicas": "12"},
         },
     ]

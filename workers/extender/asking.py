@@ -1,8 +1,8 @@
-"""What every answer is made of: the cluster, the pod as a row, and the state with the scheduler of the pod's policy.
+"""The context of a response: the cluster, the pod as a row, and the snapshot with the scheduler of its policy.
 
-Rule: where the cluster is not known whole and fresh nothing is answered but an error, and the scheduler's own
-configuration (`ignorable`) says whether its pods wait or go on without us.
-Invariant: whatever fails while the state is held, the state goes with it.
+If the cluster's data is incomplete or stale, every call fails; the `ignorable` setting of kube-scheduler decides
+whether its pods wait or are scheduled without the extender.
+Invariant: a failure while the snapshot is locked discards the snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .turns import Turns
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """The state, and the scheduler of the pod's policy on it, for the time of one answer."""
+    """The snapshot and the scheduler of the pod's policy on it, for one response."""
 
     loaded: Loaded
     spec: PolicySpec
@@ -40,7 +40,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class Asker:
-    """Asks for one cluster within `seconds`, from several threads."""
+    """Base of the calls for one cluster; each call has `seconds`. Safe for several threads."""
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self.cluster_id = cluster.pk
@@ -50,22 +50,24 @@ class Asker:
         self._names: tuple[tuple[int, int], ClusterContent, PodReader] | None = None
 
     def warm_up(self) -> None:
-        """Fold the state, so that the first pod does not wait for it."""
+        """Load the snapshot, so that the first pod does not wait for it."""
         with self._warm.held():
             pass
 
     def _cluster(self) -> tuple[Cluster, PodReader]:
-        """Return the cluster with its definitions, and who reads its pods.
+        """Return the cluster with its definitions, and the parser for its pods.
 
         Raises: InputError `ClusterNotInStep`, `ClusterInShadow`.
         """
         cluster = Cluster.objects.defer("definitions").get(pk=self.cluster_id)
         if in_shadow(self.cluster_id):
-            message = f"cluster {cluster.name} is followed in shadow: nothing is decided for it"
-            raise InputError("ClusterInShadow", message, hint="Take the extender out of the scheduler's configuration")
+            message = f"cluster {cluster.name} is in shadow mode: hetsched makes no decisions for it"
+            raise InputError("ClusterInShadow", message, hint="Remove the extender from the scheduler's configuration")
         if not in_step(cluster):
-            hint = "GET clusters/NAME/ and `hetsched cluster test NAME` say why"
-            raise InputError("ClusterNotInStep", f"cluster {cluster.name} is not known whole and fresh", hint=hint)
+            hint = "Check GET clusters/NAME/ or `hetsched cluster test NAME`"
+            raise InputError(
+                "ClusterNotInStep", f"the data of cluster {cluster.name} is incomplete or stale", hint=hint
+            )
         known = self._names
         revisions = cluster.layout_revision, cluster.definitions_revision
         if known is None or known[0] != revisions:
@@ -75,19 +77,22 @@ class Asker:
         return cluster, known[2]
 
     def _pod(self, cluster: Cluster, spec: PodSpec) -> Pod:
-        """Return the row, unsaved, of a pod that another scheduler asks about.
+        """Return the unsaved row of a pod of another scheduler.
 
         Raises: InputError `PodIsOurs`.
         """
         if is_ours(spec.scheduler_name):
-            message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched places it by itself"
-            raise InputError("PodIsOurs", message, hint="Give the other scheduler's profile another name")
+            message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched schedules it itself"
+            raise InputError("PodIsOurs", message, hint="Rename the profile of the other scheduler")
         (pod,) = prepare(cluster, [spec], "", None, Pod.ASKED)
         return pod
 
     @contextmanager
     def _asking(self, pod: Pod, until: float) -> Iterator[Asking]:
-        """Give the state and the scheduler of the pod's policy. Raises: InputError `ExtenderBusy`, `PolicyUnknown`."""
+        """Lock the snapshot and yield it with the scheduler of the pod's policy.
+
+        Raises: InputError `ExtenderBusy`, `PolicyUnknown`.
+        """
         spec = active_specs({pod.policy}).get(pod.policy)
         if spec is None:
             raise InputError("PolicyUnknown", f"policy {pod.policy!r} has no active version")
@@ -100,14 +105,14 @@ class Asker:
                 except InputError:
                     raise
                 except Exception:
-                    self._warm.forget()  # whatever it left behind goes with the state
+                    self._warm.forget()  # drop the snapshot: the failed call may have left it inconsistent
                     raise
         except TimeoutError:
-            raise InputError("ExtenderBusy", "the state is in use by other answers") from None
+            raise InputError("ExtenderBusy", "the scheduler cache is in use by other requests") from None
 
 
 def give_connections_back() -> None:
-    """End what this thread holds of the database, except inside somebody else's transaction."""
+    """Close this thread's unusable or expired database connections, except inside a transaction of the caller."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()

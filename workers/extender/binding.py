@@ -1,9 +1,9 @@
-"""Pods are bound where another scheduler chose.
+"""Bind pods to the nodes that another scheduler chose.
 
-Rule: the pod is read, booked on that node, if it still fits there, and only then its Binding is written with what it
-holds; the write is waited for until the time is over and noted in any case. Asked again for the same pod and node, the
-same binding is written again.
-Invariant: no transaction is open and no state is held during a call to the API server.
+The pod is read from the API server and reserved on that node if it still fits. Only then its Binding is written, with
+its allocation. The call waits for the write until its time is over; the result is recorded in any case. A repeated
+call for the same pod and node writes the same binding again.
+Invariant: no transaction is open and no snapshot is locked during a call to the API server.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ log = structlog.get_logger(__name__)
 
 
 class Binder(Asker):
-    """Binds for one cluster."""
+    """Binds the pods of one cluster."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds)
         self._threads = threads or ThreadPoolExecutor(BINDINGS_AT_ONCE, thread_name_prefix="extender bind")
 
     def bind(self, args: BindingArgs) -> None:
-        """Book the pod on the node and write its binding. Raises: InputError where it is not bound, with the reason."""
+        """Reserve the pod on the node and write its binding. Raises: InputError with the reason if it is not bound."""
         until = time.monotonic() + self.seconds
         booked = False
         try:
@@ -70,17 +70,20 @@ class Binder(Asker):
         if one is None:
             return
         writing = self._threads.submit(bind, api, one)
-        writing.add_done_callback(partial(_note, cluster))  # after the answer, which does not wait for it
+        writing.add_done_callback(partial(_note, cluster))  # runs after the response, which does not wait for it
         try:
             bound = writing.result(timeout=max(until - time.monotonic(), 0.1))
         except TimeoutError:
-            message = f"the API server has not answered; {args.pod_name} keeps what it holds on {args.node} until it is"
+            message = (
+                f"the API server has not responded; {args.pod_name} keeps its reservation on "
+                f"{args.node} until the result is"
+            )
             raise InputError("BindingUnknown", f"{message} known") from None
         if bound.fate in _FATES:
             raise InputError(_FATES[bound.fate], bound.message)
 
     def _booked(self, cluster: Cluster, args: BindingArgs) -> ToBind | None:
-        """Return the binding of a pod that is booked already, None where it is not.
+        """Return the binding of a pod that is reserved already, None if it is not.
 
         Raises: InputError `PodIsOurs`, `PodReplaced` or `PodBookedElsewhere`.
         """
@@ -89,16 +92,16 @@ class Binder(Asker):
         if row is None:
             return None
         if row.state not in HOLDING:
-            raise InputError("PodIsOurs", f"{row.key} waits in hetsched's own queue")
+            raise InputError("PodIsOurs", f"{row.key} is in the scheduling queue of hetsched")
         if row.uid != args.pod_uid:
-            raise InputError("PodReplaced", f"the pod that was called {row.key} before was not seen to end yet")
+            raise InputError("PodReplaced", f"the previous pod named {row.key} has not ended yet")
         node = row.node.name if row.node else ""
         if node != args.node:
-            raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is on its way")
+            raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is in flight")
         return next(iter(to_bind([row.pk], tried=True)), None)
 
     def _book(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float) -> ToBind | None:
-        """Read the pod and book it; None where it is bound to that node already. Raises: InputError."""
+        """Read the pod and reserve its node; None if it is bound to that node already. Raises: InputError."""
         pod = self._waiting(cluster, args, api, reader)
         if pod is None:
             return None
@@ -110,16 +113,19 @@ class Binder(Asker):
                     pod_id = _book_once(cluster, pod, args.node, asking)
                 except Contradiction as refusal:
                     log.error("placement set aside", pod=pod.key, node=args.node, reason=str(refusal))
-                    message = f"what {pod.key} would hold on {args.node} is held already, unseen by the scheduler"
+                    message = f"the reservation of {pod.key} on {args.node} conflicts with an existing reservation"
                     raise InputError("LedgerRefused", message) from None
                 except Conflict as conflict:
                     log.info("booking lost", cluster=self.cluster_id, reason=str(conflict))
                     continue
             return to_bind([pod_id])[0]
-        raise InputError("ExtenderBusy", f"{pod.key} could not be booked: others were faster each time")
+        raise InputError(
+            "ExtenderBusy",
+            f"{pod.key} could not be reserved: concurrent reservations changed the cluster at every attempt",
+        )
 
     def _waiting(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader) -> Pod | None:
-        """Read the pod as the API server has it; None where it is on that node already.
+        """Read the pod from the API server; None if it is on that node already.
 
         Raises: InputError `NameInvalid`, `PodGone`, `PodBoundElsewhere` or `ApiServerAway`.
         """
@@ -134,16 +140,17 @@ class Binder(Asker):
         key, uid = f"{args.pod_namespace}/{args.pod_name}", plain["metadata"].get("uid", "")
         node = plain["spec"].get("nodeName", "")
         if uid != args.pod_uid:
-            raise InputError("PodGone", f"another pod is called {key} by now")
+            raise InputError("PodGone", f"another pod has the name {key} now")
         if node and node != args.node:
-            raise InputError("PodBoundElsewhere", f"{key} is on {node} already")
+            raise InputError("PodBoundElsewhere", f"{key} is already on {node}")
         return None if node else self._pod(cluster, read_pod(body, reader))
 
 
 def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
-    """Book a pod where it was chosen to go, and return its row; the state takes it in like all that others write.
+    """Reserve a pod on the chosen node and return the id of its row.
 
-    Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict, Contradiction.
+    The snapshot learns of it like of any external write. Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict,
+    Contradiction.
     """
     loaded, scheduler, spec = asking.loaded, asking.scheduler, pod.spec
     row = loaded.state.row_of.get(node, -1)
@@ -153,14 +160,14 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
     told = fitting(scheduler, spec, [node])
     if not told.fitting:
         why = {**told.refused, **told.hopeless}[node]
-        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more, among nodes that {why}")
+        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
-    # Its volumes were chosen, and bound, by the scheduler that asks.
+    # The calling scheduler has chosen and bound the volumes.
     plain = msgspec.structs.replace(spec, shape=msgspec.structs.replace(spec.shape, claims=()))
     outcome = scheduler.place_on(plain, row)
     if outcome.node is None:
         why = outcome.refusal[1].message if outcome.refusal else "refuse it"
-        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more, among nodes that {why}")
+        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     score = round(outcome.score, 6)
     waiting = Waiting(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
     result = Result(
@@ -180,7 +187,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
 
 
 def _note(cluster: Cluster, writing: Future[Bound]) -> None:
-    """Note what became of a binding, whoever still waits for it."""
+    """Record a binding result, even if the call has timed out."""
     try:
         if writing.exception() is None:
             note(cluster, [writing.result()])

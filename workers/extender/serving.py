@@ -1,9 +1,9 @@
-"""The extender's process: the door, and beside it a plain port for probes and figures.
+"""The extender process: the TLS server, and a plain HTTP port for probes and metrics.
 
-Rule: a call is decoded, answered for the caller's cluster, and encoded. `filter` and `bind` say no inside their answer,
-in words that kube-scheduler passes on to the pod's events; `prioritize` and `preempt` have no place for that and answer
-503. Whatever goes wrong here is an error of that kind, never a success. A client that the list names without a cluster
-speaks for the default one, else for the only live one.
+Each call is decoded, handled for the caller's cluster, and encoded. `filter` and `bind` report a rejection inside their
+response, and kube-scheduler copies the text to the pod's events; `prioritize` and `preempt` have no field for it and
+respond with 503. Any failure is reported as such an error, never as a success. A client listed without a cluster is
+served for the default cluster, else for the only live one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class Extenders:
-    """An extender for each cluster that somebody asks about."""
+    """One extender per requested cluster."""
 
     def __init__(self, make: Callable[[Cluster], Extender]) -> None:
         self._make = make
@@ -47,15 +47,17 @@ class Extenders:
         self._lock = threading.Lock()
 
     def of(self, name: str) -> Extender:
-        """Return who answers for a cluster. Raises: InputError `ClusterUnknown` or `ClusterAmbiguous`."""
+        """Return the extender of a cluster. Raises: InputError `ClusterUnknown` or `ClusterAmbiguous`."""
         live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions").order_by("id")
         name = name or settings.HETSCHED_DEFAULT_CLUSTER
         found = list(live.filter(name=name) if name else live[:2])
         if len(found) > 1:
-            hint = "Write NAME=CLUSTER in HETSCHED_EXTENDER_CLIENTS"
+            hint = "Use NAME=CLUSTER in HETSCHED_EXTENDER_CLIENTS"
             raise InputError("ClusterAmbiguous", "there are several live clusters", hint=hint)
         if not found:
-            raise InputError("ClusterUnknown", f"there is no live cluster {name!r}" if name else "no live cluster yet")
+            raise InputError(
+                "ClusterUnknown", f"there is no live cluster {name!r}" if name else "no live cluster exists"
+            )
         with self._lock:
             known = self._known.get(found[0].pk)
             if known is None:
@@ -64,7 +66,7 @@ class Extenders:
 
 
 def verbs(extenders: Extenders) -> dict[str, Verb]:
-    """Return what the door may be asked for."""
+    """Return the handlers of the extender's verbs."""
 
     def filter_(cluster: str, body: bytes) -> Answer:
         args = read_args(body)
@@ -91,17 +93,20 @@ def verbs(extenders: Extenders) -> dict[str, Verb]:
 
 
 def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> Answer:
-    """Make an answer; `no` says a refusal inside it. Raises: InputError where there is no place for that."""
+    """Build a response; `no` wraps a rejection in the response body.
+
+    Raises: InputError where the response has no field for a rejection.
+    """
     try:
         return Answer(msgspec.json.encode(answer()))
     except InputError as error:
         refusal = error
     except DatabaseError as error:
-        log.warning("the database is away", error=repr(error))
-        refusal = InputError("DatabaseAway", "the database does not answer")
+        log.warning("database unavailable", error=repr(error))
+        refusal = InputError("DatabaseAway", "the database does not respond")
     except Exception as error:
-        log.exception("an answer failed")
-        refusal = InputError("ExtenderFailed", f"the answer failed: {type(error).__name__}")
+        log.exception("request failed")
+        refusal = InputError("ExtenderFailed", f"the request failed: {type(error).__name__}")
     finally:
         give_connections_back()
     if no is None or refusal.code == "ExtenderArgsInvalid":
@@ -110,7 +115,7 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
 
 
 class Probes(BaseHTTPRequestHandler):
-    """`/healthz`, `/readyz` and `/metrics`, for whoever reaches the port: it should not leave the cluster."""
+    """Handlers of `/healthz`, `/readyz` and `/metrics`, without authentication: keep the port inside the cluster."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""
@@ -151,15 +156,15 @@ def _database_answers() -> bool:
 
 
 def clients_of(listed: list[str]) -> dict[str, str]:
-    """Read `NAME` and `NAME=CLUSTER`. Raises: InputError `ExtenderClientsMissing`."""
+    """Parse the entries `NAME` and `NAME=CLUSTER`. Raises: InputError `ExtenderClientsMissing`."""
     if not listed:
-        hint = "List the names of client certificates, each NAME or NAME=CLUSTER, comma-separated"
-        raise InputError("ExtenderClientsMissing", "nobody may call", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
+        hint = "Set it to the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
+        raise InputError("ExtenderClientsMissing", "no client is allowed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
     return {name.strip(): cluster.strip() for name, _, cluster in (one.partition("=") for one in listed)}
 
 
 def serve(ended: threading.Event) -> None:
-    """Answer until `ended`. Raises: InputError where certificates, clients or ports cannot be had."""
+    """Serve until `ended`. Raises: InputError where certificates, clients or ports are unusable."""
     seconds = settings.HETSCHED_EXTENDER_SECONDS
     extenders = Extenders(lambda cluster: Extender(cluster, seconds))
     clients = clients_of(settings.HETSCHED_EXTENDER_CLIENTS)
@@ -173,7 +178,7 @@ def serve(ended: threading.Event) -> None:
     servers = (door, probes)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    log.info("the extender answers", host=host, port=door.server_address[1], clients=sorted(clients))
+    log.info("extender is listening", host=host, port=door.server_address[1], clients=sorted(clients))
     _warm_up(extenders, clients)
     ended.wait()
     for server in servers:
@@ -190,11 +195,11 @@ def _open(host: str, port: int, make: Callable[[tuple[str, int]], Any]) -> Any:
 
 
 def _warm_up(extenders: Extenders, clients: Mapping[str, str]) -> None:
-    """Fold the states that will be asked for, so that the first pods do not wait for it."""
+    """Load the snapshots of the listed clusters, so that the first pods do not wait for it."""
     for name in sorted(set(clients.values())):
         try:
             extenders.of(name).warm_up()
         except (InputError, DatabaseError) as error:
-            log.info("not warm yet", cluster=name, reason=str(error))
+            log.info("scheduler cache is loading", cluster=name, reason=str(error))
         finally:
             give_connections_back()

@@ -1,8 +1,8 @@
-"""Find and describe collectors.
+"""Discovery and description of collectors.
 
-Rule: every module of `hetsched.adapters.collectors` is scanned, then the entry points of group `hetsched.collectors`. A
-class decorated with `@collector` is registered under its name. Its parameters are one frozen Struct, from which the
-form, the REST schema and the check of what is written come; each has a default.
+The registry scans every module of `hetsched.adapters.collectors`, then the entry points of group `hetsched.collectors`.
+A class decorated with `@collector` is registered under its name. Its parameters are one frozen Struct, the source of
+the form, the REST schema and the validation; each parameter has a default.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Collector(Protocol):
     params: Any
 
     def urls(self) -> tuple[str, ...]:
-        """Return the addresses that it asks."""
+        """Return the addresses that the collector calls."""
 
     def check(self) -> None:
-        """Refuse parameters that contradict each other or say too little. Raises: InputError."""
+        """Reject parameters that are contradictory or incomplete. Raises: InputError."""
 
     def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        """Ask once, and return what is told of these nodes. Raises: SourceFailed."""
+        """Query the source once and return its facts about these nodes. Raises: SourceFailed."""
 
 
 class CollectorInfo(msgspec.Struct, frozen=True):
-    """What a collector says about itself; `load`: it measures use."""
+    """Description of a collector; `load`: it measures usage."""
 
     name: str
     summary: str
@@ -69,7 +69,7 @@ class CollectorInfo(msgspec.Struct, frozen=True):
         return made
 
     def describe(self) -> dict[str, Any]:
-        """Return what forms, REST and docs need to know."""
+        """Return the description for forms, REST and docs."""
         return {
             "name": self.name,
             "summary": self.summary,
@@ -83,7 +83,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def collector(name: str, *, summary: str, params: type[Params], load: bool = False) -> Callable[[C], C]:
-    """Declare the class below as a collector; `summary` is the one line that forms and docs show."""
+    """Declare a class as a collector; `summary` is the one-line description in forms and docs."""
 
     def declare(cls: C) -> C:
         doc = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")
@@ -105,7 +105,7 @@ def collector(name: str, *, summary: str, params: type[Params], load: bool = Fal
 
 @lru_cache(maxsize=1)
 def load_collectors() -> dict[str, CollectorInfo]:
-    """Scan built-ins and entry points; return all collectors by name. Raises: CollectorError for a doubled one."""
+    """Scan built-ins and entry points; return all collectors by name. Raises: CollectorError for a duplicate name."""
     package = __name__.rpartition(".")[0]
     path = importlib.import_module(package).__path__
     modules = [importlib.import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(path)]
@@ -128,5 +128,5 @@ def build(kind: str, values: dict[str, Any]) -> Collector:
     info = load_collectors().get(kind)
     if info is None:
         known = ", ".join(load_collectors())
-        raise InputError("CollectorUnknown", f"there is no collector {kind[:60]!r}", place="kind", hint=f"Use {known}")
+        raise InputError("CollectorUnknown", f"unknown collector {kind[:60]!r}", place="kind", hint=f"Use {known}")
     return info.build(values)

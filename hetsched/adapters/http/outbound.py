@@ -1,15 +1,15 @@
-"""The only way out: one HTTP call to a host that somebody else named, and connections to the API servers of clusters.
+"""Egress filter: HTTP calls to hosts that others named, and connections to the API servers of clusters.
 
-Problem: an address in a manifest, a submission or a setting makes the server call hosts of somebody else's choice,
-which may lead into our own network, never answer, or never end.
-Rule: a deployment says per integration whom it may call (`Allowed`); nobody, where it says nothing. A name is resolved
-once; every address that comes back is checked, and the connection goes to one of those very addresses, with the name
-for TLS. Allowed are public addresses; private ones for hosts that are named, loopback for those named by a loopback
-name; link-local ones, and where clouds keep their metadata, never. http only for hosts that are named for it; ports
-other than 443 only for hosts that are named. Credentials in an address, odd spellings and anything but http and https
-are refused. Redirects are answers like others, nobody is asked by way of a proxy, compression is not accepted. All of
-it, from the look-up to the last byte, takes at most `seconds`, and no more than `most` bytes are read; of a failure
-nothing is read, so no message quotes it.
+An address in a manifest, a submission or a setting makes the server call a host that another party chose. That host may
+lie in our own network, never respond, or never stop sending (SSRF).
+A deployment lists the allowed hosts per integration (`Allowed`); by default none are allowed. A name is resolved once,
+every address of the result is checked, and the connection goes to one of these addresses, with the name for TLS. Public
+addresses are allowed; private ones for listed hosts only; loopback for listed hosts with a loopback name only;
+link-local addresses and cloud metadata services never. http is allowed only for hosts listed for it, and ports other
+than 443 only for listed hosts. Credentials in an address, unusual spellings and schemes other than http and https are
+refused. Redirects are returned like other responses, proxies are not used, compression is not accepted. The whole call,
+from the DNS look-up to the last byte, takes at most `seconds`, and at most `most` bytes are read. The body of an error
+response is not read, so no message quotes it.
 Source: OWASP Server-Side Request Forgery Prevention Cheat Sheet; RFC 6890; RFC 6052 (NAT64).
 """
 
@@ -36,22 +36,22 @@ LONGEST_URL = 2048
 
 _ANY = "*"
 _AGENT = "hetsched"
-# What a whole address is made of; anything else is percent-encoded by whoever means it.
+# Characters of a valid address; the sender must percent-encode all others.
 _URL = re.compile(r"[!#-;=?-\[\]_a-z~]+", re.ASCII)
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]", re.ASCII)
 _PLACE = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?", re.ASCII)
 _NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
-# Neither public nor what anybody means by private.
+# Neither public nor private in the usual sense.
 _NOWHERE = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "::/96", "fec0::/10")))
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
-# Where clouds tell their machines who they are, outside the link-local range.
+# Metadata services of clouds outside the link-local range.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
 
 
 class Refused(Exception):
-    """There is no answer to use; `code` is stable, the message is for people and quotes no answer."""
+    """There is no usable response; `code` is stable, the message is for people and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,9 +60,9 @@ class Refused(Exception):
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """Whom a deployment lets us call: `hosts` as `host` or `host:port`, or `*` for all public ones.
+    """Hosts that a deployment allows: `hosts` as `host` or `host:port`, or `*` for all public ones.
 
-    Those of `plain` are called without TLS where the address says so.
+    Hosts in `plain` may also be called without TLS, if the address says http.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -72,11 +72,11 @@ class Allowed(msgspec.Struct, frozen=True):
         return bool(self.hosts or self.plain)
 
     def reads(self, host: str) -> bool:
-        """Tell whether this host may be called."""
+        """Return whether this host may be called."""
         return _ANY in self.hosts or self.names(host)
 
     def names(self, host: str) -> bool:
-        """Tell whether the deployment names this very host."""
+        """Return whether the deployment lists this host by name."""
         return not _spellings(host).isdisjoint(self.hosts | self.plain)
 
     def is_plain(self, host: str) -> bool:
@@ -84,7 +84,7 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back; header names are in lower case. Of answers from 300 on the body is not read."""
+    """A response; header names are in lower case. From status 300 on the body is not read."""
 
     status: int
     headers: dict[str, str]
@@ -92,12 +92,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def is_place(text: str) -> bool:
-    """Tell whether a text is `host` or `host:port`, as `Allowed` takes them."""
+    """Return whether a text is `host` or `host:port`, as `Allowed` expects them."""
     return _PLACE.fullmatch(text.lower()) is not None
 
 
 def check(url: str, allowed: Allowed) -> SplitResult:
-    """Return the parts of an address that may be called, as far as the address itself tells. Raises: Refused."""
+    """Return the parts of an address after all checks that need no DNS look-up. Raises: Refused."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
     try:
@@ -113,7 +113,7 @@ def check(url: str, allowed: Allowed) -> SplitResult:
     if parts.scheme == "http" and not allowed.is_plain(_full(parts)):
         _refuse("AddressRefused", f"{host} would be called without TLS")
     if port not in (None, 443) and not allowed.names(host):
-        _refuse("AddressRefused", f"{host} is not on port 443, and nobody named it")
+        _refuse("AddressRefused", f"{host} is not on port 443 and is not a listed host")
     return parts
 
 
@@ -128,7 +128,7 @@ def call(
     seconds: float = SECONDS,
     quiet_seconds: float | None = None,
 ) -> Answer:
-    """Make one call; `quiet_seconds` is how long the other side may say nothing. Raises: Refused."""
+    """Make one call; `quiet_seconds` limits the silence of the other side. Raises: Refused."""
     parts = check(url, allowed)
     host, name = parts.netloc, parts.hostname or ""
     until = time.monotonic() + seconds
@@ -137,7 +137,7 @@ def call(
     connection = http.client.HTTPConnection(host)
     connection.auto_open = 0
     connection.sock, ends = plain, [plain]
-    # Whatever trickles in, the connection ends in time: nothing that waits for it is left waiting.
+    # A timer ends the connection in time, whatever trickles in, and so unblocks every read.
     clock = threading.Timer(max(until - time.monotonic(), 0.05), _end, [ends])
     clock.daemon = True
     clock.start()
@@ -151,7 +151,7 @@ def call(
         connection.request(method, path, body=body, headers={**sent, **(headers or {})})
         with connection.getresponse() as answer:
             found = _read(answer, host, most)
-        if time.monotonic() >= until:  # a head that was cut off reads like one that ended
+        if time.monotonic() >= until:  # a truncated head parses like a complete one
             raise TimeoutError
         return found
     except ssl.SSLCertVerificationError as error:
@@ -166,9 +166,9 @@ def call(
 
 
 def reach(name: str, port: int, seconds: float) -> socket.socket:
-    """Connect to a server that an operator named, as the API server of a cluster; it may lie in a private network.
+    """Connect to a server that an operator configured, such as an API server; it may lie in a private network.
 
-    Loopback only where it is named so; link-local addresses, and where clouds keep their metadata, never.
+    Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services never.
     Raises: Refused.
     """
     found = _looked_up(name.strip("[]"), port, seconds)
@@ -181,7 +181,7 @@ def _read(answer: http.client.HTTPResponse, host: str, most: int) -> Answer:
     if answer.status >= 300 or not most:
         return Answer(answer.status, found, b"")
     if found.get("content-encoding", "identity").lower() != "identity":
-        _refuse("AnswerUnreadable", f"{host} sends what it compressed, though nobody accepts that")
+        _refuse("AnswerUnreadable", f"{host} sends a compressed response that was not requested")
     body = answer.read(most + 1)
     if len(body) > most:
         _refuse("AnswerTooLarge", f"{host} sends more than {most} bytes")
@@ -197,12 +197,12 @@ def _trust() -> ssl.SSLContext:
 
 def _end(ends: list[socket.socket]) -> None:
     with suppress(OSError):
-        # The plain method: that of a TLS socket would take its keys from the thread that reads.
+        # The plain socket's method: that of a TLS socket would drop the session of the reading thread.
         socket.socket.shutdown(ends[0], socket.SHUT_RDWR)
 
 
 def _connected(addresses: list[str], port: int, host: str, seconds: float) -> socket.socket:
-    """Connect to the first of the addresses that takes us."""
+    """Connect to the first address that accepts."""
     until, why = time.monotonic() + seconds, ""
     for address in addresses:
         try:
@@ -213,7 +213,7 @@ def _connected(addresses: list[str], port: int, host: str, seconds: float) -> so
 
 
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
-    """Resolve a host; where any of its addresses may not be called, none is. Raises: Refused."""
+    """Resolve a host; if one of its addresses is not allowed, the whole host is refused. Raises: Refused."""
     found = _looked_up(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=allowed.names(_with_port(name, port)))
     return found
@@ -222,11 +222,11 @@ def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[s
 def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
     for address in found:
         if not _may_call(address, named=named, loopback=named and _is_loopback_name(name)):
-            _refuse("AddressRefused", f"{name} has an address inside a network that nobody opened to us")
+            _refuse("AddressRefused", f"{name} has an address inside a network that is not allowed")
 
 
 def _looked_up(name: str, port: int, seconds: float) -> list[str]:
-    """Ask the resolver, which knows no time limit of its own."""
+    """Resolve a name in a thread, because the resolver has no timeout. Raises: Refused."""
     found: list[list[str]] = []
 
     def ask() -> None:
@@ -238,7 +238,7 @@ def _looked_up(name: str, port: int, seconds: float) -> list[str]:
     asking.start()
     asking.join(seconds)
     if not found or not found[0]:
-        _refuse("HostUnreachable", f"there is no host {name[:100]!r}, or nobody tells its address in time")
+        _refuse("HostUnreachable", f"there is no host {name[:100]!r}, or its address did not resolve in time")
     return found[0]
 
 
@@ -275,7 +275,7 @@ def _port(parts: SplitResult) -> int:
 
 
 def _full(parts: SplitResult) -> str:
-    """Return the host with its port, stated or not."""
+    """Return the host with its explicit or default port."""
     return _with_port(parts.hostname or "", _port(parts))
 
 
@@ -284,13 +284,13 @@ def _with_port(name: str, port: int) -> str:
 
 
 def _spellings(host: str) -> set[str]:
-    """Return a host as it may be named: as it stands, and without its port."""
+    """Return the spellings under which a host may be listed: as given, and without its port."""
     name = urlsplit(f"//{host.lower()}").hostname or ""
     return {host.lower(), name, f"[{name}]"}
 
 
 def _shown(host: str) -> str:
-    """Return a host without credentials that somebody wrote into it."""
+    """Return a host without embedded credentials."""
     return host.rpartition("@")[2][:100]
 
 

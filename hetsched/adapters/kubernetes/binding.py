@@ -1,19 +1,20 @@
-"""Tell the API server which node a pod goes to, and know what became of it.
+"""Write the Binding of a pod and determine its result.
 
-Problem: a reply can be lost after the write succeeded, and a pod of the same name may be another pod by now.
-Rule: the Binding names the pod's uid, so another pod is never bound; what the pod holds stands in the annotations of
-the Binding itself, so no pod is ever bound without it. Outcomes:
+A response can be lost after the write succeeded, and another pod may have taken the name by then. The Binding therefore
+carries the pod's uid, so another pod is never bound. It also carries the annotations with the pod's allocation, so no
+pod is ever bound without them. Results by response:
     2xx                     bound
     404                     gone
-    409                     read the pod: bound where we wanted it -> bound; elsewhere, or another uid -> lost;
-                            still waiting -> refused
-    400, 403, 422           refused, with the server's words
-    429, 5xx                tried again, after as long as the server asks for; the same binding twice is one binding
-    no answer               read the pod: bound -> bound; waiting -> unknown, the binding may still come
-    anything else           unknown: nobody may act as if it had failed until a read tells
-After a 5xx the try may have succeeded, or still do: what is refused then is read, and a pod that waits is unknown.
-All of this rests on uids. So nothing is bound through an `Api` before its server refused, in a dry run on a waiting
-pod, a wrong one; where it does not, the fate of every binding is unproven and nothing was written.
+    409                     read the pod: bound to the wanted node -> bound; to another node -> lost; another uid
+                            -> gone; still pending -> refused
+    400, 403, 422           refused, with the server's message
+    429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is one binding
+    no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
+    anything else           unknown: no component may treat it as failed until a read settles it
+After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and a pod that
+is still pending is unknown.
+All of this relies on uids. Before the first binding through an `Api`, a dry run with a wrong uid on a pending pod must
+be refused by the server. If the server accepts it, every binding is reported as unproven and nothing is written.
 Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).
 """
 
@@ -37,17 +38,17 @@ from .resources import PODS
 
 _REFUSED = frozenset({400, 403, 422})
 _BUSY = frozenset({429, 500, 502, 503, 504})
-_NOT_TAKEN = 429  # of all that are busy the one that surely did nothing
+_NOT_TAKEN = 429  # the only busy status that guarantees that nothing was written
 _WRONG_UID = "00000000-0000-0000-0000-000000000000"
-UNPROVEN = "the API server binds pods under wrong uids, so nothing is bound here; after it is mended, start anew"
-# Those whose servers refused a wrong uid.
+UNPROVEN = "the API server binds pods under wrong uids, so hetsched does not bind; fix the API server, then restart"
+# API clients whose servers refused a wrong uid.
 _proven: WeakSet[Api] = WeakSet()
 _WAITS_SECONDS = (0.1, 0.5, 2.0)
 _LONGEST_WAIT_SECONDS = 10.0
 
 
 class Fate(enum.StrEnum):
-    """What became of a binding."""
+    """Result of a binding."""
 
     BOUND = "bound"
     LOST = "lost"
@@ -59,10 +60,12 @@ class Fate(enum.StrEnum):
 
 
 class ToBind(msgspec.Struct, frozen=True):
-    """One pod, by its uid, and where it goes with what; its claims, with the volume chosen for each, if any was.
+    """One pod, by its uid, with its node, its annotations, and its claims with the volume chosen for each, if any.
 
-    `device_claims` are the names of its resource claims, `devices` what was chosen for those that were open.
-    `tried`: somebody has written it before, `out`: and may still be at it.
+    `device_claims` are the names of its resource claims, `devices` the devices chosen for unallocated claims.
+    `patient`: claims that are not bound yet may still be waited for. `tried`: an earlier attempt has written the
+    binding.
+    `out`: that attempt may still be in flight.
     """
 
     pod_id: int
@@ -80,7 +83,7 @@ class ToBind(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """One binding's fate; `message` is the server's, for people; `read`: it was found out by reading the pod."""
+    """Result of one binding. `message` is the server's text. `read`: the result comes from reading the pod."""
 
     pod_id: int
     fate: Fate
@@ -91,9 +94,9 @@ class Bound(msgspec.Struct, frozen=True):
 def annotations_of(
     allocation: Allocation, *, uid: str, node: str, epoch: int, containers: dict[str, str], key: bytes | None = None
 ) -> dict[str, str]:
-    """Return the annotations that tell what a pod holds: ours, and crane's where zones are named.
+    """Return the annotations that state a pod's allocation: our own, and crane's if the allocation names NUMA zones.
 
-    Ours is signed under `key`, the one of the node's agent; without one nothing is.
+    Our annotation is signed with `key`, the key of the node's agent; without a key it is unsigned.
     """
     document = json.loads(write_allocation(allocation, containers)) | {"uid": uid, "node": node, "epoch": epoch}
     if key is not None:
@@ -124,11 +127,11 @@ def _always() -> bool:
 def bind(
     api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
 ) -> Bound:
-    """Write one Binding and say what became of it; a busy server is asked a few times, while it `is_ours` to write."""
+    """Write one Binding and return its result. Busy servers are retried while `is_ours` returns true."""
     waiting = Fate.UNKNOWN if one.out else Fate.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
-            return Bound(one.pod_id, Fate.UNKNOWN, "it is not ours to bind any more")
+            return Bound(one.pod_id, Fate.UNKNOWN, "the pod is no longer assigned to this scheduler")
         try:
             return _bind(api, one, waiting)
         except ApiFailure as failure:
@@ -141,16 +144,16 @@ def bind(
 
 
 def _bind(api: Api, one: ToBind, waiting: Fate) -> Bound:
-    """Write one Binding once; `waiting` is the fate of a pod that still waits after a refusal.
+    """Write one Binding once; `waiting` is the result for a pod that is still pending after a refusal.
 
-    Raises: ApiFailure where the server is busy.
+    Raises: ApiFailure if the server is busy.
     """
     try:
         if api not in _proven:
             if not refuses_wrong_uids(api, one.namespace, one.name, one.node):
                 return Bound(one.pod_id, Fate.UNPROVEN, UNPROVEN)
             found = read_back(api, one, waiting=Fate.WAITING)
-            if found.fate is not Fate.WAITING:  # a bound pod is refused under any uid
+            if found.fate is not Fate.WAITING:  # the API server refuses to bind a bound pod under any uid
                 return found
             _proven.add(api)
         _send(api, one.namespace, one.name, one.uid, one.node, one.annotations)
@@ -181,7 +184,7 @@ def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations:
 
 
 def read_back(api: Api, one: ToBind, *, waiting: Fate) -> Bound:
-    """Read what became of a pod; `waiting` is the fate where it has no node."""
+    """Read the pod and return the result of its binding; `waiting` is the result if the pod has no node."""
     try:
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
     except ApiFailure as failure:
@@ -194,20 +197,20 @@ def read_back(api: Api, one: ToBind, *, waiting: Fate) -> Bound:
         words = "the API server refused the binding and the pod still waits"
         return Bound(one.pod_id, waiting, words, read=True)
     if node != one.node:
-        return Bound(one.pod_id, Fate.LOST, f"somebody else bound it to {node}", read=True)
+        return Bound(one.pod_id, Fate.LOST, f"another scheduler bound it to {node}", read=True)
     return Bound(one.pod_id, Fate.BOUND, read=True)
 
 
 def read_refused(api: Api, one: ToBind, refused: Bound, *, waiting: Fate) -> Bound:
-    """Read what became of a pod of which another try was refused; one that waits keeps the words of the refusal."""
+    """Read the pod after a refused attempt. A pod that is still pending gets `waiting` with the refusal's message."""
     found = read_back(api, one, waiting=waiting)
     return Bound(one.pod_id, waiting, refused.message, read=True) if found.fate is waiting else found
 
 
 def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:
-    """Try, without effect, to bind an existing pod under a wrong uid; False where the server would.
+    """Return whether the server refuses, in a dry run, to bind an existing pod under a wrong uid.
 
-    Raises: ApiFailure where it says anything but that this conflicts.
+    Raises: ApiFailure for any error other than 409.
     """
     try:
         _send(api, namespace, name, _WRONG_UID, node, {}, dryRun="All")

@@ -1,13 +1,13 @@
 """Write the devices of a pod into its resource claims before the pod is bound.
 
-Problem: a driver prepares what stands in a claim's status, and two schedulers can write into one claim.
-Rule: as kube-scheduler does. For each claim of the pod, as it is by now
-    open, devices chosen     the finalizer that protects an allocation, then the allocation and the pod's reservation,
-                             in one write that names the version that was read
-    ours already             nothing: so is read back what became of a write that nobody answered
-    allocated, shared        the pod joins those that the claim is reserved for
-    anything else            the pod goes back
-A pod that is refused at its binding leaves its claims: its reservation goes, and with the last one the allocation.
+A driver prepares the devices in a claim's status, and two schedulers can write into one claim. As in kube-scheduler,
+each claim of the pod is read and handled by its state:
+    unallocated, devices chosen  the finalizer that protects an allocation, then the allocation and the pod's
+                                 reservation in one write that names the resourceVersion that was read
+    allocated and reserved       nothing is written; this also confirms a write whose response was lost
+    allocated, shared            the pod is added to `reservedFor`
+    anything else                the pod is refused
+If the binding of the pod is refused, its reservation is removed, and with the last reservation the allocation.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
 """
 
@@ -31,7 +31,7 @@ Plain = dict[str, Any]
 
 
 def allocate(api: Api, one: ToBind) -> Bound | None:
-    """Give the claims of a pod their devices; None: all have them and are reserved for the pod."""
+    """Allocate the pod's claims. Return None once all are allocated and reserved for the pod."""
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
         try:
@@ -47,7 +47,7 @@ def allocate(api: Api, one: ToBind) -> Bound | None:
 
 
 def release(api: Api, one: ToBind) -> None:
-    """Take the pod out of its claims, and devices out of those that nobody else uses. Raises: ApiFailure."""
+    """Remove the pod's reservations, and the allocations of claims without other users. Raises: ApiFailure."""
     for name in one.device_claims:
         claim = _read(api, name, one.namespace)
         if claim is None:
@@ -74,7 +74,7 @@ def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> B
     users = _users(claim)
     if "allocation" in status:
         if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
-            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} was given other devices by somebody else")
+            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} was allocated other devices by another scheduler")
         if not any(known.get("uid") == one.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
@@ -88,7 +88,7 @@ def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> B
 
 
 def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
-    """Return the result as drivers read it, with what classes and the claim say to them."""
+    """Return the AllocationResult for drivers, with the configuration from the device classes and the claim."""
     asked = claim["spec"]["devices"]
     results = [
         {
@@ -148,7 +148,7 @@ def _read(api: Api, name: str, namespace: str) -> Plain | None:
 
 
 def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
-    """Change a claim as it was read and return it; somebody who was faster is found out by the next run."""
+    """Patch a claim at the resourceVersion that was read and return it; a conflict is resolved by the next run."""
     meta = read["metadata"]
     about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
     path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)

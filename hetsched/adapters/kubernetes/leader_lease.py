@@ -1,13 +1,14 @@
-"""The Lease of a cluster that says which installation schedules it.
+"""Leader election between installations through the Lease `kube-system/hetsched` of a cluster.
 
-Problem: leases in the database settle who of one installation acts, but two installations with a database each know
-nothing of one another, and the same CPUs and cards would be granted by both.
-Rule: coordination.k8s.io Lease `kube-system/hetsched`, kept as client-go's leader election keeps it: whoever renews it
-holds it; it is over once its record has not changed for its duration, by the clock of the one who looks, so clocks need
-not agree. Holder is `<installation>/<epoch>`. An installation takes its own Lease over at once from an earlier epoch
-of itself; a later epoch under the same name is another copy of the database, and is waited for like a stranger.
+Database leases elect a process within one installation. Two installations with separate databases need this Lease, or
+both would allocate the same CPUs and GPUs. The protocol is that of client-go's leader election: the holder renews the
+Lease, and the Lease expires once its record has not changed for its duration by the observer's clock, so clocks need
+not agree. The holder identity is `<installation>/<epoch>`. An installation takes over its own Lease at once from an
+earlier epoch. A later epoch under the same name belongs to another copy of the database and is waited for like any
+other holder.
 Invariant: `lasting` is never true for longer than a rival has to wait. As with kube-scheduler this is timing, not
-fencing: within an installation epochs of the database fence, between two only the uid of each binding does.
+fencing: within an installation the epochs of the database fence; between two installations only the uid of each binding
+does.
 Source: https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 
@@ -27,7 +28,7 @@ from .resources import LEASES
 NAMESPACE, NAME = "kube-system", "hetsched"
 DURATION_SECONDS = 15.0
 RENEW_SECONDS = 4.0
-# Safety margin before the lease runs out, for the time that a call and a pause of the process may take.
+# Safety margin before the Lease expires, for the duration of a call and a pause of the process.
 _MARGIN_SECONDS = 5.0
 _PATH = LEASES.path(namespace=NAMESPACE, name=NAME)
 
@@ -52,7 +53,7 @@ _lease = msgspec.json.Decoder(_Lease)
 
 
 def holder_of_lease(api: Api) -> str:
-    """Return who holds the Lease, `<installation>/<epoch>`; empty where nobody does. Raises: ApiFailure."""
+    """Return the holder of the Lease, `<installation>/<epoch>`, empty if it has none. Raises: ApiFailure."""
     try:
         return _lease.decode(api.get(_PATH)).spec.holder or ""
     except ApiFailure as failure:
@@ -62,21 +63,21 @@ def holder_of_lease(api: Api) -> str:
 
 
 class Election:
-    """One installation's stand for one cluster."""
+    """Candidacy of one installation for one cluster."""
 
     def __init__(self, installation: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.installation = installation
         self._clock = clock
         self._until = 0.0
-        self._seen: tuple[str, float] = ("", 0.0)  # the version of the record, and when it was new to us
+        self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion of the record, and when it was first observed
 
     @property
     def lasting(self) -> bool:
-        """Tell whether the Lease is surely ours now."""
+        """Return whether this installation certainly holds the Lease now."""
         return self._clock() < self._until
 
     def stand(self, api: Api, epoch: int) -> str:
-        """Take or renew the Lease; return who else holds it, empty if it is ours. Raises: ApiFailure."""
+        """Acquire or renew the Lease. Return the other holder, empty on success. Raises: ApiFailure."""
         asked = self._clock()
         try:
             found = _lease.decode(api.get(_PATH))
@@ -91,12 +92,12 @@ class Election:
         except ApiFailure as failure:
             if failure.status != 409:
                 raise
-            return "whoever was faster just now"
+            return "another installation that updated the Lease first"
         self._until = asked + DURATION_SECONDS - _MARGIN_SECONDS
         return ""
 
     def step_down(self, api: Api, epoch: int) -> None:
-        """Leave the Lease to whoever wants it, if it is ours. Raises: ApiFailure."""
+        """Release the Lease if this installation holds it. Raises: ApiFailure."""
         self._until = 0.0
         found = _lease.decode(api.get(_PATH))
         if found.spec.holder == self._name(epoch):

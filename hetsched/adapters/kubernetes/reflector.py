@@ -1,19 +1,19 @@
-"""List and watch: a copy of one kind of object that is never silently old.
+"""Reflector: list and watch one kind of object without ever serving stale state unnoticed.
 
-Problem: watches end, stall, are dropped by a busy server and forget their history; a copy that misses one deletion
-books a node that is gone.
-Rule: list in pages, then watch from the list's version. A watch that ends is resumed from the last version seen
-(bookmarks move it along); 410 means list again, at once the first time and like a failure where it comes again before
-anything else was heard. A list is compared with what is known, so that what went in between
-comes out as a deletion. A server ends a watch after `WATCH_SECONDS`; a watch that says nothing for longer than
-`QUIET_SECONDS` is given up. What cannot be read is a failure like any other. Failures wait 1, 2, 4 … 30 s with jitter,
-or as long as the server asks for; each is told. A list that is older than what was seen already, as one API server of
-several may give it after a failover, is a failure too: what is known stays until a list has caught up. Where etcd was
-restored from a backup none ever does, and the process has to be started anew.
+Watches end, stall, are dropped by a busy server and lose their history; a store that misses one deletion allocates on a
+node that no longer exists. The reflector lists in pages, then watches from the list's resourceVersion. A watch that
+ends resumes from the last version seen; bookmarks advance it. 410 causes a relist, immediately the first time and with
+backoff if it repeats before any other event arrives. The list is compared with the known objects, and objects that
+disappeared in between are emitted as deletions. A server ends a watch after `WATCH_SECONDS`; the reflector drops a
+watch without data for `QUIET_SECONDS`. A response that cannot be decoded counts as a failure. Failures back off for 1,
+2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s); each one is emitted. A list older than a
+version already seen, as one API server of several may return it after a failover, is a failure too: the known objects
+stay until a list has caught up. After a restore of etcd from a backup no list catches up, and the process must be
+restarted.
 Source: Kubernetes documentation, "Efficient detection of changes" and, for versions that compare as numbers, KEP-5504;
 client-go's reflector for the names.
-Invariants: after `SYNCED` the consumer has seen exactly the objects of one list; a version is never used before all
-events up to it were handed on.
+Invariants: after `Synced` the consumer has seen exactly the objects of one list; a version is never used before all
+events up to it were emitted.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """An object as it is now; `body` is the API server's own JSON."""
+    """An object that was added or modified; `body` is the API server's own JSON."""
 
     key: str
     body: bytes
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """An object that is no more; `body` is its last state, empty where only its absence was noticed."""
+    """A deleted object; `body` is its last state, empty if a relist detected the deletion."""
 
     key: str
     body: bytes = b""
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """Everything up to a list of `count` objects has been handed on."""
+    """All events up to a list of `count` objects have been emitted."""
 
     count: int
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """The server spoke: what is known was true just now."""
+    """The server responded: the known objects were current at this moment."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A call failed, with an HTTP status if there was an answer; the next try comes after `wait_seconds`."""
+    """A call failed, with an HTTP status if there was a response; the next attempt follows after `wait_seconds`."""
 
     reason: str
     wait_seconds: float
@@ -73,7 +73,7 @@ class _Meta(msgspec.Struct):
 
 class _Object(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
-    code: int = 0  # of a Status, in an ERROR event
+    code: int = 0  # code of a Status in an ERROR event
 
 
 class _Event(msgspec.Struct):
@@ -86,7 +86,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Reflector:
-    """Follows one kind of object; `sleep` may return early when the process is asked to end."""
+    """List and watch of one kind of object; `sleep` may return early when the process shuts down."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class Reflector:
         self._sleep = sleep
         self._chance = chance
         self._ended = ended
-        self._known: dict[str, str] = {}  # key -> version
+        self._known: dict[str, str] = {}  # key -> resourceVersion
         self._version = ""
-        self._newest = 0  # the latest version that was ever seen
+        self._newest = 0  # the highest version ever seen
         self._failures = 0
-        self._expired = 0  # times in a row that the version was too old
+        self._expired = 0  # consecutive 410 responses
 
     def events(self) -> Iterator[Event]:
-        """Yield what happens, until `ended`."""
+        """Yield events until `ended` returns true."""
         while not self._ended():
             try:
                 if not self._version:
@@ -122,7 +122,7 @@ class Reflector:
                     self._expired += 1
                     if self._expired == 1:
                         continue
-                    self._failures = max(self._failures, self._expired - 2)  # lists that succeed in between set it back
+                    self._failures = max(self._failures, self._expired - 2)  # successful lists in between reset it
                 yield from self._fail(str(failure), failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
                 yield from self._fail(f"an answer cannot be read: {error}")
@@ -139,7 +139,7 @@ class Reflector:
         if _number(version) < self._newest:
             yield from self._fail(
                 f"the list is of version {version}, and {self._newest} was seen already; "
-                "if the cluster was restored from a backup, start this process anew"
+                "if the cluster was restored from a backup, restart this process"
             )
             return
         missing = set(self._known)
@@ -185,14 +185,14 @@ class Reflector:
         elif event.type != "BOOKMARK":
             self._known[key] = found.metadata.resource_version
             yield Seen(key, body)
-        # Only now: what was handed on is what a resumed watch may leave out.
+        # Advance only after the event was emitted: a resumed watch skips everything up to this version.
         self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
         self._newest = max(self._newest, _number(self._version))
         yield Alive()
 
 
 def _number(version: str) -> int:
-    """Return a version as a number; those of other API servers than Kubernetes' own need not be one."""
+    """Return a resourceVersion as a number, 0 if it is none: aggregated API servers may use other formats."""
     return int(version) if version.isdecimal() else 0
 
 

@@ -1,10 +1,10 @@
-"""The platforms of one image, asked of its registry by the OCI distribution protocol.
+"""Platforms of one image, read from its registry through the OCI distribution protocol.
 
-Rule: the manifest or index under the tag or digest is read and counted under its own sha256; whatever it names further
-is read by digest. A registry that wants a token says where it is to be had; only reading this repository is asked for.
-Credentials go to the registry they are for and to the place of tokens it names; after a redirect to another host
-nothing of them is sent. Redirects are followed a few times, to https only, under the same checks as any
-other address. A registry's own words are never passed on.
+The manifest or index of the tag or digest is read and identified by its own sha256; all further documents are read by
+digest. A registry that requires a token names its token service; only pull access to this repository is requested.
+Credentials are sent to their registry and to the token service that it names, never to another host after a redirect.
+A limited number of redirects is followed, to https only, with the checks of any other address. Text from a registry is
+never passed on.
 Source: opencontainers/distribution-spec spec.md; distribution's "Token Authentication Specification"; RFC 9110.
 """
 
@@ -35,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """Who we are at one registry; never shown."""
+    """Credentials at one registry; never shown."""
 
     user: str
     password: str
@@ -51,7 +51,7 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a registry serves under a reference: the digest of it, and the platforms in its order."""
+    """Result of a look-up: the digest that the registry serves under a reference, and the platforms in its order."""
 
     digest: str
     platforms: tuple[str, ...]
@@ -63,9 +63,9 @@ class _Token(msgspec.Struct):
 
 
 def look_up(reference: Reference, allowed: Allowed, credential: Credential | None = None) -> Found:
-    """Ask the registry of an image for its platforms. Raises: Unreadable."""
+    """Read the platforms of an image from its registry. Raises: Unreadable."""
     if not allowed.reads(reference.host):
-        raise Unreadable("RegistryNotAllowed", f"this server does not read {reference.host}")
+        raise Unreadable("RegistryNotAllowed", f"this server is not allowed to read from {reference.host}")
     repository = _Repository(reference, allowed, credential)
     try:
         content = repository.manifest(reference.digest or reference.tag)
@@ -77,7 +77,7 @@ def look_up(reference: Reference, allowed: Allowed, credential: Credential | Non
 
 
 class _Repository:
-    """Calls to one repository as one identity."""
+    """Calls to one repository with one identity."""
 
     def __init__(self, reference: Reference, allowed: Allowed, credential: Credential | None) -> None:
         self._host = _HUB_API if reference.host == DOCKER_HUB else reference.host
@@ -120,7 +120,7 @@ class _Repository:
         raise Unreadable("RedirectRefused", f"{self._host} redirects more than {_MOST_REDIRECTS} times")
 
     def _authorized(self, challenge: str) -> str:
-        """Return what to send so that this repository may be read."""
+        """Return the Authorization header that grants read access to this repository."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._credential is not None:
             return self._credential.basic

@@ -1,12 +1,12 @@
-"""The device plugin of one resource: it answers the kubelet's questions.
+"""Device plugin of one resource: the gRPC methods that the kubelet calls.
 
-Problem: a container must get the cards that its pod was granted, and nobody a card that nothing grants.
-Rule: `Allocate` finds the pod (`choosing`) among verified grants, writes down what it gives, and answers with the
-granted cards whatever slots were named. If no grant is left, or more than one pod could be meant, the control plane is
-asked for its newest grants first, at most for `patience_seconds`; then the pod is refused, and the kubelet fails it.
-`GetPreferredAllocation` makes the kubelet name slots of the granted cards, where it can.
+A container must get the GPUs that its pod was granted, and no container a GPU without a grant. `Allocate` finds the pod
+(`choosing`) among verified grants, records the assignment, and responds with the granted GPUs whatever slots were
+named. If no grant remains, or more than one pod could be meant, it first requests the newest grants from the control
+plane, for at most `patience_seconds`; without a grant it then refuses the pod, and the kubelet fails it.
+`GetPreferredAllocation` makes the kubelet name slots of the granted GPUs, if it can.
 Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
-Invariant: the answer is written down before it is given.
+Invariant: an assignment is recorded before it is returned.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _LOOK_SECONDS = 1.0
 
 
 class GrantSource(Protocol):
-    """Verified grants of this node's pods, in the order in which the control plane gave them."""
+    """Verified grants of this node's pods, in the order of their arrival."""
 
     def grants(self) -> Sequence[PodGrant]: ...
 
     def refresh(self, seconds: float) -> None:
-        """Ask the control plane for its newest grants, within that time."""
+        """Request the newest grants from the control plane, within that time."""
 
 
-# Which slots containers hold by now, None where the kubelet does not tell.
+# Slots that containers hold now, None if the kubelet does not report them.
 InUse = Callable[[], Collection[str] | None]
 
 
 class CardPlugin:
-    """Gives out the cards of one vendor under one resource name."""
+    """Device plugin of the GPUs of one vendor under one resource name."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CardPlugin:
         self.stopped = False
 
     def set_cards(self, cards: Sequence[Card]) -> None:
-        """Say which cards there are by now; the kubelet is told if that is news."""
+        """Set the present GPUs; a change is reported to the kubelet."""
         with self._changed:
             if {card.id: card for card in cards} != self._cards or self._version == 0:
                 self._cards = {card.id: card for card in cards}
@@ -91,7 +91,7 @@ class CardPlugin:
     def actual(
         self, devices: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
     ) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
-        """Return what containers hold with the cards in place of the slots of this resource."""
+        """Return the devices of containers with the GPUs in place of the slots of this resource."""
         return {
             uid: {
                 container: {
@@ -103,13 +103,14 @@ class CardPlugin:
             for uid, containers in devices.items()
         }
 
-    # -- the kubelet's questions ---------------------------------------------------------------------------------------
+    # -- methods called by the kubelet
+    # ------------------------------------------------------------------------------------
 
     def options(self, _request: Any = None, _context: Any = None) -> api.DevicePluginOptions:
         return api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
 
     def list_and_watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
-        """Tell all slots, and again whenever a card comes, goes, falls ill or recovers."""
+        """Send all slots, and again whenever a GPU appears, disappears or changes its health."""
         told = 0
         while True:
             with self._changed:
@@ -123,7 +124,7 @@ class CardPlugin:
     def preferred(
         self, request: api.PreferredAllocationRequest, _context: Any = None
     ) -> api.PreferredAllocationResponse:
-        """Name slots of the cards that the pod was granted, as far as they are free."""
+        """Return slots of the GPUs granted to the pod, as far as they are free."""
         response = api.PreferredAllocationResponse()
         with self._one_at_a_time:
             for wanted in request.container_requests:
@@ -141,7 +142,7 @@ class CardPlugin:
         return response
 
     def allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
-        """Give each container the cards of its pod's grant, or refuse the pod."""
+        """Assign each container the GPUs of its pod's grant, or refuse the pod."""
         response = api.AllocateResponse()
         with self._one_at_a_time:
             for wanted in request.container_requests:
@@ -150,7 +151,7 @@ class CardPlugin:
                 if given is None:
                     context.abort(
                         grpc.StatusCode.FAILED_PRECONDITION,
-                        f"no pod of this node waits for {len(slots)} {self.resource} that the control plane granted",
+                        f"the control plane has granted {len(slots)} {self.resource} to no pending pod of this node",
                     )
                 assert given is not None  # abort raises
                 pairs = list(zip(slots, given.cards, strict=True))
@@ -161,7 +162,7 @@ class CardPlugin:
                         {slot: share.milli for slot, (_, share) in pairs},
                     )
                 except OSError as error:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, f"what is handed out cannot be written down: {error}")
+                    context.abort(grpc.StatusCode.UNAVAILABLE, f"the device allocation cannot be saved: {error}")
                 response.container_responses.append(answer(given.cards, self._way, self._slicing_directory))
         return response
 
@@ -169,7 +170,7 @@ class CardPlugin:
         return api.PreStartContainerResponse()
 
     def _found(self, slots: Sequence[str]) -> Chosen | None:
-        """Find the pod; ask for newer grants until one fits, and once where several do."""
+        """Find the pod; request newer grants until one fits, and once if several fit."""
         until = time.monotonic() + self._patience_seconds
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
         if found is not None and found.sure:
@@ -191,7 +192,7 @@ class CardPlugin:
         return choose(slots, mine, self.handed.entries, self._cards)
 
     def _may_be(self, share: CardGrant, vendor: str) -> bool:
-        """Tell whether a share is of a card of this resource's vendor, as far as its uuid or index tells."""
+        """Return whether a share is of a GPU of this resource's vendor, by its UUID or index."""
         if share.uuid:
             return share.uuid in self._cards
         return any(card.index == share.index and card.vendor == vendor for card in self._cards.values())

@@ -1,9 +1,9 @@
-"""Stand where the kubelet looks for device plugins, and come back whenever it does.
+"""Serve a device plugin on its socket, and register it again after each kubelet restart.
 
-Problem: a kubelet that restarts removes every socket in its folder and has forgotten all plugins.
-Rule: `tick` is called every second or so. Without the kubelet's socket nothing is served. If that socket is another one
-than before, or ours is gone, ours is made anew and registered; a registration that fails is tried again by the next
-tick. Registering is the last step: the kubelet calls back at once.
+A kubelet that restarts removes every socket in its folder and has forgotten all plugins. `tick` is called about every
+second. Without the kubelet's socket nothing is served. If that socket was replaced, or ours was removed, ours is
+created again and registered; a failed registration is retried by the next tick. Registration is the last step: the
+kubelet calls back at once.
 Source: kubernetes.io "Device Plugins": handling kubelet restarts.
 """
 
@@ -39,10 +39,10 @@ class Serving:
         self.registrations = 0
 
     def tick(self) -> bool:
-        """Do what is to be done; return whether the kubelet knows the plugin as far as can be told."""
+        """Serve and register if necessary; return whether the plugin is registered, as far as known."""
         kubelet = _identity(self._directory / KUBELET)
         if kubelet is None:
-            self.problem = f"there is no {self._directory / KUBELET}"
+            self.problem = f"{self._directory / KUBELET} does not exist"
             self._end()
             return False
         if self._server is not None and kubelet == self._kubelet and _identity(self._socket) is not None:
@@ -53,7 +53,7 @@ class Serving:
             self._register()
         except (grpc.RpcError, OSError, RuntimeError) as error:
             said = error.details() if isinstance(error, grpc.Call) else error
-            self.problem = f"the kubelet does not take {self.plugin.resource}: {said}"
+            self.problem = f"the kubelet rejected the registration of {self.plugin.resource}: {said}"
             self._end()
             return False
         self.problem, self._kubelet = "", kubelet
@@ -99,7 +99,7 @@ class Serving:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a socket from another one of its name."""
+    """Return the identity of a socket, which differs for a new one with the same name."""
     try:
         found = path.stat()
     except OSError:

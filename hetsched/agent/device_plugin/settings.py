@@ -1,7 +1,7 @@
-"""Who hands out the cards of this machine, and how a container is given one.
+"""Settings of the GPU device plugin.
 
-Rule: `auto` gives NVIDIA's cards by CDI where a specification of them is installed, else by the variable that NVIDIA's
-container runtime reads. AMD's cards are device nodes in any case.
+`auto` passes NVIDIA GPUs by CDI if a CDI specification for them is installed, otherwise by the variable that NVIDIA's
+container runtime reads. AMD GPUs are always device nodes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CDI_FOLDERS = ("etc/cdi", "var/run/cdi", "run/cdi")
 
 
 class CardSettings(msgspec.Struct, frozen=True):
-    """How cards are handed out; `slots` is how many containers may share one card.
+    """Settings of the GPU assignment; `slots` is the number of containers that may share one GPU.
 
-    `slicing_directory` holds a slicing runtime's library on the host, empty where there is none.
+    `slicing_directory` holds a slicing runtime's library on the host, empty without one.
     """
 
     slots: int = 1
@@ -37,7 +37,7 @@ def card_settings(environment: Mapping[str, str], state: Path) -> CardSettings:
     """Read the settings of an environment. Raises: InputError `SettingInvalid`."""
     slots = environment.get("HETSCHED_AGENT_CARD_SLOTS", "1")
     if not (slots.isascii() and slots.isdigit() and 1 <= int(slots[:9]) <= MOST_SLOTS):
-        raise InputError("SettingInvalid", f"HETSCHED_AGENT_CARD_SLOTS is a number from 1 to {MOST_SLOTS}")
+        raise InputError("SettingInvalid", f"HETSCHED_AGENT_CARD_SLOTS must be a number from 1 to {MOST_SLOTS}")
     return CardSettings(
         slots=int(slots),
         way=_one_of(environment, "HETSCHED_AGENT_CARD_WAY", WAYS),
@@ -49,12 +49,12 @@ def card_settings(environment: Mapping[str, str], state: Path) -> CardSettings:
 def _one_of(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     chosen = environment.get(name, choices[0])
     if chosen not in choices:
-        raise InputError("SettingInvalid", f"{name} is one of {', '.join(choices)}, not {chosen[:40]!r}")
+        raise InputError("SettingInvalid", f"{name} must be one of {', '.join(choices)}, not {chosen[:40]!r}")
     return chosen
 
 
 def way_of(settings: CardSettings, tree: Tree) -> str:
-    """Return how NVIDIA's cards are given on this machine: cdi, env or nodes."""
+    """Return how NVIDIA GPUs are passed on this machine: cdi, env or nodes."""
     if settings.way != "auto":
         return settings.way
     names = [name for folder in _CDI_FOLDERS for name in tree.names(folder)]

@@ -1,12 +1,11 @@
-"""Which allocations of this node's pods are the control plane's own.
+"""Verified allocations of this node's pods.
 
-Problem: an annotation can be written by anybody, copied from another pod or brought back from earlier, and the control
-plane's own answers can arrive late or twice.
-Rule: an allocation counts only if it verifies under this node's key for the very pod that the runtime shows it on. For
-one pod the highest epoch counts; within one epoch what the control plane answered counts before what the pod carries,
-because it was written later. What was once found right stays so, also under a new key, until its pod is gone or the
-node belongs to another control plane.
-Invariant: `of` holds nothing that did not verify.
+An annotation can be written by any client, copied from another pod or restored from earlier, and the control plane's
+own answers can arrive late or twice. An allocation is accepted only if it verifies under this node's key for the very
+pod that has it in the runtime. For one pod the highest epoch is used; within one epoch the answer of the control plane
+overrides the pod's annotation, because it was written later. A verified allocation stays valid, also under a new key,
+until its pod is deleted or the node belongs to another control plane.
+Invariant: `of` returns verified allocations only.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ MOST_PROBLEMS = 20
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A verified allocation; `answered`: the control plane gave it in an answer, else the pod carries it."""
+    """Verified allocation; `answered`: it came in an answer of the control plane, else from the annotation."""
 
     granted: Granted
     answered: bool = False
 
 
 class Grants:
-    """The verified allocations of one node, by pod uid."""
+    """Verified allocations of one node, by pod UID."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -52,7 +51,7 @@ class Grants:
         return None if known is None else known.granted
 
     def learn(self, cluster: str, key: bytes) -> None:
-        """Take over who signs for this node."""
+        """Set the cluster and the key that signs for this node."""
         if cluster != self.cluster:
             self.known = {}
         if (cluster, key) != (self.cluster, self.key):
@@ -60,19 +59,19 @@ class Grants:
         self.cluster, self.key = cluster, key
 
     def answered(self, allocations: Iterable[tuple[str, str]]) -> None:
-        """Take what the control plane answered: allocations as text by uid of their pod."""
+        """Take the allocations of an answer of the control plane: text by UID of their pod."""
         given = dict(allocations)
         self._answered = frozenset(given)
         for uid, text in given.items():
             self._take(uid, text, answered=True)
 
     def carried(self, uid: str, text: str) -> None:
-        """Take what a pod of the runtime carries in its annotations; it is looked at once."""
+        """Take the allocation in the annotations of a pod of the runtime; each text is checked once."""
         if self._carried.get(uid) != text:
             self._take(uid, text, answered=False)
 
     def forget(self, present: Collection[str]) -> None:
-        """Let go of what pods had that the runtime does not know any more and the control plane does not name."""
+        """Delete the allocations of pods that neither the runtime nor the control plane knows any more."""
         self.known = {uid: known for uid, known in self.known.items() if uid in present or uid in self._answered}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in present}
         self._carried = {uid: text for uid, text in self._carried.items() if uid in present}
@@ -85,7 +84,7 @@ class Grants:
         try:
             granted = verify(text, self.key, uid=uid, node=self.node)
         except InputError as error:
-            # With a new key, what a pod carries from before does not verify any more; it did when it was taken.
+            # After a key change an older annotation no longer verifies; it did when it was taken.
             if known is None or answered:
                 self._refuse(uid, text, error.code, error.message)
             return
@@ -96,7 +95,7 @@ class Grants:
                 return
             if (granted.epoch, answered) < (known.granted.epoch, known.answered):
                 if granted.epoch < known.granted.epoch:
-                    message = f"it is of epoch {granted.epoch}, and one of epoch {known.granted.epoch} was seen"
+                    message = f"its epoch {granted.epoch} is older than the known epoch {known.granted.epoch}"
                     self._refuse(uid, text, "AllocationOutdated", message)
                 return
         self._refused.pop(uid, None)

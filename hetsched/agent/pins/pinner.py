@@ -1,13 +1,12 @@
-"""Keeps every container of the machine on the CPUs that it is to have.
+"""Keep every container of the machine on its target CPUs.
 
-Problem: containers start, end and start again, the runtime and the agent do too, and each of them forgets.
-Rule: a step compares what is wanted (`wanted`) with what is (`actual`) and writes what differs (`order`), whatever
-happened before; what it could not do, the next one does. What must survive is written before it is acted on, if it can
-be written at all. No container is touched while it is not known who signs for the node or whether the kubelet pins, and
-none where it does: there its choices are reported beside what was predicted.
-Pinned containers are looked at in every step, those that only share after a while, and at once where what they share
-changed.
-Invariant: a step that finds everything in place writes nothing, to no file and no container.
+Containers, the runtime and the agent restart, and each of them loses its state. A step compares the targets (`wanted`)
+with the actual CPUs (`actual`) and writes the differences (`order`), whatever happened before; the next step retries
+failed writes. State that must survive is written before it is used, if it can be written at all. No container is
+changed while the signing key or the kubelet's CPU policy is unknown, and none if the kubelet pins: then its choices are
+reported with the prediction. Pinned containers are checked in every step, those with shared CPUs periodically, and at
+once after a change of the shared CPUs.
+Invariant: a step without differences writes to no file and no container.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .order import Target, next_write
 from .state import Kept, StateFile
 from .wanted import FIXED, Cpus, Machine, Member, Plan, Pod, Wanted, plan
 
-LOOKED_AT_SECONDS = 10.0  # how often containers are that only share
-MOST_LATE = 1  # answers that do not come in time, of one step; after more it is the runtime that hangs
+LOOKED_AT_SECONDS = 10.0  # check interval of containers with shared CPUs
+MOST_LATE = 1  # timeouts tolerated in one step; after more the runtime hangs
 _NODES = "sys/devices/system/node"
 
 
 class Pinner:
-    """Pins the containers of one machine; `folder` keeps what must survive."""
+    """Pinning of the containers of one machine; `folder` stores the state that must survive."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Pinner:
         self.problems: tuple[MachineProblem, ...] = ()
 
     def learn(self, cluster: str, key: bytes, allocations: Iterable[tuple[str, str]]) -> None:
-        """Take over an answer of the control plane: the node's key, and allocations as text by uid of their pod."""
+        """Take an answer of the control plane: the node's key, and allocations as text by UID of their pod."""
         self._load()
         self._grants.learn(cluster, key)
         self._grants.answered(allocations)
@@ -77,21 +76,21 @@ class Pinner:
         self._file.release()
 
     def step(self, now: float) -> tuple[PinnedContainer, ...]:
-        """Put every container where it belongs and return what the pinned ones were granted and have.
+        """Put every container on its CPUs and return granted and actual CPUs of the pinned ones.
 
-        `now` is in seconds of a clock that only goes on. Where the runtime does not answer, the last report is returned
-        with that as the drift.
+        `now` is in seconds of a monotonic clock. If the runtime does not respond, the last report is returned with that
+        as the drift.
         """
         problems: list[MachineProblem] = []
         try:
             self._last = self._step(now, problems)
         except RuntimeFailure as failure:
             problems.append(MachineProblem("RuntimeAway", str(failure), str(self._runtime.socket)))
-            why = "the container runtime does not answer"
+            why = "the container runtime does not respond"
             self._last = tuple(
                 PinnedContainer(one.pod_uid, one.container, one.predicted, None, one.by, why) for one in self._last
             )
-        # What a process left that ended meanwhile is no news, and this tree is read for months.
+        # Failed reads of exited processes are expected, and this tree is used for months.
         self._tree.problems.clear()
         found = (*problems, *self._grants.problems)
         self.problems = (self._file.problem, *found) if self._file.problem is not None else found
@@ -108,17 +107,19 @@ class Pinner:
             self._save(problems)
             return self._by_kubelet(kubelet)
         if self._grants.key is None:
-            problems.append(MachineProblem("KeyUnknown", "nothing is pinned until the control plane answered once"))
+            problems.append(MachineProblem("KeyUnknown", "no container is pinned until the control plane responds"))
             return ()
         if kubelet is not None and kubelet.cpu_manager_policy is None:
-            problems.append(MachineProblem("KubeletUnknown", "nothing is pinned: whether the kubelet pins is unknown"))
+            problems.append(
+                MachineProblem("KubeletUnknown", "no container is pinned: the kubelet's CPU policy is unknown")
+            )
             return ()
         if not self._alone():
-            problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins its containers"))
+            problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins the containers"))
             return ()
         machine = self._machine(kubelet)
         if not machine.online:
-            problems.append(MachineProblem("CpusUnknown", "nothing is pinned: it is not known which CPUs are online"))
+            problems.append(MachineProblem("CpusUnknown", "no container is pinned: the online CPUs are unknown"))
             return ()
         pods, members = self._pods(sandboxes, containers)
         self._settled = {one.id: self._settled[one.id] for one in members if one.id in self._settled}
@@ -127,14 +128,14 @@ class Pinner:
         self._settle(wanted, pods, members)
         self._save(problems)
         if not wanted.shared and any(not one.cpus for one in wanted.containers.values()):
-            why = "every CPU is some pod's own, so all other containers stay where they are"
+            why = "all CPUs are exclusive, so other containers keep their CPUs"
             problems.append(MachineProblem("NothingShared", why))
         self._write(wanted, members)
         problems += [MachineProblem("NotPinned", why, one) for one, why in sorted(self._failed.items())]
         return self._report(wanted, members)
 
     def _take(self, sandboxes: tuple[Sandbox, ...]) -> None:
-        """Take what pods carry; of several sandboxes of a pod the newest counts."""
+        """Take the annotations of pods; of several sandboxes of a pod the newest is used."""
         for one in sorted(sandboxes, key=lambda one: one.created_at):
             if one.ready and (text := one.annotations.get(ALLOCATION)):
                 self._grants.carried(one.uid, text)
@@ -153,7 +154,7 @@ class Pinner:
         return [Pod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
     def _look(self, now: float, wanted: Plan, members: list[Member], machine: Machine) -> None:
-        """Read where containers are, all that are pinned and those whose turn it is."""
+        """Read the actual CPUs of all pinned containers and of those that are due."""
         present = {member.id for member in members}
         self._actual.forget(present)
         self._is = {one: cpus for one, cpus in self._is.items() if one in present}
@@ -172,12 +173,12 @@ class Pinner:
                 if failure.away or late > MOST_LATE:
                     raise
                 found = None
-            # Where nobody tells, it may be anywhere.
+            # Without a value, it may run on every CPU.
             self._is[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
         self._aims = wanted.containers
 
     def _settle(self, wanted: Plan, pods: list[Pod], members: list[Member]) -> None:
-        """Remember which immovable containers are, or are about to be, where they stay."""
+        """Record the CPUs of immovable containers that are, or are about to be, in their final place."""
         fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
         for member in members:
             aim = wanted.containers[member.id]
@@ -185,7 +186,7 @@ class Pinner:
                 self._settled.setdefault(member.id, aim.cpus)
 
     def _write(self, wanted: Plan, members: list[Member]) -> None:
-        """Write what differs; those that could not be changed the last time come after all others."""
+        """Write the differences; containers that failed the last time come after all others."""
         targets = {
             member.id: Target(_mask(aim.cpus), member.pod, aim.own)
             for member in members
@@ -213,11 +214,11 @@ class Pinner:
                         gone.add(one)
                         current[one] = 0
                     else:
-                        self._failed[one] = f"the runtime refuses CPUs {format_cpuset(_cpus(cpus))}: {failure}"
+                        self._failed[one] = f"the runtime rejected CPUs {format_cpuset(_cpus(cpus))}: {failure}"
                     continue
                 current[one] = self._is[one] = _mask(found) if found else cpus
                 if current[one] != cpus:
-                    self._failed[one] = f"it was put on CPUs {format_cpuset(_cpus(cpus))} and is not there"
+                    self._failed[one] = f"it was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
 
     def _report(self, wanted: Plan, members: list[Member]) -> tuple[PinnedContainer, ...]:
         found = []
@@ -233,21 +234,21 @@ class Pinner:
         return tuple(found)
 
     def _by_kubelet(self, kubelet: KubeletState) -> tuple[PinnedContainer, ...]:
-        """Return what the kubelet chose, beside what the control plane expected of it for the whole pod."""
+        """Return the kubelet's choice, with the control plane's prediction for the whole pod."""
         found = []
         for uid, containers in sorted(kubelet.exclusive.items()):
             granted = self._grants.of(uid)
             zones = granted.predicted or granted.zones if granted is not None else ()
             predicted = format_cpuset(_parsed(",".join(zone.cpus for zone in zones if zone.cpus)))
             has = format_cpuset(cpu for cpus in containers.values() for cpu in _parsed(cpus))
-            drift = f"the kubelet gave the pod CPUs {has}" if predicted and predicted != has else ""
+            drift = f"the kubelet assigned CPUs {has} to the pod" if predicted and predicted != has else ""
             found += [
                 PinnedContainer(uid, name, predicted, cpus, "kubelet", drift)
                 for name, cpus in sorted(containers.items())
             ]
         return tuple(found)
 
-    # -- what is known -------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def _machine(self, kubelet: KubeletState | None) -> Machine:
         online = _parsed(self._tree.text("sys/devices/system/cpu/online") or "")
@@ -275,17 +276,22 @@ class Pinner:
         try:
             return self._file.locked()
         except OSError:
-            return True  # told when the file is written, which cannot be done either
+            return True  # the error is reported when the file is written, which fails too
 
     def _save(self, problems: list[MachineProblem]) -> None:
-        """Write what must survive; where that cannot be done, it is better to pin than to forget it at once."""
+        """Write the state that must survive; a failure is reported and pinning continues."""
         settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
         grants = self._grants
         try:
             if self._file.locked():
                 self._file.save(Kept(grants.node, grants.cluster, grants.key, grants.known, settled))
         except OSError as error:
-            problems.append(MachineProblem("PinsNotKept", f"pins do not survive a restart of the agent: {error}"))
+            problems.append(
+                MachineProblem(
+                    "PinsNotKept",
+                    f"the state file cannot be written, so pins are lost at a restart of the agent: {error}",
+                )
+            )
 
 
 def _parsed(text: str) -> Cpus:

@@ -1,11 +1,10 @@
-"""What the agent knows of its pins across restarts, in one file that is whole or not there.
+"""State of the pins across restarts, in one file that is complete or absent.
 
-Problem: an agent that was killed must put everything back where it was before the control plane answers, and a power
-cut must not leave half a file.
-Rule: the file is written under another name, flushed, renamed, and its folder flushed; its first line is the SHA-256 of
-the rest. What cannot be read is as if it were not there: what pods carry and the runtime knows is read again, and the
-key comes with the next answer of the control plane. It is readable by its owner alone, because the node's key is in it.
-One agent at a time holds the folder's lock; another pins nothing.
+An agent that was killed must restore all pins before the control plane responds, and a power failure must not leave
+half a file. The file is written under another name, flushed, renamed, and its folder flushed; its first line is the
+SHA-256 of the rest. An unreadable file counts as absent: annotations and the runtime's state are read again, and the
+key comes with the next answer of the control plane. Only its owner can read it, because it holds the node's key. One
+agent at a time holds the folder's lock; another agent pins nothing.
 Invariant: a file that loads is one that was written.
 """
 
@@ -28,7 +27,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Who signs for the node, what it signed by pod uid, and where immovable containers are by id, as CPU lists."""
+    """Signing key of the node, its verified allocations by pod UID, and the CPUs of immovable containers by ID."""
 
     node: str
     cluster: str = ""
@@ -38,7 +37,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class StateFile:
-    """The file in its folder, which is made where it is missing."""
+    """The file in its folder, which is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +46,7 @@ class StateFile:
         self.problem: MachineProblem | None = None
 
     def locked(self) -> bool:
-        """Tell whether this agent holds the folder, taking it if nobody does. Raises: OSError."""
+        """Return whether this agent holds the folder's lock, taking it if it is free. Raises: OSError."""
         if self._lock is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -65,7 +64,7 @@ class StateFile:
             os.close(lock)
 
     def load(self, node: str) -> Kept:
-        """Return what was written last for this node, or nothing."""
+        """Return the last state of this node, or an empty one."""
         self.problem = None
         path = self._folder / FILE
         try:
@@ -75,18 +74,18 @@ class StateFile:
         except FileNotFoundError:
             return Kept(node)
         except (OSError, ValueError) as error:
-            self.problem = MachineProblem(
-                "PinsForgotten", f"{path} cannot be read and is made anew: {error}", str(path)
-            )
+            self.problem = MachineProblem("PinsForgotten", f"{path} cannot be read and is replaced: {error}", str(path))
             return Kept(node)
         if kept.node != node:
-            self.problem = MachineProblem("PinsForgotten", f"{path} is of node {kept.node} and made anew", str(path))
+            self.problem = MachineProblem(
+                "PinsForgotten", f"{path} belongs to node {kept.node} and is replaced", str(path)
+            )
             return Kept(node)
         self._written = data
         return kept
 
     def save(self, kept: Kept) -> None:
-        """Write what is known, if it is not what was written last. Raises: OSError."""
+        """Write the state, if it changed. Raises: OSError."""
         data = _write(kept)
         if data == self._written:
             return
@@ -113,7 +112,7 @@ def _write(kept: Kept) -> bytes:
 
 
 def _read(data: bytes) -> Kept:
-    """Return what a file holds. Raises: ValueError."""
+    """Return the state in a file. Raises: ValueError."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     digest, _, body = data.partition(b"\n")

@@ -1,16 +1,18 @@
-"""Which CPUs every container is to have.
+"""Target CPUs of every container.
 
-Rule: by the policy of the pod's verified allocation,
-    exclusive           what its allocation names for the container, and nobody else gets them
-    immovable           the same, but others may run there too, unless they are somebody's own; once a container is
+By the policy of the pod's verified allocation:
+
+    exclusive           the CPUs that its allocation names for the container, exclusive to its pod
+    immovable           the same, but others may run there too, unless the CPUs are exclusive; once a container is
                         there it stays for its life, whatever is granted later
     numa                the shared CPUs of its zones
-    all other           the shared CPUs, as every container that no allocation names
-The shared CPUs are those online without the ones that are somebody's own, and without those that the kubelet reserves
-where it says that they are reserved strictly. A zone is meant by the number at the end of its name, else by the CPUs
-that were granted of it. What a pod was given is its own as long as the runtime knows the pod, through all restarts of
-its containers. Where two pods were given the same CPUs, what is there and immovable stays, then the higher epoch
-counts, then the older pod: the others run on the shared CPUs until it is gone. An offline CPU is nobody's.
+    all other           the shared CPUs, as every container without an allocation
+
+The shared CPUs are the online CPUs without exclusive ones, and without those that the kubelet reserves strictly. A zone
+is identified by the number at the end of its name, else by the CPUs that were granted of it. The CPUs of a pod are its
+own as long as the runtime knows the pod, through all restarts of its containers. If two pods were granted the same
+CPUs, a settled immovable container stays, then the higher epoch wins, then the older pod: the others run on the shared
+CPUs until it is deleted. An offline CPU belongs to no pod.
 Source: cassini (Tencent 2022); gocrane `pkg/ensurance/cm/cpumanager/policy.go`; Kubernetes CPU manager policies.
 """
 
@@ -30,7 +32,7 @@ Cpus = frozenset[int]
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What of the machine can be given: CPUs online, those that nobody shares either, and those of each zone."""
+    """CPUs of the machine: online, withheld from the shared ones, and those of each zone."""
 
     online: Cpus
     withheld: Cpus = frozenset()
@@ -38,7 +40,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A container of a pod."""
+    """Container of a pod."""
 
     id: str
     pod: str
@@ -46,7 +48,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod as the runtime knows it, with what was granted to it. `created_at` is in nanoseconds."""
+    """Pod of the runtime, with its verified allocation. `created_at` is in nanoseconds."""
 
     uid: str
     created_at: int
@@ -54,7 +56,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The CPUs of one container; `predicted` are what its grant says, where one does; `why` says how they differ."""
+    """CPUs of one container; `predicted` are those of its grant, if it has one; `why` explains the difference."""
 
     cpus: Cpus
     own: bool = False
@@ -63,7 +65,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is wanted of every container, by id, and the CPUs that all others share; none where none are left."""
+    """Target of every container, by ID, and the shared CPUs; empty if none are left."""
 
     containers: dict[str, Wanted]
     shared: Cpus
@@ -72,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(
     machine: Machine, pods: Sequence[Pod], members: Sequence[Member], settled: Mapping[str, Cpus] | None = None
 ) -> Plan:
-    """Say which CPUs every container is to have; `settled` are those of immovable containers that are there already."""
+    """Return the target CPUs of every container; `settled` are those of immovable containers already in place."""
     settled = settled or {}
     there: dict[str, set[int]] = {}
     for member in members:
@@ -83,7 +85,7 @@ def plan(
     for pod in sorted(pods, key=lambda pod: _rank(pod, bool(there.get(pod.uid)))):
         mine = _named(pod.granted) | there.get(pod.uid, set())
         if taken := sorted(cpu for cpu in mine if cpu in holder):
-            lost[pod.uid] = f"CPUs {format_cpuset(taken)} are pod {holder[taken[0]].uid}'s"
+            lost[pod.uid] = f"CPUs {format_cpuset(taken)} belong to pod {holder[taken[0]].uid}"
             continue
         holder.update(dict.fromkeys(mine, pod))
         if pod.granted is not None and pod.granted.policy == OWN:
@@ -105,7 +107,7 @@ def _rank(pod: Pod, settled: bool) -> tuple[bool, int, int, str]:
 
 
 def _named(granted: Granted | None) -> set[int]:
-    """Return the CPUs that nobody else may be given."""
+    """Return the CPUs that no other pod may be given."""
     if granted is None or granted.policy not in (OWN, FIXED):
         return set()
     named = {cpu for cpus in granted.containers.values() for cpu in parse_cpuset(cpus)}
@@ -121,7 +123,7 @@ def _wanted(member: Member, pod: Pod, machine: Machine, shared: Cpus, lost: str)
         predicted = of_zones & shared
         if predicted:
             return Wanted(predicted, predicted=predicted)
-        why = f"all of CPUs {format_cpuset(of_zones)} are others' own or offline"
+        why = f"all CPUs {format_cpuset(of_zones)} are exclusive to other pods or offline"
         return Wanted(shared, predicted=of_zones, why=why)
     predicted = parse_cpuset(granted.containers[member.name])
     if lost or not predicted:
@@ -138,7 +140,7 @@ def _settled(member: Member, pod: Pod, cpus: Cpus, machine: Machine) -> Wanted:
     granted = pod.granted
     said = granted.containers.get(member.name) if granted is not None else None
     predicted = cpus if said is None else parse_cpuset(said)
-    why = "" if predicted == cpus else f"it is immovable and stays on CPUs {format_cpuset(cpus)}"
+    why = "" if predicted == cpus else f"its policy is immovable, so it stays on CPUs {format_cpuset(cpus)}"
     return Wanted(cpus & machine.online or machine.online, predicted=predicted, why=why)
 
 

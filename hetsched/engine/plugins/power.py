@@ -1,14 +1,14 @@
-"""Keep off nodes whose power does not allow the pod, and prefer those with much of it left.
+"""Keep pods off nodes without enough power, and prefer nodes with much power left.
 
-Problem: a rack at its power limit slows everything down that runs there, and a node that is being switched off takes
-its pods along; neither shows in CPU or memory.
-Rule: a node whose state is `off` or `maintenance` takes nothing. left = headroom at the node's report - watts of the
-pods that came since (+ of those that went); a pod fits where left >= its expected watts. What nobody stated (the
-headroom of a node, the draw of a pod) does not keep a pod off, unless `unknown` is "refuse".
-    score = 100 * state * part,   state: on 1, saving and capped as the parameters say, not stated 1
-                                  part: (left - watts) / headroom between 0 and 1, 0.5 where the headroom is not stated
+Problem: a rack at its power limit slows all its pods down, and a node that is switched off ends its pods; CPU and
+memory show neither.
+Rule: a node in the state `off` or `maintenance` takes no pods. left = headroom at the node's report - watts of the
+pods placed since (+ of those that ended); a pod fits if left >= its expected watts. An unknown value (headroom of a
+node, draw of a pod) does not exclude a node, unless `unknown` is "refuse".
+    score = 100 * state * part,   state: on 1, saving and capped by parameter, unknown 1
+                                  part: (left - watts) / headroom between 0 and 1, 0.5 with an unknown headroom
 Facts: attributes `powerState` (on, saving, capped, off, maintenance) and `powerHeadroomWatts` of a node's
-NodeResourceTopology, put there by whoever knows the racks; a pod's draw is its annotation `hetsched.io/expected-watts`.
+NodeResourceTopology, written by an external system; the draw of a pod is its annotation `hetsched.io/expected-watts`.
 Source: cassini (Tencent 2022) has a power-aware plugin and does not publish it: reconstruction.
 Worked: headroom 1000 W, 200 W placed since, a pod of 300 W: left 800, it fits; on: 100 * (800 - 300) / 1000 = 50,
 capped at 0.5: 25.
@@ -35,7 +35,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 _TAKES_NOTHING = [1 + POWER_STATES.index(state) for state in ("off", "maintenance")]
 _SAVING, _CAPPED = (1 + POWER_STATES.index(state) for state in ("saving", "capped"))
 OFF = Refusal("PowerOff", "the node is switched off or about to be")
-DRAW_UNKNOWN = Refusal("PowerDrawUnknown", f"nobody said what the pod draws ({EXPECTED_WATTS})", unknown=True)
+DRAW_UNKNOWN = Refusal("PowerDrawUnknown", f"the expected power of the pod is unknown ({EXPECTED_WATTS})", unknown=True)
 HEADROOM_UNKNOWN = Refusal("PowerHeadroomUnknown", "the node's power headroom is unknown", unknown=True)
 
 _Part = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

@@ -1,18 +1,19 @@
-"""Gangs of a live cluster whose bindings were refused in part: whole, or nothing.
+"""Recovery of gangs in a live cluster whose bindings were rejected in part: all members run, or none.
 
-Problem: a gang is decided as a whole and bound pod by pod; what the API server refuses of it leaves siblings on nodes
-that wait for it for ever.
-Rule, once a member's binding was refused, or its pod turned out to be gone or bound by somebody else: where as many
-members as the gang needs still hold their places, it goes on, and the one that is missing is decided again. Else
-    members that are placed and not yet being bound   go back to the queue, with the reason
-    members that are bound, or just being bound       stay, for as long as the gang's own time-out says, `PATIENCE`
-                                                      where it has none: the missing ones are decided again beside them
-    when that time is over                            bound members are evicted; their controllers make them again, and
-                                                      the gang starts anew as a whole. A member without a controller
-                                                      stays, since nobody would make it again, and says so
-A gang that became whole meanwhile, or holds nothing any more, is forgotten.
-Invariant: a gang that a refused binding left below its least number is whole, or gone from its nodes but for members
-without controllers, in the end.
+A gang is decided as a whole and bound pod by pod. If the API server rejects some members, their siblings wait on their
+nodes forever.
+These rules apply once a member's binding was rejected, or its pod was deleted or bound by another scheduler. If at
+least as many members as the gang requires still hold their resources, the gang continues and the missing member is
+scheduled again. Otherwise:
+    placed members, not being bound yet   go back to the queue, with the reason
+    bound members, or being bound         stay for the gang's own timeout, or `PATIENCE` if it has none, while the
+                                          missing members are scheduled again
+    after that time                       bound members are evicted; their controllers recreate them and the gang
+                                          starts again as a whole. A member without a controller stays, because
+                                          nothing would recreate it, and its message says so
+The row of a gang that became complete, or that holds nothing any more, is deleted.
+Invariant: a gang that a rejected binding left below its minimum ends complete, or off its nodes except for members
+without a controller.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _HOLDING = [state.value for state in HOLDING]
 
 
 def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> None:
-    """Decide what becomes of the gangs of these pods, whose bindings came to nothing."""
+    """Apply the recovery rules to the gangs of these pods after their bindings failed."""
     pods = Pod.objects.filter(cluster_id=cluster_id, pk__in=list(missing)).exclude(gang="")
     gangs = {(pod.namespace, pod.gang): pod for pod in pods.order_by("id")}
     if not gangs:
@@ -59,7 +60,7 @@ def _keep_whole(change: Change, missing: Pod, absent: set[int], reason: str) -> 
     told = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
-        change.free(unbound, "its gang could not be bound whole")
+        change.free(unbound, "not all pods of its gang could be bound")
         change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=told)
         change.requeue()
     if len(unbound) < len(holding):
@@ -74,12 +75,12 @@ def _keep_whole(change: Change, missing: Pod, absent: set[int], reason: str) -> 
 
 
 def half_bound(cluster_id: int) -> bool:
-    """Tell whether a cluster has gangs to look after."""
+    """Return True if a cluster has incomplete gangs."""
     return HalfGang.objects.filter(cluster_id=cluster_id).exists()
 
 
 def settle_half_gangs(cluster_id: int) -> int:
-    """Forget gangs that are whole or gone, and have those taken back whose time is over; return how many were."""
+    """Delete the rows of complete and empty gangs and evict overdue ones; return how many gangs were evicted."""
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
         over = shared_now() >= one.since + timedelta(seconds=one.patience_seconds)
@@ -103,10 +104,10 @@ def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
 def _take_back(change: Change, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    told = f"Taken back, {one.reason}"[:500]
+    told = f"Binding reverted, {one.reason}"[:500]
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=told) for pod in leaving)
     Eviction.objects.bulk_create(rows)
-    alone = f"It waits for its gang, which stays incomplete; nobody would make it again. {one.reason}"
+    alone = f"The pod waits for its incomplete gang; no controller would recreate it. {one.reason}"
     Pod.objects.filter(pk__in=staying).update(message=alone)
     change.touch(holding)
     if leaving:
@@ -114,6 +115,6 @@ def _take_back(change: Change, one: HalfGang, holding: list[Pod]) -> None:
 
 
 def _members(cluster_id: int, namespace: str, gang: str) -> list[Pod]:
-    """Return the members of a gang that hold something."""
+    """Return the members of a gang that hold resources."""
     rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, gang=gang, state__in=_HOLDING)
     return list(rows.order_by("id"))

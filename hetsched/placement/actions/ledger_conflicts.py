@@ -1,9 +1,10 @@
-"""Nodes on which decisions and the rows of the ledger disagree again and again.
+"""Quarantine of nodes with repeated conflicts between reservations and the ledger.
 
-Problem: whoever decides sees room where the rows see none; without an end to it the same node is tried for ever.
-Rule: a placement that the rows alone refused is noted with its node. `MOST` of them `WITHIN` five minutes put the node
-out of use: it is cordoned, audited with the reason, and an operator looks and uncordons it, whereupon it is counted
-anew. Bindings that an API server refuses are no such disagreement: they are about the pod.
+The scheduler cache can show free capacity on a node where the rows of the ledger show none. Without a limit the
+scheduler would retry the same node forever.
+A placement that fails only on the rows is recorded with its node. `MOST` conflicts `WITHIN` five minutes cordon the
+node and write an audit entry with the reason. An operator inspects the node and uncordons it, which restarts the count.
+Bindings that the API server rejects do not count: they concern the pod, not the node.
 Source: HashiCorp Nomad's plan rejection tracker (Nomad#13421).
 """
 
@@ -24,7 +25,7 @@ WITHIN = timedelta(minutes=5)
 
 
 def note_disagreement(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
-    """Note that the rows refused placements on these nodes; return the names of those that are out of use by now."""
+    """Record one conflict for each of these nodes; return the names of the nodes that are now cordoned."""
     now, found = timezone.now(), sorted(set(node_ids))
     CommitRefusal.objects.filter(cluster_id=cluster_id, created_at__lt=now - WITHIN).delete()
     rows = [CommitRefusal(cluster_id=cluster_id, node_id=node_id, created_at=now) for node_id in found]
@@ -34,7 +35,7 @@ def note_disagreement(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
         refusals = CommitRefusal.objects.filter(node=node)
         if refusals.count() >= MOST:
             minutes = int(WITHIN.total_seconds() // 60)
-            reason = f"quarantined: the ledger refused {MOST} placements on it within {minutes} minutes"
+            reason = f"quarantined: {MOST} reservations on the node conflicted within {minutes} minutes"
             cordon(Cluster.objects.get(pk=cluster_id), node.name, actor=SYSTEM, reason=reason)
             refusals.delete()
             cordoned.append(node.name)

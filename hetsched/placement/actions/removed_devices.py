@@ -1,4 +1,4 @@
-"""Believe a node's word that part of it is gone for good, once nobody holds anything of it."""
+"""Approval of reports that remove devices of a node, once no pod holds any of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from hetsched.placement.models import ReservedCard, ReservedCpu
 
 
 def approve_fact(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str) -> Node:
-    """Let what is told of a quarantined fact count.
+    """Approve the reported value of a quarantined fact, so that it takes effect.
 
-    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or `FactStillHeld` where pods hold what would go.
+    Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or `FactStillHeld` if pods hold resources that
+    would be removed.
     """
     return fact_review.approve(cluster, node_name, fact, actor=actor, reason=reason, check=_check_free)
 
 
 def cpus_of(report: NodeReport) -> frozenset[int]:
-    """Return the CPUs that a report names, those that were lost included."""
+    """Return the CPUs named in a report, including the lost ones."""
     if report.numa is None:
         return frozenset()
     named = (parse_cpuset(zone.cpus or "") for zone in report.numa.zones)
@@ -44,6 +45,6 @@ def _check_free(node: Node, _known: NodeReport) -> None:
     if held:
         named = ", ".join(f"{pod} ({what})" for pod, what in sorted(held)[:10])
         raise InputError(
-            "FactStillHeld", f"pods hold what would go: {named}"[:400], place="fact",
-            hint="Let them end or delete them first; until then nothing new is placed there",
+            "FactStillHeld", f"pods hold resources that the change removes: {named}"[:400], place="fact",
+            hint="Wait for the end of these pods or delete them; until then the node accepts no new pods",
         )  # fmt: skip

@@ -1,7 +1,7 @@
-"""A decision made again, on the state that it was made on: is the answer the same, and would another policy's be?
+"""Re-run of a decision on its original state, to compare the result or to try another policy.
 
-Rule: the state is folded as `explain` does and its digest compared, so whatever differs is the policy's doing. Under
-the policy revision that decided, the answer has to be the same; if it is not, that is told, never hidden.
+The state is loaded as `explain` does and its digest compared, so every difference is due to the policy. Under the
+original policy revision the result must be the same; if it is not, the differences are reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGITS = 4
 
 
 class Differing(msgspec.Struct, frozen=True, rename="camel"):
-    """One part of the answer that is not the same."""
+    """One part of the result that differs."""
 
     what: str
     was: str
@@ -30,7 +30,7 @@ class Differing(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Again(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer of a re-run; `same` says that nothing of it differs, `policy` which revision gave it."""
+    """The result of a re-run; `same`: nothing differs, `policy`: the revision used."""
 
     decision: int
     same: bool
@@ -46,7 +46,7 @@ class Again(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
-    """Decide again, by the revision that decided or by another one; without `version` by the active one of `policy`.
+    """Decide again, with the original revision or another one; without `version` with the active one of `policy`.
 
     Raises: InputError `DecisionExpired`, `PolicyUnknown`.
     """
@@ -54,7 +54,7 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
     scheduler = scheduler_before(decision, spec)
     pod = decision.pod.spec
     if pod.gang is not None and decision.node_name:
-        pod = msgspec.structs.replace(pod, gang=None)  # the others of its gang were placed after it
+        pod = msgspec.structs.replace(pod, gang=None)  # the other members of its gang were placed after it
     elif pod.gang is not None:
         announce_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1
@@ -63,7 +63,7 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
         found = diagnose(scheduler, pod)
         verdict, summary, reasons = found.verdict, found.summary, found.reasons
     else:
-        summary = f"{pod.key} goes to {outcome.node} with score {outcome.score:.1f}"
+        summary = f"{pod.key} is placed on {outcome.node} with score {outcome.score:.1f}"
         verdict, reasons = Verdict.PLACED, ()
     held = outcome.allocation if outcome.node else None
     differences = _differences(decision, verdict, outcome.node or "", outcome.score, held, reasons)
@@ -87,7 +87,7 @@ def _spec(name: str, version: int) -> PolicySpec:
     rows = PolicyRevision.objects.filter(policy__name=name, version__gt=0).order_by("-version")
     found = rows.filter(version=version).first() if version else rows.filter(state="active").first()
     if found is None:
-        text = f"there is no policy {name[:80]!r}" + (f" of version {version}" if version else "")
+        text = f"unknown policy {name[:80]!r}" + (f" of version {version}" if version else "")
         raise InputError("PolicyUnknown", text, place="policy")
     return msgspec.structs.replace(found.spec, version=found.version)
 

@@ -208,8 +208,8 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
 
     assert troubles() == [[], []]
     events += [(0, 31), (1, 79)]  # a page fault of a program; fallen off the bus
-    assert troubles() == [[], ["it threw Xid 79"]]
-    assert troubles() == [[], ["it threw Xid 79"]]
+    assert troubles() == [[], ["it reported Xid 79"]]
+    assert troubles() == [[], ["it reported Xid 79"]]
 
 
 def test_no_driver_is_no_problem() -> None:

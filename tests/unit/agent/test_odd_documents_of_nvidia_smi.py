@@ -32,10 +32,10 @@ def changed(old: str, new: str, name: str = "qx-gb200") -> bytes:
     [
         ("<remapped_row_failure>No", "<remapped_row_failure>Yes", "could not be remapped"),
         ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "cannot be repaired"),
-        ("<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset", "asks for: GPU Reset"),
+        ("<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset", "requests: GPU Reset"),
         ("<summary>Healthy", "<summary>Unhealthy", "fabric is Unhealthy"),
-        ("<total>189471 MiB", "<total>GPU is lost", "answers 'GPU is lost' for fb_memory_usage/total"),
-        ("<product_name>NVIDIA GB200", "<product_name>[Unknown Error]", "answers '[Unknown Error]' for product_name"),
+        ("<total>189471 MiB", "<total>GPU is lost", "reports 'GPU is lost' for fb_memory_usage/total"),
+        ("<product_name>NVIDIA GB200", "<product_name>[Unknown Error]", "reports '[Unknown Error]' for product_name"),
     ],
 )
 def test_an_ill_card_is_not_healthy(old: str, new: str, why: str, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_uuid_of_two_cards_is_of_neither(tmp_path: Path) -> None:
     cards, problems = read(changed("<uuid>GPU-00000001-0000-0000-0000-000000000001", same), tmp_path)
     assert cards is not None
     assert [card.uuid is None for card in cards] == [True, True, False, False]
-    assert len([problem for problem in problems if "another card states its uuid too" in problem]) == 2
+    assert len([problem for problem in problems if "another card has the same uuid" in problem]) == 2
 
 
 def test_another_product_of_a_known_name_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -204,8 +204,8 @@ def test_what_is_not_believed_is_told_when_it_changes(
         server.wait(number)
     sender.stop()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "facts that wait for an operator: cards 7: 8 are known",
-        "facts that wait for an operator: none any more",
+        "facts that wait for a review: cards 7: 8 are known",
+        "facts that wait for a review: none",
     ]
 
 

@@ -33,7 +33,7 @@ def test_a_process_that_lately_lived_is_healthy(pulses: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", ["beat", "watch"])
 def test_a_process_that_is_quiet_is_not(pulses: Path, name: str) -> None:
-    assert "no sign of life" in run("health", name).stderr
+    assert "no heartbeat" in run("health", name).stderr
     lived(pulses, name, 3600)
     done = run("health", name)
     assert (done.exit_code, " for 36" in done.stderr) == (1, True)

@@ -19,9 +19,9 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("plan  by 1 move there is room for default/new on b")
     assert "default/right" in result.stdout
-    assert "would not come back by itself" in result.stdout
-    assert "no plan has fewer than 1 moves" in result.stdout
-    assert "nothing was moved" in result.stdout
+    assert "is not recreated by a controller" in result.stdout
+    assert "minimum number of moves: 1" in result.stdout
+    assert "no pod was moved" in result.stdout
 
 
 def test_the_document(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_alike_pods_share_a_line_that_names_the_basis(tmp_path: Path) -> None:
 
 def test_stale_samples_are_named(tmp_path: Path) -> None:
     text = run("whatif", "-f", three_pods(tmp_path), "--cluster", measured_cluster(tmp_path)).stdout
-    assert "measured use of n1 is stale: requests stand for it" in text
+    assert "measured use of n1 is stale: requests are used instead" in text
 
 
 def test_the_document_carries_both_and_leaves_out_what_is_only_requested(tmp_path: Path) -> None:

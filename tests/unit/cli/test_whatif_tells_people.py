@@ -78,7 +78,7 @@ def test_a_controller_that_is_left_out_is_named_beside_the_answer(tmp_path: Path
     (tmp_path / "more.yaml").write_text("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: proxy}}")
     pods = workload_file(tmp_path, a_pod())
     result = run("whatif", "-f", pods, "-f", tmp_path / "more.yaml", "--cluster", cluster_file(tmp_path, a_node()))
-    assert "DaemonSet default/proxy is left out" in result.stderr
+    assert "DaemonSet default/proxy is ignored" in result.stderr
     assert "DaemonSet" not in result.stdout
 
 

@@ -50,7 +50,7 @@ def test_wrong_parameters_name_the_plugin(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "hint"),
     [
-        ({"form": "sum"}, "form is one of mean, product"),
+        ({"form": "sum"}, "form must be one of mean, product"),
         ({"strenght": 5}, "Known parameters: shape, strength, form"),
     ],
 )

@@ -40,7 +40,7 @@ ZONED = a_node("n").labelled({ZONE: "a"})
         (a_pod().cpu(9), [a_node("n").cpu(8)], [], "cpu 9 -> 8", "resources.requests.cpu", "8"),
         # 8 CPUs, of which 500m are taken.
         (a_pod().cpu(9), [a_node("n").cpu(8)], [a_pod("r").cpu("500m").running_on("n")],
-         "cpu 9 -> 7500m", "resources.requests.cpu", "7500m"),
+         "cpu 9 -> 7.5", "resources.requests.cpu", "7500m"),
         (a_pod().memory("64Gi"), [a_node("n").memory("48Gi")], [],
          "memory 64Gi -> 48Gi", "resources.requests.memory", "48Gi"),
         (a_pod().requesting("example.com/fpga", 2), [a_node("n")], [],

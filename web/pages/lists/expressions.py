@@ -1,9 +1,9 @@
-"""Filter expressions: `isa>=rv64gcv state=ready,cordoned -label:pool=ci "free words"`.
+"""Parse filter expressions: `isa>=rv64gcv state=ready,cordoned -label:pool=ci "free words"`.
 
-Rule: terms are separated by spaces and all have to hold; a term is FIELD OPERATOR VALUE, spaces around the operator
-allowed, values separated by commas are alternatives, `-` in front turns a term round, quotes hold a value together.
-What has no operator is a free word, which has to occur anywhere in the row. A term that cannot be read stops the
-filter: it is told with its place in the text and, where one is near, the expression that may have been meant.
+Terms are separated by spaces and all have to match. A term is FIELD OPERATOR VALUE; spaces around the operator are
+allowed, values separated by commas are alternatives, a leading `-` negates the term, and quotes group a value. A word
+without an operator is a free word, which may occur anywhere in the row. An invalid term invalidates the filter: the
+problem has its position in the text and, if there is a close match, a suggestion.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SPACED = re.compile(r"([A-Za-z][A-Za-z0-9.:/_-]*)\s*(!=|!~|>=|<=|=|~|>|<)\s*")
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What a filter may name. Rows in memory are asked by `get`, rows of the database by `path`.
+    """One filter field. `get` reads it from rows in memory, `path` from database rows.
 
-    `heavy` says that the rows need facts which are not read otherwise; `found` that values come out of the data.
+    `heavy`: the field needs facts that are not read otherwise. `found`: the suggested values come from the data.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Term(msgspec.Struct, frozen=True):
-    """One condition; `start` and `end` are its place in the expression. A free word has no field."""
+    """One condition; `start` and `end` are its position in the expression. A free word has no field."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with an expression, and where; `instead` is the whole expression that may have been meant."""
+    """An error of an expression and its position; `instead` is the suggested expression."""
 
     message: str
     start: int
@@ -78,7 +78,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Unreadable(Exception):
-    """An expression that is not understood."""
+    """An invalid expression."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -95,7 +95,7 @@ def read(text: str, fields: Mapping[str, Field]) -> tuple[Term, ...]:
 
 
 def _without_spaces(text: str, fields: Mapping[str, Field]) -> str:
-    """Close the gaps around operators that follow the name of a field."""
+    """Remove the spaces around operators that follow the name of a field."""
     pieces = re.split(r'("[^"]*"?)', text)
 
     def closed(found: re.Match[str]) -> str:
@@ -119,14 +119,14 @@ def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
     if field is None:
         named = at + len(found["field"])
         nearest = get_close_matches(found["field"].lower(), list(fields), 1, 0.5)
-        raise _problem(_("There is no field “%(name)s”") % {"name": found["field"]}, text, at, named, "".join(nearest))
+        raise _problem(_("Unknown field “%(name)s”") % {"name": found["field"]}, text, at, named, "".join(nearest))
     key = (found["key"] or "")[1:]
     operators = ("=", "!=", "~", "!~") if field.kind.keyed else field.kind.operators
     if field.kind.keyed and not key:
         raise _problem(_("“%(name)s” needs a key: label:pool=ci") % {"name": field.name}, text, at, end, "")
     if found["op"] not in operators:
         place = at + found.start("op")
-        said = _("“%(name)s” knows these operators: %(operators)s")
+        said = _("“%(name)s” supports these operators: %(operators)s")
         raise _problem(
             said % {"name": field.name, "operators": " ".join(operators)},
             text,
@@ -137,7 +137,7 @@ def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
     values = _alternatives(found["value"])
     place = at + found.start("value")
     if not any(values):
-        raise _problem(_("A value is missing behind “%(term)s”") % {"term": token}, text, at, end, "")
+        raise _problem(_("“%(term)s” needs a value") % {"term": token}, text, at, end, "")
     term = Term(start, end, negated ^ found["op"].startswith("!"), found["op"].removeprefix("!"), values, field, key)
     for value in values:
         length = len(value)
@@ -173,7 +173,7 @@ def _test(term: Term, value: str) -> Test:
 
 
 def predicate(terms: tuple[Term, ...], words: Callable[[Any], str]) -> Callable[[Any], bool]:
-    """Return the test of rows in memory; `words` gives a row's text for free words, in lower case."""
+    """Return the predicate for rows in memory; `words` returns a row's text for free words, in lower case."""
     tests = [_row_test(term, words) for term in terms]
     return lambda row: all(test(row) for test in tests)
 
@@ -194,7 +194,7 @@ def _row_test(term: Term, words: Callable[[Any], str]) -> Test:
 
 
 def condition(terms: tuple[Term, ...], words: Callable[[str], Q]) -> Q:
-    """Return the same as a condition on the database; `words` gives that of one free word."""
+    """Return the same condition for the database; `words` returns the condition of one free word."""
     whole = Q()
     for term in terms:
         if term.field is None:

@@ -1,4 +1,4 @@
-"""`connect`: make a live cluster, or connect it anew, from this machine; nothing changes where it is so already."""
+"""`connect`: create a live cluster or connect it again, from this machine; a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetsched.project.environment import exit_with_message
 
 
 class Command(BaseCommand):
-    help = "Make a cluster of kind kubernetes, or connect it anew, by a kubeconfig or from inside it."
+    help = "Create a cluster of kind kubernetes, or connect it again, by a kubeconfig or from inside it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="name of the cluster")

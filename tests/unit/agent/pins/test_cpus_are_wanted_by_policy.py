@@ -61,7 +61,7 @@ def test_what_no_container_was_dealt_is_still_the_pods() -> None:
 def test_immovable_cpus_are_shared_but_given_to_nobody_else() -> None:
     found = planned({"a": granted("immovable", main="2-3"), "b": granted("exclusive", main="3-4"), "c": None})
     assert (cpus(found)["a/main"], cpus(found)["b/main"], cpus(found)["c/main"]) == ("2-3", "0-15", "0-15")
-    assert found.containers["b/main"].why == "CPUs 3 are pod a's"
+    assert found.containers["b/main"].why == "CPUs 3 belong to pod a"
 
 
 def test_immovable_containers_stay_where_they_are() -> None:
@@ -71,7 +71,7 @@ def test_immovable_containers_stay_where_they_are() -> None:
     assert (cpus(found)["a/main"], cpus(found)["b/main"]) == ("2-3", "0-15")
     moved = planned({"a": granted("immovable", 9, main="4-5")}, settled={"a/main": "2-3"})
     assert cpus(moved)["a/main"] == "2-3"
-    assert moved.containers["a/main"].why == "it is immovable and stays on CPUs 2-3"
+    assert moved.containers["a/main"].why == "its policy is immovable, so it stays on CPUs 2-3"
 
 
 def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
@@ -82,7 +82,7 @@ def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
     pods["b"] = granted("exclusive", main="8-15")
     found = planned(pods)
     assert cpus(found)["a/main"] == "0-7"
-    assert found.containers["a/main"].why == "all of CPUs 8-15 are others' own or offline"
+    assert found.containers["a/main"].why == "all CPUs 8-15 are exclusive to other pods or offline"
 
 
 def test_zones_without_a_number_are_what_was_granted_of_them() -> None:
@@ -93,7 +93,7 @@ def test_the_higher_epoch_has_the_cpus_and_then_the_older_pod() -> None:
     pods = {"old": granted("exclusive", 1, main="2-3"), "new": granted("exclusive", 2, main="3-4")}
     found = planned(pods)
     assert (cpus(found)["old/main"], cpus(found)["new/main"]) == ("0-2,5-15", "3-4")
-    assert found.containers["old/main"].why == "CPUs 3 are pod new's"
+    assert found.containers["old/main"].why == "CPUs 3 belong to pod new"
     same = {"old": granted("exclusive", 2, main="2-3"), "new": granted("exclusive", 2, main="3-4")}
     assert cpus(planned(same))["old/main"] == "2-3"
 
