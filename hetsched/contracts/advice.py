@@ -1,8 +1,8 @@
-"""Advice: the fewest moves of running pods for a goal, what each gains and costs, or why there are none.
+"""Advice: the fewest moves of running pods for a goal, with gain and cost of each, or the reason why there are none.
 
-Rule: camelCase JSON, the same by page, REST and command line; add, never rename. A move is a unit: one pod, or all
-members of a gang. Moves are to be made one after the other, in this order; each was tried on what the earlier ones
-leave. `token` names the question and the moves: the same token means the same plan.
+The JSON is camelCase and the same for page, REST and command line; fields may be added, never renamed. A move is a
+unit: one pod, or all members of a gang. Moves are applied one after the other, in this order; each was evaluated on the
+result of the earlier ones. `token` identifies the question and the moves: the same token means the same plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .workload import PodSpec
 
 
 class Goal(enum.StrEnum):
-    """What the moves are for: an even cluster, room for pods that do not fit, rare nodes for those who need them."""
+    """Goal of the moves: an even cluster, room for pods that do not fit, or rare nodes for pods that need them."""
 
     BALANCE = "balance"
     ROOM = "room"
@@ -26,9 +26,9 @@ class Goal(enum.StrEnum):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked; `target` is the balance to reach, 0-1, `pods` are those to find room for or that wait.
+    """Question; `target` is the balance to reach, 0-1, `pods` are the pods to find room for, or the pending pods.
 
-    At most `most_moves` moves are proposed, and `most_tries` are tried to find them.
+    At most `most_moves` moves are proposed, and `most_tries` are evaluated to find them.
     """
 
     goal: Goal
@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class AdviceVerdict(enum.StrEnum):
-    """`partly`: the moves bring it nearer, but not about."""
+    """Verdict of an advice; `partly`: the moves come nearer to the goal without reaching it."""
 
     PLAN = "plan"
     PARTLY = "partly"
@@ -48,23 +48,23 @@ class AdviceVerdict(enum.StrEnum):
 
 
 class BudgetLeft(msgspec.Struct, frozen=True, rename="camel"):
-    """How many more pods a disruption budget lets go while this move is on its way."""
+    """Number of further pods that a disruption budget allows to be evicted during this move."""
 
     budget: str
     left: int
 
 
 def _named(field: str) -> str:
-    """Write a field's name as JSON has it; `from` is a word of this language."""
+    """Return a field's name in JSON; a trailing underscore avoids the Python keyword `from`."""
     first, *more = field.strip("_").split("_")
     return first + "".join(word.capitalize() for word in more)
 
 
 class MovedPod(msgspec.Struct, frozen=True, rename=_named):
-    """One pod that restarts elsewhere, with what it is then granted.
+    """Pod that restarts on another node, with its allocation there.
 
-    `comesBack` false: nobody makes it again. `exclusiveCpus`: it holds CPUs of its own and warms up anew. `startedAt`
-    is empty and `ageSeconds` null where nobody dated it.
+    `comesBack` false: no controller recreates it. `exclusiveCpus`: it has exclusive CPUs and warms up again.
+    `startedAt` is empty and `ageSeconds` null if the start time is unknown.
     """
 
     pod: str
@@ -82,17 +82,21 @@ class MovedPod(msgspec.Struct, frozen=True, rename=_named):
 
 
 class Move(msgspec.Struct, frozen=True, rename="camel"):
-    """One step; `frees` is what leaves the nodes that its pods leave, as quantities."""
+    """One step; `frees` are the resources freed on the source nodes, as quantities.
+
+    `makesRoomFor` lists the pending pods (keys) that are placed because of this move.
+    """
 
     pods: tuple[MovedPod, ...]
     why: str
     balance: Balance
     frees: dict[str, str]
     budgets: tuple[BudgetLeft, ...]
+    makes_room_for: tuple[str, ...] = ()
 
 
 class Stays(msgspec.Struct, frozen=True, rename="camel"):
-    """Why `pods` pods were never considered; `example` is the first of them by name."""
+    """Reason why `pods` pods were never considered; `example` is the first of them by name."""
 
     code: str
     message: str
@@ -101,7 +105,7 @@ class Stays(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Cost(msgspec.Struct, frozen=True, rename="camel"):
-    """What all moves together cost."""
+    """Cost of all moves together."""
 
     restarts: int
     not_coming_back: int
@@ -110,7 +114,7 @@ class Cost(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Search(msgspec.Struct, frozen=True, rename="camel"):
-    """How far was looked: no plan has fewer than `atLeast` moves; `fewest` says that this one has just as many."""
+    """Extent of the search: no plan has fewer than `atLeast` moves; `fewest`: this plan has exactly that many."""
 
     tried: int
     most_tries: int
@@ -120,7 +124,7 @@ class Search(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Nearest(msgspec.Struct, frozen=True, rename="camel"):
-    """Where there is no plan: the node that comes nearest, and what is in the way there."""
+    """Nearest node where no plan exists, and the obstacle there."""
 
     node: str
     message: str
@@ -128,7 +132,7 @@ class Nearest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Advice(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole answer; `places` is where the pods come to that room is found for."""
+    """Complete advice; `places` are the placements of the pods for which room was made."""
 
     goal: Goal
     verdict: AdviceVerdict
@@ -147,7 +151,7 @@ class Advice(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def exit_code(self) -> int:
-        """Return what a command says: 0 a plan or nothing to do, 1 only a part of the way, 10 none."""
+        """Return the exit code: 0 for a plan or nothing to do, 1 for a partial plan, 10 for none."""
         return {"plan": 0, "nothing-to-do": 0, "partly": 1, "no-plan": 10}[self.verdict.value]
 
     def document(self) -> dict[str, Any]:

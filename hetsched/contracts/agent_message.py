@@ -1,8 +1,8 @@
-"""What the node agent sends to the control plane, and what it is answered.
+"""Messages of the node agent to the control plane, and the answers.
 
-Rule: one message about one node. `report` is there when something of it changed; else `digest` says which report still
-holds, and `usage` and `pinned` are those of now. Messages of one agent are numbered from 1; one that was answered and
-comes again changes nothing. Of two agents on a node the one that started later counts.
+A message is about one node. `report` is set when a part of it changed; otherwise `digest` names the report that is
+still valid, and `usage` and `pinned` are current. Messages of one agent are numbered from 1; a repeated message that
+was answered already changes nothing. Of two agents on a node the one that started later is accepted.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from hashlib import sha256
 import msgspec
 
 from .agent_report import AgentReport, MachineProblem, MachineUsage, PinnedContainer
+from .units import GPU_RESOURCES
 
 MOST_MESSAGE_BYTES = 4 << 20
 
 
 class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """One message; `instance` names a start of an agent, at `started_at` in RFC 3339 UTC.
+    """One message; `instance` identifies a start of an agent, at `started_at` in RFC 3339 UTC.
 
-    `gives_cards`: the agent's own device plugin hands them out, so that grants of cards are kept and not advice.
+    `gives_cards`: the agent's own device plugin assigns the GPUs, so that GPU grants are enforced and not only advice.
     """
 
     node: str
@@ -34,16 +35,16 @@ class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod holds of the node: `allocation` is the signed text of the annotation `hetsched.io/allocation`."""
+    """Allocation of a pod on the node: `allocation` is the signed text of the annotation `hetsched.io/allocation`."""
 
     uid: str
     allocation: str
 
 
 class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """What an agent needs to know: the key that allocations of its node are signed by, and when to write again.
+    """Answer to an agent: the key that signs allocations of its node, and the time until the next message.
 
-    `problems` are those that the control plane has with the message; `ReportWanted` asks for the whole report.
+    `problems` are the control plane's problems with the message; `ReportWanted` asks for the whole report.
     """
 
     cluster: str
@@ -56,27 +57,40 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def steady(report: AgentReport) -> AgentReport:
-    """Return a report without what changes all the time: its use, steal and pins."""
+    """Return a report without the parts that change constantly (use, steal, pins) and those that the server adds."""
     zones, gpus = report.zones, report.gpus
     if zones is not None:
         without = {"steal_ratio": None, "offline_capacity_millis": None}
         zones = tuple(msgspec.structs.replace(zone, **without) for zone in zones)
     if gpus is not None:
         gpus = tuple(msgspec.structs.replace(card, processes=None) for card in gpus)
-    return msgspec.structs.replace(report, zones=zones, gpus=gpus, usage=None, pinned=None)
+    kubelet = report.kubelet and msgspec.structs.replace(report.kubelet, foreign=())
+    return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
 def lasting(report: AgentReport) -> AgentReport:
-    """Return a report without what no fact about the machine rests on: use and pins, and what its kubelet gave out."""
+    """Return only the parts of a report that facts about the machine depend on: no use, no pins, no shared CPUs.
+
+    Of the devices that the kubelet assigned, those with zones and those of unknown pods are kept.
+    """
     zones, kubelet = report.zones, report.kubelet
     if zones is not None:
         zones = tuple(msgspec.structs.replace(zone, steal_ratio=None) for zone in zones)
     if kubelet is not None:
-        kubelet = msgspec.structs.replace(kubelet, exclusive={}, shared_cpus=None, devices={})
+        zoned, foreign = kubelet.device_zones.keys() - set(GPU_RESOURCES), set(kubelet.foreign)
+        devices = {
+            pod: {
+                name: {resource: ids for resource, ids in held.items() if resource in zoned or pod in foreign}
+                for name, held in containers.items()
+            }
+            for pod, containers in kubelet.devices.items()
+        }
+        devices = {pod: containers for pod, containers in devices.items() if any(containers.values())}
+        kubelet = msgspec.structs.replace(kubelet, shared_cpus=None, devices=devices)
     gpus = steady(report).gpus
     return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
 def digest_of(report: AgentReport) -> str:
-    """Return the name of a report by what is steady of it."""
+    """Return the digest of the steady parts of a report."""
     return sha256(msgspec.json.encode(steady(report))).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""What the node agent says about its machine: the document of `hetsched agent --once -o json`, and what it sends.
+"""Report of the node agent about its machine: the output of `hetsched agent --once -o json`, and part of its messages.
 
-Rule: amounts are integers in the unit of their name. What cannot be known is null and has an entry in `problems` that
-says why; a list that could not be read is null, an empty one says that there is nothing.
+Amounts are integers in the unit of their name. An unknown value is null and has an entry in `problems` with the reason;
+a list that could not be read is null, an empty list means that there are no items.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 
 class MachineProblem(msgspec.Struct, frozen=True):
-    """Why something of a machine is not known, or not believed; `about` names the place it was looked for."""
+    """Reason why a fact of a machine is unknown or was not accepted; `about` names the place where it was read."""
 
     code: str
     message: str
@@ -19,10 +19,10 @@ class MachineProblem(msgspec.Struct, frozen=True):
 
 
 class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
-    """One place that tells the instruction set, as it was read.
+    """One source of the instruction set, as it was read.
 
-    `canonical` None: it could not be read. `bound` is exact, or lower where more may be there than it names. `conflict`
-    says in what it contradicts the source that was believed.
+    `canonical` None: it could not be read. `bound` is exact, or lower where the machine may have more than it names.
+    `conflict` describes the contradiction to the accepted source.
     """
 
     source: str
@@ -33,7 +33,7 @@ class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
-    """What can be run by emulation; `slowdown` is time emulated / time native, None where nobody measured it."""
+    """Instruction set that runs by emulation; `slowdown` is time emulated / time native, None without a measurement."""
 
     isa: str
     by: str
@@ -42,7 +42,7 @@ class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
-    """RISC-V machines have `extensions`, with what they imply; others `level` and `features`, as the kernel has them.
+    """RISC-V machines have `extensions`, with the implied ones; others `level` and `features`, with the kernel's names.
 
     `cross` are instruction sets that a cross toolchain on the machine compiles for.
     """
@@ -60,8 +60,8 @@ class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
 class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
     """One NUMA zone; `cpus` are its online CPUs, empty for memory without CPUs. `distances` are in the order of zones.
 
-    `steal_ratio` is the share of its CPU time that the hypervisor gave to others, `offline_capacity_millis` what
-    remains for us by that.
+    `steal_ratio` is the share of its CPU time that the hypervisor gave to other guests, `offline_capacity_millis` the
+    rest that remains for this machine.
     """
 
     id: int
@@ -74,7 +74,7 @@ class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineCpu(msgspec.Struct, frozen=True, rename="camel"):
-    """One hardware thread. `core` is the lowest id of its siblings, `cache` of those on its last-level cache."""
+    """One hardware thread. `core` is the lowest ID of its siblings, `cache` the lowest ID on its last-level cache."""
 
     id: int
     core: int | None
@@ -88,7 +88,7 @@ class MachineCpu(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MigDevice(msgspec.Struct, frozen=True, rename="camel"):
-    """One instance of a card that is split by MIG."""
+    """One MIG instance of a GPU."""
 
     uuid: str | None
     profile: str | None
@@ -96,7 +96,7 @@ class MigDevice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
-    """How a card reaches another of its machine: a kind of `node_report.LINK_KINDS`, GB/s in one direction."""
+    """Link of a GPU to another GPU of its machine: a kind of `node_report.LINK_KINDS`, GB/s in one direction."""
 
     to: int
     kind: str
@@ -104,7 +104,7 @@ class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineCard(msgspec.Struct, frozen=True, rename="camel"):
-    """One physical card; `memory_mib` is what its driver shows. `mig_devices` None: whether it is split is unknown."""
+    """One physical GPU; `memory_mib` is the driver's value. `mig_devices` None: its MIG state is unknown."""
 
     index: int
     uuid: str | None
@@ -124,9 +124,12 @@ class MachineCard(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
-    """How the kubelet of the machine is set up and what it gave out. `exclusive`: pod uid -> container -> CPUs.
+    """Configuration of the machine's kubelet and its assignments. `exclusive`: pod UID -> container -> CPUs.
 
-    `devices`: pod uid -> container -> resource -> device ids, by the kubelet's podresources.
+    `devices`: pod UID -> container -> resource -> device IDs, from the kubelet's podresources API. `device_zones`:
+    resource -> device ID -> near zones, of all healthy devices. `pod_names`: pod UID -> `namespace/name`. `foreign` are
+    the pods (keys of `exclusive` and `devices`) that the control plane does not know: the server, not the agent, fills
+    it in.
     """
 
     cpu_manager_policy: str | None = None
@@ -139,10 +142,14 @@ class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     exclusive: dict[str, dict[str, str]] = {}
     devices: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
     sources: tuple[str, ...] = ()
+    topology_manager_options: dict[str, str] = {}
+    device_zones: dict[str, dict[str, tuple[int, ...]]] = {}
+    pod_names: dict[str, str] = {}
+    foreign: tuple[str, ...] = ()
 
 
 class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):
-    """Use over the last `window_seconds`, and what there is: resource -> base units (millicores, bytes, Mbit/s, MB/s).
+    """Use over the last `window_seconds`, and capacity: resource -> base units (millicores, bytes, Mbit/s, MB/s).
 
     A resource that is not in `amounts` was not measured.
     """
@@ -154,7 +161,7 @@ class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PinnedContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a container was granted and what it has; `drift` says in a sentence how they differ."""
+    """Granted and actual CPUs of a container; `drift` describes the difference in a sentence."""
 
     pod_uid: str
     container: str

@@ -1,4 +1,4 @@
-"""What one submitter may not exceed, whatever it is allowed to do."""
+"""Limits of one submitter, in addition to its permissions."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ _MOST_NAMES = 32
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Bounds of one submitter: `most` by resource, in amounts of `parse_amount`, over its workloads that are not over.
+    """Limits of one submitter: `most` by resource, in amounts of `parse_amount`, over its unfinished workloads.
 
-    `pods` counts pods, `hetsched.io/gpu-milli` thousandths of cards; `priority` is the highest one of its pods.
+    `pods` counts pods, `hetsched.io/gpu-milli` thousandths of GPUs; `priority` is the highest allowed for its pods. Its
+    objects must be in `namespaces`; None allows all.
     """
 
     most: dict[str, int] = {}
     priority: int | None = None
+    namespaces: frozenset[str] | None = None
 
 
 UNLIMITED = Allowance()
 
 
 def read_quota(given: Any) -> dict[str, str]:
-    """Check a quota, a resource list of Kubernetes, and return it as it is kept.
+    """Check a quota, a resource list of Kubernetes, and return it in the stored form.
 
     Raises: InputError `QuotaInvalid`.
     """
     if not isinstance(given, Mapping) or len(given) > _MOST_NAMES:
         raise InputError(
-            "QuotaInvalid", f"it is not a list of at most {_MOST_NAMES} resources", place="quota", hint=_HINT
+            "QuotaInvalid", f"the value is not a list of at most {_MOST_NAMES} resources", place="quota", hint=_HINT
         )
     return {str(name): format_amount(str(name), _amount(name, text)) for name, text in sorted(given.items())}
 
@@ -53,5 +55,5 @@ def _amount(name: Any, text: Any) -> int:
 
 
 def amounts(quota: Mapping[str, str]) -> dict[str, int]:
-    """Return a kept quota as amounts."""
+    """Return a stored quota as amounts."""
     return {name: parse_amount(name, text) for name, text in quota.items()}

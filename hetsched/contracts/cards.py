@@ -1,13 +1,13 @@
-"""What is known about accelerator models, and which whole cards a node has.
+"""Table of accelerator models, and the whole GPUs of a node.
 
-Problem: one card has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never match A100, and a count of
-`nvidia.com/gpu` is not always a count of cards.
-Rule: a name is lower-cased, cut at spaces, `-` and `_`, and its leading `nvidia tesla geforce rtx amd instinct` are
-dropped. A term matches a card when its tokens are a prefix of the card's, or when it is a name (id, alias or trace
-name) of the accelerator that the card is. Cards come from NodeGpu where there is one; else allocatable N gives cards
-0..N-1 with the facts of GPU-feature-discovery labels, time-slicing replicas divided out, MIG devices left out.
+One GPU model has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never match A100, and a count of
+`nvidia.com/gpu` is not always a count of GPUs. A name is lower-cased, split at spaces, `-` and `_`, and its leading
+`nvidia tesla geforce rtx amd instinct` are dropped. A term matches a GPU if its tokens are a prefix of the GPU's, or if
+it is a name (id, alias or trace name) of the GPU's accelerator model. GPUs come from NodeGpu if it exists; otherwise
+allocatable N gives GPUs 0..N-1 with the facts of GPU-feature-discovery labels, time-slicing replicas divided out, MIG
+devices left out.
 Source: `data/accelerators.json`; NVIDIA k8s-device-plugin, docs/gpu-feature-discovery; AMD node labeller.
-Invariant: a fact that no label states is None, whatever the table says about the model.
+Invariant: a fact that no label states is None, whatever the table contains about the model.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .units import GPU_RESOURCES
 from .workload import GpuDemand
 
 MAX_CARDS = 256
-MAX_CARD_UUID = 120  # characters; they are 40 where vendors make them
+MAX_CARD_UUID = 120  # characters; those of vendors have 40
 _NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 _CUT = re.compile(r"[\s_-]+")
 
 
 class CardFacts(msgspec.Struct, frozen=True):
-    """One row of the accelerator table; memory is what the driver shows where that is known.
+    """One row of the accelerator table; memory is the driver's value where that is known.
 
-    `interconnect_gbs` is of both directions together.
+    `interconnect_gbs` is the sum of both directions.
     """
 
     id: str
@@ -64,7 +64,7 @@ def _table() -> _Table:
 
 @cache
 def _by_name() -> dict[tuple[str, ...], CardFacts]:
-    """Map every known name, cut to tokens, to its accelerator."""
+    """Map every known name, split into tokens, to its accelerator."""
     named: dict[tuple[str, ...], CardFacts] = {}
     by_id = {facts.id: facts for facts in _table().accelerators}
     for names in _table().traces.values():
@@ -76,7 +76,7 @@ def _by_name() -> dict[tuple[str, ...], CardFacts]:
 
 @lru_cache(maxsize=4096)
 def model_tokens(name: str) -> tuple[str, ...]:
-    """Cut a model name into the tokens that are compared; a name without any says nothing about the model."""
+    """Split a model name into the compared tokens; a name without tokens does not identify a model."""
     tokens = [token for token in _CUT.split(name.strip().lower()) if token]
     while tokens and tokens[0] in _NOT_A_MODEL:
         del tokens[0]
@@ -84,12 +84,12 @@ def model_tokens(name: str) -> tuple[str, ...]:
 
 
 def facts_of(model: str) -> CardFacts | None:
-    """Return the table's row for a model by any of its names, None for one that the table does not name."""
+    """Return the table's row for any name of a model, None for an unknown name."""
     return _by_name().get(model_tokens(model))
 
 
 def mig_profile(model: str, multiprocessors: int, memory_mib: int) -> str | None:
-    """Return the profile of a MIG instance of a card of `model`, None where the table has none of about that size."""
+    """Return the profile of a MIG instance of a GPU of `model`, None if the table has none of about that size."""
     tokens = set(model_tokens(model))
     for card, profiles in _table().mig_profiles.items():
         if not tokens.issuperset(model_tokens(card)):
@@ -104,7 +104,7 @@ def mig_profile(model: str, multiprocessors: int, memory_mib: int) -> str | None
 
 @lru_cache(maxsize=65536)
 def model_matches(term: str, model: str) -> bool:
-    """Tell whether a card of `model` is what `term` asks for."""
+    """Return whether a GPU of `model` matches `term`."""
     wanted, offered = model_tokens(term), model_tokens(model)
     if not wanted or not offered:
         return False
@@ -115,7 +115,7 @@ def model_matches(term: str, model: str) -> bool:
 
 
 def model_accepted(demand: GpuDemand, model: str) -> bool:
-    """Tell whether a card of `model` is one that `demand` accepts; no model is accepted where any is asked for."""
+    """Return whether `demand` accepts a GPU of `model`; an unknown model is accepted only if no model is demanded."""
     if not demand.models:
         return True
     if demand.exact_models:
@@ -125,7 +125,7 @@ def model_accepted(demand: GpuDemand, model: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def vendor_of(model: str) -> str:
-    """Return `nvidia`, `amd` or another vendor of a model, empty where neither its name nor the table tells."""
+    """Return `nvidia`, `amd` or another vendor of a model, empty if neither its name nor the table identifies it."""
     facts = facts_of(model)
     if facts is not None:
         return facts.vendor
@@ -136,7 +136,7 @@ def vendor_of(model: str) -> str:
 
 
 def card_from_table(index: int, model: str) -> GpuCard:
-    """Describe a card of which only the model is known, from the table."""
+    """Describe a GPU with only a known model, from the table."""
     facts = facts_of(model)
     if facts is None:
         return GpuCard(index=index, model=model, vendor=vendor_of(model))
@@ -153,7 +153,7 @@ def card_from_table(index: int, model: str) -> GpuCard:
 
 
 def cards_of(report: NodeReport) -> tuple[GpuCard, ...]:
-    """Return the whole cards that a node can give out, healthy ones only, by index."""
+    """Return the healthy whole GPUs that a node can allocate, by index."""
     if report.gpus is not None:
         return tuple(sorted((card for card in report.gpus if card.healthy), key=lambda card: card.index))
     cards: list[GpuCard] = []
@@ -165,13 +165,18 @@ def cards_of(report: NodeReport) -> tuple[GpuCard, ...]:
     return tuple(cards[:MAX_CARDS])
 
 
+def installed_cards(report: NodeReport) -> int:
+    """Return the number of whole GPUs of a node, including unhealthy ones and those in maintenance."""
+    return len(cards_of(report) if report.gpus is None else report.gpus)
+
+
 def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
-    """Return the whole cards that a node could give out but for their maintenance."""
+    """Return the whole GPUs of a node that are in maintenance."""
     return tuple(card for card in report.gpus or () if card.maintenance)
 
 
 def at_work(card: GpuCard) -> GpuCard:
-    """Return a card as it is without its maintenance."""
+    """Return a GPU as it is without its maintenance."""
     return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
 
 

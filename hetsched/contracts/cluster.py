@@ -1,4 +1,4 @@
-"""A cluster at one moment: the nodes, what runs there, what its files ask to place, and the names they refer to."""
+"""Cluster at one moment: nodes, running pods, pending pods of its files, and the objects they refer to."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from .devices import Devices
 from .node_report import NodeReport
 from .policy import PolicySpec
 from .storage import Storage
+from .warnings import ManifestWarning
 from .workload import LabelSelector, PodGroup, PodSpec, Toleration
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
-    """A named priority; the `default` one is for pods that name none. `preempts` false: its pods evict nobody."""
+    """Named priority; the `default` one is for pods that name none. `preempts` false: its pods preempt no others."""
 
     value: int
     default: bool = False
@@ -20,7 +21,7 @@ class PriorityClass(msgspec.Struct, frozen=True):
 
 
 class RuntimeClass(msgspec.Struct, frozen=True):
-    """What a container runtime adds to each of its pods: overhead in base units, and where it is installed."""
+    """Additions of a container runtime to each of its pods: overhead in base units, and the nodes that have it."""
 
     overhead: tuple[tuple[str, int], ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -28,7 +29,7 @@ class RuntimeClass(msgspec.Struct, frozen=True):
 
 
 class ElasticQuota(msgspec.Struct, frozen=True):
-    """What one namespace is guaranteed (`min`) and may use at most (`max`), in base units, by resource name.
+    """Guaranteed (`min`) and largest (`max`) use of one namespace, in base units, by resource name.
 
     A resource that `min` leaves out is guaranteed 0, one that `max` leaves out is not limited.
     """
@@ -40,7 +41,7 @@ class ElasticQuota(msgspec.Struct, frozen=True):
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
-    """The pods of one namespace of which at least `desired_healthy` should keep running."""
+    """Pods of one namespace of which at least `desired_healthy` should keep running."""
 
     namespace: str
     name: str
@@ -59,11 +60,11 @@ class PodUsage(msgspec.Struct, frozen=True):
 
 
 class ClusterContent(msgspec.Struct, frozen=True):
-    """What a cluster file or workload file holds, converted and checked.
+    """Content of a cluster file or workload file, converted and checked.
 
-    `namespaces` maps a namespace to its labels, `namespace_policies` to the policy its pods use when they name none,
-    `pod_groups` (keys `namespace/name`) to what is declared about each gang. `left_out` names the objects of a workload
-    file whose pods somebody else makes: `DaemonSet kube-system/proxy`.
+    `namespaces` maps a namespace to its labels, `namespace_policies` to the default policy of its pods, `pod_groups`
+    (keys `namespace/name`) to the declaration of each gang. `left_out` names the objects of a workload file whose pods
+    another controller creates: `DaemonSet kube-system/proxy`. `warnings` are probable misspellings in a workload file.
     """
 
     nodes: tuple[NodeReport, ...] = ()
@@ -81,3 +82,4 @@ class ClusterContent(msgspec.Struct, frozen=True):
     budgets: tuple[DisruptionBudget, ...] = ()
     pod_usages: tuple[PodUsage, ...] = ()
     left_out: tuple[str, ...] = ()
+    warnings: tuple[ManifestWarning, ...] = ()

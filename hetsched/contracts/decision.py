@@ -1,7 +1,7 @@
-"""The answer to "where should these pods run?": one document for the command line, REST and the ledger.
+"""Answer to "where should these pods run?": one document for the command line, REST and the ledger.
 
-Rule: field names and verdicts are the public contract (camelCase JSON); add, never rename. Every refusal carries a
-stable code, the plugin that gave it and the number of nodes it covers.
+Field names and verdicts are the public contract (camelCase JSON); fields may be added, never renamed. Every reason
+carries a stable code, the plugin that gave it and the number of nodes it covers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any, Literal
 import msgspec
 
 from .allocation import CardGrant, IsaGrant, ZoneGrant
+from .warnings import ManifestWarning
 
 
 class Verdict(enum.StrEnum):
-    """How one pod, or a whole request, came out; `exit_code` is what a command returns for it."""
+    """Verdict on one pod, or on a whole request; `exit_code` is the exit code of a command."""
 
     PLACED = "placed"
     NOT_NOW = "not-now"
@@ -29,7 +30,7 @@ class Verdict(enum.StrEnum):
 
     @staticmethod
     def worst(verdicts: list[Verdict]) -> Verdict:
-        """Return the verdict that decides for several pods; no pods at all are placed."""
+        """Return the verdict of several pods together; an empty list counts as placed."""
         return max(verdicts, key=lambda verdict: verdict.exit_code, default=Verdict.PLACED)
 
 
@@ -48,7 +49,7 @@ class ZonePlacement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExpectedUse(msgspec.Struct, frozen=True):
-    """What a pod is expected to use really, as quantities, and what that rests on."""
+    """Expected real use of a pod, as quantities, and its basis."""
 
     basis: str
     amounts: dict[str, str]
@@ -57,8 +58,8 @@ class ExpectedUse(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One placed pod; `score` is the weighted total divided by the sum of score weights.
 
-    `pairings` says who else runs on the cores of its pinned CPUs, where anyone does. `expected_use` is left out where
-    nothing better than the requests is known.
+    `pairings` names other pods on the cores of its pinned CPUs, if any. `expected_use` is left out if only the requests
+    are known.
     """
 
     pod: str
@@ -72,10 +73,11 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Why `nodes` nodes were refused by one plugin; `missing` names what they lack, `field` the pod's own error.
+    """Reason why one plugin refused `nodes` nodes; `missing` names what they lack, `field` the pod's own error.
 
     A plugin may refuse one node for several reasons, so counts may add up to more nodes than there are; `before` and
-    `after` are how many nodes the plugin was given and how many it left.
+    `after` are the numbers of nodes before and after the plugin. In the ledger, `candidates` are the first of these
+    nodes that would take the pod when empty: there the condition can be resolved.
     """
 
     code: str
@@ -86,6 +88,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
     field: str | None = None
     before: int = 0
     after: int = 0
+    candidates: tuple[str, ...] = ()
 
 
 def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
@@ -99,7 +102,7 @@ def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
 
 
 class FieldChange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """One field of a request and its two values; an empty one is not stated there."""
+    """One field of a request and its two values; an empty value means that the field is not set."""
 
     field: str
     from_: str
@@ -109,7 +112,7 @@ class FieldChange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
     """The smallest change of the request that would make it fit, checked by the real filters.
 
-    `count` nodes would do, the first of them by name are `nodes`; `also` is the second field of a change of two.
+    `count` nodes would then fit, the first of them by name are `nodes`; `also` is the second field of a change of two.
     """
 
     change: str
@@ -137,7 +140,7 @@ class PluginScore(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class NodeOutcome(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One cell row of the node x plugin matrix; `refused` is the first reason, rank 1 is the winner."""
+    """One row of the node x plugin matrix; `refused` is the first reason, rank 1 is the winner."""
 
     name: str
     pod: str
@@ -149,13 +152,14 @@ class NodeOutcome(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Displaced(msgspec.Struct, frozen=True, rename={"from_": "from", "blocked_by": "blockedBy"}):
-    """A running pod that would have to move, and where it would go."""
+    """Running pod that would have to move, and its target; `message` is the reason why it finds no node."""
 
     pod: str
     from_: str
     to: str | None
     verdict: Verdict
     blocked_by: str | None = None
+    message: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evicted(msgspec.Struct, frozen=True, rename="camel"):
@@ -168,7 +172,7 @@ class Evicted(msgspec.Struct, frozen=True, rename="camel"):
 class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Mean over Ready nodes of 1 - population variance of the node's utilisations.
 
-    `stale_samples` are nodes whose measured use is too old to count, so that requests stand for it.
+    `stale_samples` are nodes whose measured use is too old, so that requests are used instead.
     """
 
     before: float
@@ -177,7 +181,7 @@ class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
-    """The weight `at` which `node` would win instead, on one side of the present weight of one plugin."""
+    """The weight `at` which `node` would win instead, above or below the present weight of one plugin."""
 
     plugin: str
     weight: float
@@ -187,7 +191,7 @@ class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Tipping(msgspec.Struct, frozen=True, rename="camel"):
-    """By how much a placed pod's node won, over whom, and at which weights another would have won."""
+    """Margin of a placed pod's node over the runner-up, and the weights at which another node would have won."""
 
     pod: str
     node: str
@@ -197,7 +201,7 @@ class Tipping(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
-    """A fact of a node that is used here though its kubelet contradicted it, and why that was."""
+    """Fact of a node that is used here although its kubelet contradicted it, with the reason of the contradiction."""
 
     node: str
     fact: str
@@ -206,17 +210,18 @@ class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel"):
-    """An answer that can be submitted as it is: what to name in the submission, and until when."""
+    """Plan that can be submitted unchanged: the token to name in the submission, and its expiry."""
 
     token: str
     expires_at: str
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The whole answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was asked for.
+    """Complete answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was requested.
 
-    Nor is `doubts`, unless a node that is placed on has facts in doubt, nor `replaced`, pods that run and were taken to
-    be gone, nor `plan`, unless one was asked for and all pods are placed without anybody having to leave.
+    These fields are omitted as well: `doubts`, unless a node of a placement has facts in conflict; `replaced`, running
+    pods that were assumed deleted, unless there are any; `plan`, unless one was requested and all pods are placed
+    without an eviction; `warnings`, unless the manifest probably contains a misspelling.
     """
 
     verdict: Verdict
@@ -234,6 +239,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     doubts: tuple[DoubtfulFact, ...] | None = None
     replaced: tuple[str, ...] | None = None
     plan: Plan | None = None
+    warnings: tuple[ManifestWarning, ...] | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the contract, as plain values."""

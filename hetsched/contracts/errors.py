@@ -1,18 +1,24 @@
-"""Errors that reach a person.
+"""Errors that are shown to users.
 
-Problem: a wrong input must be answered once, at the door, with what is wrong, where, and what to do.
-Rule: every such answer is an `InputError`; its `code` is a stable CamelCase word that is never reused for another
-meaning. A pod whose own labels or annotations are wrong is no error: it is the verdict *misconfigured*, carried as a
-`Problem` beside the pod, so that the rest of its file can still be placed.
+A wrong input is refused once, where it enters, with an `InputError` that states what is wrong, where, and what to do;
+its `code` is a stable CamelCase word that is never reused for another meaning. Wrong labels or annotations of a pod are
+no error: they give the verdict *misconfigured*, carried as a `Problem` of the pod, so that the rest of its file can
+still be placed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from .warnings import ManifestWarning
 
 
 class InputError(ValueError):
-    """Say that an input was refused: nothing of it has been applied."""
+    """Refused input: nothing of it has been applied. `warnings` are about the same input."""
 
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -20,10 +26,17 @@ class InputError(ValueError):
         self.message = message
         self.place = place
         self.hint = hint
+        self.warnings: tuple[ManifestWarning, ...] = ()
 
     def at(self, place: str) -> InputError:
-        """Return this error as seen from one level further out: `place` is put in front of its own."""
-        return InputError(self.code, self.message, place=f"{place}{self.place}", hint=self.hint)
+        """Return this error with `place` put in front of its own place."""
+        outer = InputError(self.code, self.message, place=f"{place}{self.place}", hint=self.hint)
+        return outer.with_warnings(self.warnings)
+
+    def with_warnings(self, warnings: Iterable[ManifestWarning]) -> InputError:
+        """Add warnings about the same input, to be shown after the error."""
+        self.warnings = (*self.warnings, *warnings)
+        return self
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
@@ -36,7 +49,7 @@ class InputError(ValueError):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a pod's own request; any problem makes the verdict *misconfigured*."""
+    """One error in a pod's own request; any problem makes the verdict *misconfigured*."""
 
     code: str
     field: str
@@ -44,7 +57,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def with_hint(message: str, hint: str) -> str:
-    """Return a message and what to do; a hint that is no sentence of its own goes on with the message's."""
+    """Return a message with its hint; a hint that starts with a lower-case letter continues the sentence."""
     if not hint:
         return message
     return f"{message}; {hint}" if hint[0].islower() else f"{message}. {hint}"

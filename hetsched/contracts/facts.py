@@ -1,9 +1,9 @@
-"""What is said of a node, by whom and since when; and what of it does not count yet.
+"""Statements of sources about a node, quarantined changes, overrides and maintenance.
 
-Rule: of each fact the newest word of each source is kept, with when it was said first and last, and a bounded number of
-words before. Sources rank: an operator's override, the node agent, objects that describe the node, its labels, its
-status. What shrinks is quarantined at once: nothing new is placed on what is missing, what is held there stays held.
-What grows beyond bounds does not count before an operator approves it.
+Of each fact the newest statement of each source is stored, with the times of its first and last report, and a bounded
+number of earlier statements. Sources rank: an operator's override, the node agent, objects that describe the node, its
+labels, its status. A decrease is quarantined at once: new pods do not get the missing part, existing allocations of it
+stay. An increase beyond bounds takes effect after an operator approves it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hashlib import sha256
 
 import msgspec
 
-MOST_KEPT = 10  # words of one fact
+MOST_KEPT = 10  # statements of one fact
 _MOST_TEXT = 600
 
 
 class Said(msgspec.Struct, frozen=True, rename="camel"):
-    """What one source said of a fact, from when to when; `current` is what it says now."""
+    """Statement of one source about a fact, with first and last time; `current` is the present one."""
 
     source: str
     text: str
@@ -31,9 +31,9 @@ Claims = dict[str, tuple[Said, ...]]
 
 
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of a node that is missing (`shrunk`), or is not believed yet (`grown`), and what an operator ruled.
+    """Part of a node that is missing (`shrunk`) or not accepted yet (`grown`), with the operator's review decision.
 
-    `known` is what counted before, `told` what is said now; `state` is open or rejected.
+    `known` is the value in effect before, `told` the reported value; `state` is open or rejected.
     """
 
     id: str
@@ -48,7 +48,7 @@ class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Override(msgspec.Struct, frozen=True, rename="camel"):
-    """A fact as an operator states it, until a moment."""
+    """Fact as an operator states it, until a given time."""
 
     fact: str
     value: str
@@ -59,12 +59,12 @@ class Override(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def fact_id(fact: str, item: str, told: str) -> str:
-    """Return the name of a quarantined fact: the same as long as the same is told."""
+    """Return the ID of a quarantined fact: the same as long as the same value is reported."""
     return sha256("\0".join((fact, item, told)).encode()).hexdigest()[:12]
 
 
 def noted(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
-    """Return the claims with what a source says now; a fact that it does not name any more is its past."""
+    """Return the claims with a source's present statements; a fact that it no longer states moves to its past."""
     found = dict(claims)
     for fact in sorted({*claims, *words}):
         old = found.get(fact, ())
@@ -89,6 +89,17 @@ def _bounded(said: list[Said]) -> tuple[Said, ...]:
 
 
 def conflicts(said: Iterable[Said]) -> bool:
-    """Tell whether sources contradict each other now; a lower bound contradicts nothing."""
+    """Return whether current statements of sources contradict each other; a lower bound contradicts nothing."""
     texts = {one.text for one in said if one.current and not one.text.startswith("at least ")}
     return len(texts) > 1
+
+
+class Maintenance(msgspec.Struct, frozen=True, rename="camel"):
+    """GPU or zone of a node that takes no new pods, until when, and why."""
+
+    part: str
+    name: str
+    until: str
+    since: str
+    by: str
+    reason: str

@@ -1,7 +1,7 @@
-"""What a pipeline is told about its manifests before they are merged.
+"""Findings of the CI check of manifests.
 
-Rule: a finding is one thing that is wrong or worth knowing about one pod; its rule is a stable CamelCase word. What
-the scheduler itself refused keeps the scheduler's code. An error stops a merge, a warning and a note do not.
+A finding is one error or remark about one pod; its rule is a stable CamelCase word. A refusal by the scheduler keeps
+the scheduler's code. An error fails the check, a warning and a note do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Level(enum.StrEnum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a pod is written: the file, its document (from 1) and the line that document begins at."""
+    """Location of a pod: the file, its document (from 1) and the first line of that document."""
 
     file: str
     document: int
@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Artefact(msgspec.Struct, frozen=True):
-    """What one image or program needs, by Kubernetes architecture; None: outside what requirements can say."""
+    """Requirements of one image or program, by Kubernetes architecture; None: not expressible as a requirement."""
 
     name: str
     requirements: dict[str, str | None]
@@ -37,7 +37,7 @@ class Artefact(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing found; `field` is where in the pod it is written, `hint` what would mend it."""
+    """One finding; `field` is its place in the pod, `hint` a fix."""
 
     rule: str
     level: Level
@@ -49,13 +49,22 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """The whole result: `verdict` is the worst that counts, `findings` are by pod in the order of the files."""
+    """Result of the check: `verdict` is the worst that counts, `findings` are by pod in the order of the files.
+
+    `waiting` are the pods that do not fit now, whether that counts or not. A finding without a pod is about the files.
+    """
 
     verdict: Verdict
     summary: str
     findings: tuple[Finding, ...]
     pods: tuple[str, ...]
     places: dict[str, Place]
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a word for users: pods that do not fit now are not called placed."""
+        return Verdict.NOT_NOW.value if self.verdict is Verdict.PLACED and self.waiting else self.verdict.value
 
     def of(self, pod: str) -> tuple[Finding, ...]:
         """Return the findings about one pod."""

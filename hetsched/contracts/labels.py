@@ -1,8 +1,10 @@
-"""Which labels a selector means.
+"""Matching of labels and selectors.
 
-Rule, per requirement on a value v (None where the label is absent):
-    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as they say
-    Gt, Lt: v and the one value are decimal int64 and compare so; anything else does not match
+Per requirement on a value v (None if the label is absent):
+
+    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as named
+    Gt, Lt: v and the one value are decimal int64 and are compared; anything else does not match
+
 A selector is the AND of its requirements: null selects nothing, an empty one everything.
 Source: Kubernetes documentation, "Labels and Selectors".
 """
@@ -19,12 +21,12 @@ _INT64 = 2**63
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tell whether a label selector selects an object with these labels."""
+    """Return whether a label selector selects an object with these labels."""
     return selector is not None and all(fits(e, labels.get(e.key)) for e in selector.expressions)
 
 
 def fits(expression: Expression, value: str | None) -> bool:
-    """Tell whether a label's value (None: absent) meets one requirement."""
+    """Return whether a label's value (None: absent) meets one requirement."""
     operator = expression.operator
     if operator == "In":
         return value is not None and value in expression.values
@@ -35,13 +37,14 @@ def fits(expression: Expression, value: str | None) -> bool:
     if operator == "DoesNotExist":
         return value is None
     if operator in ("Gt", "Lt") and len(expression.values) == 1:
-        actual, bound = _integer(value), _integer(expression.values[0])
+        actual, bound = integer(value), integer(expression.values[0])
         if actual is not None and bound is not None:
             return actual > bound if operator == "Gt" else actual < bound
     return False
 
 
-def _integer(text: str | None) -> int | None:
+def integer(text: str | None) -> int | None:
+    """Return a label's value for Gt and Lt; None if it is no decimal int64."""
     if text is None or _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)

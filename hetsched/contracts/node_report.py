@@ -1,7 +1,7 @@
-"""What a node says about itself, whoever said it: a file, the API server, a trace or the node agent.
+"""Report about a node from any source: a file, the API server, a trace or the node agent.
 
-Rule: amounts are integers in base units (millicores, bytes). A fact nobody stated is None, never 0 and never "no":
-an unknown does not satisfy a positive demand and never makes a pod *never fits*.
+Amounts are integers in base units (millicores, bytes). A fact that no source states is None, never 0 and never "no": an
+unknown does not satisfy a positive demand and never makes a pod *never fits*.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINK_KINDS = ("nvlink", "switch", "zone", "system")
 
 
 class CardLink(msgspec.Struct, frozen=True, rename="camel"):
-    """How a card reaches another of its node: one of `LINK_KINDS`, and GB/s in one direction where that is known."""
+    """Link of a GPU to another GPU of its node: one of `LINK_KINDS`, and GB/s in one direction where that is known."""
 
     to: int
     kind: str
@@ -27,10 +27,10 @@ class CardLink(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
-    """One whole card. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name.
+    """One whole GPU. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name.
 
-    `links` are those that somebody stated, at either end. `maintenance`: an operator keeps new pods off a card that has
-    nothing the matter; it is not `healthy` meanwhile, and there again in a cluster that is thought empty.
+    `links` are the links stated at either end. `maintenance`: an operator keeps new pods off a GPU without a fault; it
+    is not `healthy` until the maintenance ends, but counts as present when the cluster is evaluated as empty.
     """
 
     index: int
@@ -48,8 +48,27 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     maintenance: bool = False
 
 
+class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
+    """Exclusive resources that the kubelet assigned to one pod: CPUs, GPUs by UUID, and other devices by zone.
+
+    `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if both are known.
+    `foreign`: the control plane has no such pod, so the assignment counts by itself.
+    """
+
+    pod: str
+    cpus: str = ""
+    name: str = ""
+    gpus: tuple[str, ...] = ()
+    devices: dict[str, dict[str, int]] = {}
+    foreign: bool = False
+
+
 class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
-    """One NUMA zone; `cpus` null means that the zone's CPUs are counted, not named."""
+    """One NUMA zone; `cpus` null means that the zone's CPUs are counted, not named.
+
+    `available` is the free amount of NodeResourceTopology, empty without one. Extended resources in `allocatable` are
+    devices that are near to this zone. `parent` is the zone that contains it, usually a socket.
+    """
 
     name: str
     cpus: str | None = None
@@ -58,12 +77,16 @@ class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
     allocatable: dict[str, int] = {}
     offline_capacity_millis: int | None = None
     costs: dict[str, int] = {}
+    available: dict[str, int] = {}
+    parent: str | None = None
 
 
 class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A node's zones and how its kubelet is set up; policies are None where nobody stated them.
+    """Zones of a node and its kubelet's configuration; policies that no source states are None.
 
-    `lost_cpus` were there and are reported no more: they are in no zone, and whoever holds some of them holds them on.
+    `lost_cpus` are no longer reported: they are in no zone, and pods that hold some of them keep them. `sockets` and
+    `caches` group the CPUs of the node (`0-3;4-7`), in the order of their IDs; None is unknown. `grants` are the
+    kubelet's own assignments to pods.
     """
 
     zones: tuple[NumaZone, ...] = ()
@@ -72,24 +95,33 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
     topology_manager_scope: str | None = None
     reserved_cpus: str | None = None
     lost_cpus: str | None = None
+    cpu_manager_options: dict[str, str] = {}
+    topology_manager_options: dict[str, str] = {}
+    memory_manager_policy: str | None = None
+    sockets: str | None = None
+    caches: str | None = None
+    grants: tuple[KubeletGrant, ...] = ()
 
 
+# Problem code of a node: the offline capacity of a zone is no quantity, so that the zone is not used.
+ZONE_PROBLEM = "ZoneCapacityUnreadable"
 POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
 
 
 class PowerReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What a node's power supply allows: one of `POWER_STATES`, and the watts it could draw on top of what it does."""
+    """Power limits of a node: one of `POWER_STATES`, and the watts it could draw in addition to its present draw."""
 
     state: str | None = None
     headroom_watts: int | None = None
 
 
 class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
-    """ISA strings checked by `hetsched.isa`: native, and what emulation or a cross toolchain adds.
+    """ISA strings checked by `hetsched.isa`: native, and those added by emulation or a cross toolchain.
 
-    `native` None is unknown. `source` says where the native string was read. Where `complete` is false the native
-    string is a lower bound (an architecture label, a feature label set with a deny list): what it names is there, what
-    it does not name is unknown. `arch` is the architecture by its Kubernetes name where nothing else is known of it.
+    `native` None is unknown. `source` is where the native string was read. If `complete` is false the native string is
+    a lower bound (an architecture label, a feature label set with a deny list): the named features are present, the
+    others unknown, except `absent`: features and levels (`avx2`, `x86-64-v3`) that its source would have named. `arch`
+    is the architecture by its Kubernetes name if nothing else is known about it.
     """
 
     native: str | None = None
@@ -98,12 +130,13 @@ class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
     source: str = ""
     complete: bool = True
     arch: str = ""
+    absent: tuple[str, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel"):
     """Measured use at one moment, integer base units.
 
-    `source` says who measured. `stale`: whoever keeps it knows that it is too old to count; requests stand for it.
+    `source` names the measurement. `stale`: it is too old to be used; requests replace it.
     """
 
     amounts: dict[str, int] = {}
@@ -113,10 +146,10 @@ class Usage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """All facts about one node. `gpus` None: nobody listed cards, so allocatable counts them without facts.
+    """All facts about one node. `gpus` None: no source lists GPUs, so allocatable counts them without facts.
 
-    `attach_limits` is how many volumes each storage driver can attach to it, where the driver says. `addresses` are
-    those under which it is known besides its name.
+    `attach_limits` is the number of volumes that each storage driver can attach, if the driver reports it. `addresses`
+    are its known addresses.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What a live cluster shows of a pod: what it asked for, and what became of it.
+"""Observed state of a pod in a live cluster: its request and its outcome.
 
-Rule: facts only, as the API server has them; what follows from them is decided elsewhere. `spec` is None where the pod
-neither holds nor asks for anything (it ended, or goes before it ran).
+The structs hold facts of the API server; consequences are decided elsewhere. `spec` is None for a pod that neither
+holds nor requests resources (it ended, or is deleted before it ran).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .workload import PodSpec
 
 
 class ContainerEnd(msgspec.Struct, frozen=True):
-    """The container that a pod failed by."""
+    """The container that made a pod fail."""
 
     container: str
     exit_code: int
@@ -25,7 +25,7 @@ class ContainerEnd(msgspec.Struct, frozen=True):
 
 
 class ContainerWait(msgspec.Struct, frozen=True):
-    """The container of a bound pod that does not start, as with ImagePullBackOff."""
+    """The container of a bound pod that does not start, for example with ImagePullBackOff."""
 
     container: str
     reason: str
@@ -33,7 +33,7 @@ class ContainerWait(msgspec.Struct, frozen=True):
 
 
 class NodeRefusal(msgspec.Struct, frozen=True):
-    """Why a node does not run a pod that was bound to it; `facts` of it are in doubt, see `doubts`."""
+    """Reason why a node does not run a pod that was bound to it; `facts` of the node are in conflict, see `doubts`."""
 
     reason: str
     message: str = ""
@@ -41,7 +41,7 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 
 
 class ObservedPod(msgspec.Struct, frozen=True):
-    """One pod at one moment. `ended` is `succeeded` or `failed`; `deleting` pods hold all that they held."""
+    """One pod at one moment. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ class ObservedPod(msgspec.Struct, frozen=True):
 
 
 class ObservedPolicy(msgspec.Struct, frozen=True):
-    """A policy that is kept in a live cluster: its content, or why it cannot be read, or that it is gone."""
+    """Policy that is stored in a live cluster: its content, or the error in it, or its deletion."""
 
     name: str
     uid: str = ""
@@ -77,26 +77,28 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """What is different in a live cluster since the last time; `definitions` None: no name changed its meaning.
+    """Changes of a live cluster since the last read; `definitions` None: no referenced object changed.
 
-    `bound` are the keys of pods that were seen waiting and have a node now. Of pods that are gone and not in `stopped`
-    only the absence was noticed, or containers ran to the last.
+    `bound` are the keys of pods that were seen pending and have a node now. For deleted pods that are not in `stopped`,
+    only the absence was observed, or containers ran to the end. `rebooted` nodes report a new boot ID.
     """
 
     nodes: list[NodeReport] = []
     nodes_gone: list[str] = []
     pods: list[ObservedPod] = []
     pods_gone: list[str] = []
-    stopped: set[str] = set()  # uids of pods that went, and of which nothing ran when they did
+    stopped: set[str] = set()  # UIDs of deleted pods without running containers at their deletion
     bound: set[str] = set()
+    rebooted: set[str] = set()
     definitions: ClusterContent | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.nodes_gone or self.pods or self.pods_gone or self.definitions is not None)
+        found = self.nodes or self.nodes_gone or self.pods or self.pods_gone or self.rebooted
+        return bool(found or self.definitions is not None)
 
 
 class Quarantined(msgspec.Struct, frozen=True):
-    """An object that could not be read: it is left out, counted and shown."""
+    """Object that could not be read: it is left out, counted and shown."""
 
     kind: str
     name: str

@@ -1,9 +1,9 @@
 """Kubernetes quantities as exact integers.
 
-Problem: "500m", "2Gi" and "1e3" must add up without rounding errors, or a node is booked past its capacity.
-Rule: a quantity is a decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent).
-CPU is kept in millicores, every other resource in its base unit (bytes, cards, Mbit/s); what is finer than the unit
-is rounded up, as Kubernetes does.
+"500m", "2Gi" and "1e3" must add up without rounding errors, or a node is allocated past its capacity. A quantity is a
+decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent). CPU is stored in
+millicores, every other resource in its base unit (bytes, GPUs, Mbit/s); fractions of the unit are rounded up, as
+Kubernetes does.
 Source: Kubernetes API conventions, resource.Quantity.
 Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer; int64 holds every accepted value.
 """
@@ -35,13 +35,13 @@ _SUFFIX_FACTOR = {
     "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
 _GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
-# A quantity has at most 64 characters, so nothing that is multiplied here is ever rounded.
+# A quantity has at most 64 characters, so no product here is ever rounded.
 _EXACT = Context(prec=200)
 
 
 @lru_cache(maxsize=65536)
 def parse_quantity(text: str) -> Decimal:
-    """Read a Kubernetes quantity exactly.
+    """Parse a Kubernetes quantity exactly.
 
     Raises: InputError `QuantityMalformed` or `QuantityTooLarge`.
     """
@@ -50,7 +50,7 @@ def parse_quantity(text: str) -> Decimal:
         raise InputError(
             "QuantityMalformed",
             f"{text[:80]!r} is not a quantity",
-            hint="Write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
+            hint="Use a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
         )
     number, exponent, suffix = match.groups()
     try:
@@ -58,7 +58,7 @@ def parse_quantity(text: str) -> Decimal:
     except InvalidOperation:
         raise InputError("QuantityMalformed", f"{text[:80]!r} is not a quantity") from None
     if abs(value) > INT64_MAX // 1000:
-        raise InputError("QuantityTooLarge", f"{text!r} is larger than this program can count")
+        raise InputError("QuantityTooLarge", f"{text!r} is too large")
     return value
 
 
@@ -72,7 +72,7 @@ def _as_text(value: object) -> str:
 def _amount(resource: str, text: str) -> int:
     value = parse_quantity(text)
     if value < 0:
-        raise InputError("QuantityNegative", f"{resource} may not be negative, it is {text!r}")
+        raise InputError("QuantityNegative", f"{resource} must not be negative, it is {text!r}")
     exact = _EXACT.multiply(value, Decimal(1000)) if resource == CPU else value
     whole = int(exact)
     if whole != exact:
@@ -92,12 +92,12 @@ def parse_amount(resource: str, value: object) -> int:
 
 
 def is_extended(resource: str) -> bool:
-    """Tell whether Kubernetes counts `resource` in whole units only (anything with a domain that is not its own)."""
+    """Return whether Kubernetes counts `resource` in whole units only (a domain other than Kubernetes' own)."""
     return "/" in resource and resource.split("/", 1)[0] not in ("kubernetes.io",)
 
 
 def format_amount(resource: str, amount: int) -> str:
-    """Write an integer amount as the shortest exact quantity."""
+    """Return an integer amount as the shortest exact quantity."""
     if resource == CPU:
         return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
     if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
@@ -105,6 +105,13 @@ def format_amount(resource: str, amount: int) -> str:
             if amount and amount % factor == 0:
                 return f"{amount // factor}{suffix}"
     return str(amount)
+
+
+def readable_amount(resource: str, amount: int) -> str:
+    """Return an amount for display: CPU above one core in cores, `39.9` for 39900m, all else as a quantity."""
+    if resource == CPU and amount > 1000:
+        return f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
+    return format_amount(resource, amount)
 
 
 def mib_rounded_up(amount_bytes: int) -> int:

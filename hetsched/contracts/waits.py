@@ -1,7 +1,7 @@
-"""What a waiting pod waits for: the kinds of change that may let it in, and the same in words.
+"""Events that a pending pod waits for, and their description in words.
 
-Rule: a pod that found no node is tried again when something happens that may help a plugin which refused it, and not
-before. Kinds are few and coarse: one that is told once too often costs a try, one that is never told costs a pod.
+A pod that found no node is retried when an event occurs that may help a plugin which refused it, and not before. Events
+are few and coarse: a superfluous event costs a retry, a missing one leaves a pod pending.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Event(enum.StrEnum):
-    """One kind of change. New ones go to the end: the place of each is its bit."""
+    """Kind of cluster event. Add new ones at the end: the position of each is its bit."""
 
     NODE_ADDED = "node-added"
     NODE_REMOVED = "node-removed"
@@ -33,20 +33,21 @@ class Event(enum.StrEnum):
     POD_CHANGED = "pod-changed"
     POLICY_ACTIVATED = "policy-activated"
     TIME = "time"
+    POD_LABELS = "pod-labels"
 
 
 NODE_FACTS = frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NODE_TAINTS, Event.NODE_ISA})
 INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHANGED, Event.NAMES_CHANGED}
-LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED})
-# Where nobody says what may help: any change, and waiting.
+LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED, Event.POD_LABELS})
+# For a plugin without registered events: any event, and time.
 ANYTHING = frozenset(Event)
-# Whoever was refused before anybody noted what helps waits for whatever there is or will be.
+# For pods refused before events were recorded: every present and future event.
 EVERY_BIT = 2**31 - 1
 _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 
 class WaitsFor(msgspec.Struct, frozen=True):
-    """What one plugin that refused has to see before it may let the pod in, in words: `a node with 2 free cards`."""
+    """Events that one refusing plugin registers for the pod, and the condition in words: `a node with 2 free cards`."""
 
     plugin: str
     events: tuple[Event, ...]
@@ -54,15 +55,15 @@ class WaitsFor(msgspec.Struct, frozen=True):
 
 
 def bits(events: Iterable[Event]) -> int:
-    """Return kinds of change as one number, so that a database can compare them."""
+    """Return events as a bit mask, which a database can compare."""
     return sum(_BITS[event] for event in set(events))
 
 
 def bits_of(waits: Iterable[WaitsFor]) -> int:
-    """Return all that is waited for as one number."""
+    """Return all registered events as a bit mask."""
     return bits(event for one in waits for event in one.events)
 
 
 def in_words(waits: Iterable[WaitsFor]) -> str:
-    """Return what is waited for as one phrase; any one of it may be enough."""
+    """Return the conditions as one phrase; any one of them may be enough."""
     return ", or ".join(dict.fromkeys(one.text for one in waits if one.text))

@@ -1,9 +1,11 @@
-"""The labels and annotations by which a pod states its wishes, for whoever reads them and whoever names them again.
+"""Labels and annotations that state the requirements of a pod.
 
 Source: the public contract section 1, "What a pod may ask for".
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 ISA = "hetsched.io/isa"
 ARCH = "ARCH"
@@ -26,4 +28,7 @@ EXPECTED_USAGE = "hetsched.io/expected-usage"
 EXPECTED_WATTS = "hetsched.io/expected-watts"
 
 GANG_NAME = "pod-group.scheduling.sigs.k8s.io/name"
-GANG_MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/min-available"
+GANG_MIN_AVAILABLE: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
+# Fields of a PodGroup with the minimum: that of scheduler-plugins, and Kubernetes' own.
+GROUP_MIN_MEMBER: Final = "spec.minMember"
+GROUP_MIN_COUNT: Final = "spec.schedulingPolicy.gang.minCount"

@@ -1,30 +1,40 @@
-"""What is asked for: one pod, reduced to what can influence where it runs.
+"""Specification of one pod, reduced to the parts that influence where it runs.
 
-Problem: the same pod arrives as Kubernetes YAML, as a trace row or over REST; the engine must see one shape.
-Rule: `PodSpec` holds checked values in base units (millicores, bytes). `Shape` is the part that decides feasibility
-and score; pods with equal shapes share cached results, so identity (names, labels, times) stays out of it.
+The same pod arrives as Kubernetes YAML, as a trace row or over REST; the engine sees one type. `PodSpec` holds checked
+values in base units (millicores, bytes). `Shape` is the part that decides feasibility and score; pods with equal shapes
+share cached results, so identity (names, labels, times) is not part of it.
 Invariants: all structs are frozen; a pod with `problems` is never placed.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Literal
 
 import msgspec
 
 from .allocation import Allocation
 from .errors import Problem
+from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
+
+# The label or field with the minimum number of gang members that run together.
+MinField = Literal[
+    "pod-group.scheduling.sigs.k8s.io/min-available", "spec.minMember", "spec.schedulingPolicy.gang.minCount"
+]
 
 SCHEDULER_NAME = "hetsched"
 
 
 def is_ours(scheduler_name: str) -> bool:
-    """Tell whether a pod asks to be placed by us, under our name or that of one of our policies."""
+    """Return whether a pod is scheduled by us, under our name or that of one of our policies."""
     return scheduler_name == SCHEDULER_NAME or scheduler_name.startswith(f"{SCHEDULER_NAME}-")
 
 
+GRACE_SECONDS = 30  # the default of terminationGracePeriodSeconds
+
+
 class Toleration(msgspec.Struct, frozen=True):
-    """A Kubernetes toleration; empty `key` with `Exists` tolerates everything, empty `effect` every effect."""
+    """Kubernetes toleration; empty `key` with `Exists` tolerates everything, empty `effect` every effect."""
 
     key: str = ""
     operator: str = "Equal"
@@ -33,7 +43,7 @@ class Toleration(msgspec.Struct, frozen=True):
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """A selector requirement: In, NotIn, Exists, DoesNotExist, and for nodes Gt and Lt."""
+    """Selector requirement: In, NotIn, Exists, DoesNotExist, and for nodes Gt and Lt."""
 
     key: str
     operator: str
@@ -41,7 +51,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class NodeTerm(msgspec.Struct, frozen=True):
-    """All `expressions` (labels) and `fields` (metadata.name) must hold; a term without any matches nothing."""
+    """All `expressions` (labels) and `fields` (metadata.name) must match; a term without any matches nothing."""
 
     expressions: tuple[Expression, ...] = ()
     fields: tuple[Expression, ...] = ()
@@ -53,13 +63,13 @@ class PreferredNodeTerm(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """A label selector as expressions only (`matchLabels` become `In`); null selects nothing, empty everything."""
+    """Label selector as expressions only (`matchLabels` become `In`); null selects nothing, empty everything."""
 
     expressions: tuple[Expression, ...] = ()
 
 
 class PodTerm(msgspec.Struct, frozen=True):
-    """A pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace.
+    """Pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace.
 
     `weight` is 0 in required terms, 1 to 100 in preferred ones, and -1 to -100 in preferred anti-affinity.
     """
@@ -72,7 +82,7 @@ class PodTerm(msgspec.Struct, frozen=True):
 
 
 class SpreadConstraint(msgspec.Struct, frozen=True):
-    """A topology spread constraint; `hard` is DoNotSchedule."""
+    """Topology spread constraint; `hard` is DoNotSchedule."""
 
     topology_key: str
     max_skew: int
@@ -90,7 +100,7 @@ class HostPort(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """What a volume must be like. `storage_class` None: the default one; empty: a volume without a class."""
+    """Request of a volume claim. `storage_class` None: the default one; empty: a volume without a class."""
 
     storage_class: str | None = None
     request_bytes: int = 0
@@ -100,21 +110,21 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimUse(msgspec.Struct, frozen=True):
-    """A claim in the pod's namespace by its name; `template` is what is asked for where the pod brings its own."""
+    """Claim in the pod's namespace by its name; `template` is the request of a claim that the pod itself creates."""
 
     name: str
     template: ClaimRequest | None = None
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """A resource claim of a pod: what the pod calls it, and the claim's name, empty while nobody has made it."""
+    """Resource claim of a pod: its name in the pod, and the claim's name, empty until the claim exists."""
 
     name: str
     claim: str = ""
 
 
 class GpuDemand(msgspec.Struct, frozen=True):
-    """`count` cards, each with these facts; `milli` < 1000 shares one card, `vendor` is set by the resource asked."""
+    """`count` GPUs, each with these facts; `milli` < 1000 shares one GPU, `vendor` follows from the resource."""
 
     count: int
     milli: int = 1000
@@ -126,7 +136,7 @@ class GpuDemand(msgspec.Struct, frozen=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True):
-    """The platforms (`linux/arm64/v8`) that one image offers; `unknown` says why nobody knows them."""
+    """The platforms (`linux/arm64/v8`) that one image offers; `unknown` is the reason why they are unknown."""
 
     image: str
     platforms: tuple[str, ...] = ()
@@ -134,22 +144,24 @@ class ImageFacts(msgspec.Struct, frozen=True):
 
 
 class ImageDemand(msgspec.Struct, frozen=True):
-    """Where a pod's images can run, whatever else it asks for.
+    """Where a pod's images can run, in addition to its other requirements.
 
-    `floors`: each architecture (Kubernetes' names) that all known images offer, with the requirement string of the one
-    that needs most there; empty where none is known for that architecture. None: no image is known.
-    `unknown`: of some image nothing is known.
+    `floors`: each architecture (Kubernetes' names) that all known images offer, with the requirement string of the most
+    demanding one there; empty if none is known for that architecture. None: no image is known. `unknown`: the facts of
+    some image are missing. `variants_only`: (architecture, image) whose index has only CPU variants of it, which a
+    stock containerd refuses on a node without that variant in its platform.
     """
 
     floors: tuple[tuple[str, str], ...] | None = None
     unknown: bool = False
+    variants_only: tuple[tuple[str, str], ...] = ()
 
 
 class IsaDemand(msgspec.Struct, frozen=True):
     """Requirement strings already checked by `hetsched.isa`; `emulated` allows binfmt, `cross` a toolchain.
 
-    `qemu` is ISAMatch's label, which allows either. `source` says what stated `native`: `annotation hetsched.io/isa`,
-    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` narrows all of that.
+    `qemu` is ISAMatch's label, which allows either. `source` is the origin of `native`: `annotation hetsched.io/isa`,
+    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` narrows all of these.
     """
 
     native: str = ""
@@ -161,7 +173,7 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
     @property
     def is_stated(self) -> bool:
-        """Tell whether the pod itself asks for an instruction set, natively or not."""
+        """Return whether the pod itself requires an instruction set, natively or not."""
         return bool(self.native or self.emulated or self.cross or self.qemu)
 
 
@@ -173,19 +185,21 @@ class NumaDemand(msgspec.Struct, frozen=True):
 
 
 class ContainerDemand(msgspec.Struct, frozen=True):
-    """What a node can align for one container: whole `cpus` with an equal limit (0: it shares), and `cards`.
+    """Resources that a node can align for one container: whole `cpus` with an equal limit (0: shared), and `cards`.
 
-    `init`: it ends before the pod's own containers start, and leaves them what it held.
+    `init`: it ends before the pod's own containers start, which then reuse its resources. `devices` are the other
+    extended resources that it requests, in the order of their names.
     """
 
     cpus: int = 0
     memory_bytes: int = 0
     cards: int = 0
     init: bool = False
+    devices: tuple[tuple[str, int], ...] = ()
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """A gang as an object declares it; `timeout_seconds` null: the policy decides how long members wait.
+    """Gang as its object declares it; `timeout_seconds` null: the policy decides how long members wait.
 
     `native`: it is one of Kubernetes' own; `unsupported` is a field of it that we do not implement.
     """
@@ -196,25 +210,33 @@ class PodGroup(msgspec.Struct, frozen=True):
     native: bool = False
     unsupported: str = ""
 
+    @property
+    def min_field(self) -> MinField:
+        """The field of the object that states `min_member`."""
+        return GROUP_MIN_COUNT if self.native else GROUP_MIN_MEMBER
+
 
 class GangMember(msgspec.Struct, frozen=True):
-    """The gang a pod belongs to, and how many members must be placed together; 0: nobody said how many.
+    """Gang of a pod, and the number of members that must be placed together; 0: not stated.
 
-    `timeout_seconds` and `min_resources` are those of its PodGroup, where it has one.
+    `timeout_seconds` and `min_resources` are those of its PodGroup, if it has one. `min_field` is the label or the
+    field of the PodGroup that states the minimum.
     """
 
     name: str
     min_available: int = 0
     timeout_seconds: int | None = None
     min_resources: tuple[tuple[str, int], ...] = ()
+    min_field: MinField = GANG_MIN_AVAILABLE
 
 
 class Shape(msgspec.Struct, frozen=True):
     """Everything about a pod that can change which nodes fit it or how they score.
 
-    `containers` are those that ask for whole CPUs or cards, in start order. `guaranteed`: the pod is of that class and
-    has a container with whole CPUs, so that a kubelet that pins gives it CPUs of its own. `expected_watts` None: nobody
-    said what it will draw.
+    `containers` are those that request whole CPUs or GPUs, in start order. `guaranteed`: the pod is of that QoS class
+    and has a container with whole CPUs, so that a kubelet with the static policy gives it exclusive CPUs.
+    `expected_watts`
+    None: the expected power draw is unknown.
     """
 
     requests: tuple[tuple[str, int], ...] = ()
@@ -242,20 +264,20 @@ class Shape(msgspec.Struct, frozen=True):
     required_node: str = ""
 
     def request(self, resource: str) -> int:
-        """Return the amount of one resource asked for, 0 if none."""
+        """Return the requested amount of one resource, 0 if none."""
         return next((amount for name, amount in self.requests if name == resource), 0)
 
 
 class PodSpec(msgspec.Struct, frozen=True):
-    """One pod: who it is, what it needs, and, if it already runs, where and with what.
+    """One pod: identity, requirements, and, if it already runs, its node and allocation.
 
-    `container_names` are those of the shape's `containers`, in the same order; empty where nobody names them.
-    `policy` is the policy it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`.
-    `preempts` false: it waits rather than evict others; `preemptible` false: nobody evicts it. `stays` says why it is
-    not to be moved for the sake of order: `annotation` or `local-volume`; of room that is held, `hold`.
-    One with `gates` is not to be placed before somebody has taken them all away. `image_facts` are about its `images`,
-    as far as somebody looked; `pull_secrets` are names of secrets of its namespace that may read them.
-    `expected_basis` says what the shape's expected use was learnt from, where the pod did not declare it.
+    `container_names` are those of the shape's `containers`, in the same order; empty if unknown. `policy` is the policy
+    it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`. `preempts` false: it
+    waits instead of preempting; `preemptible` false: it is never preempted. `stays` is the reason why rebalancing does
+    not move it: `annotation` or `local-volume`; for reserved capacity, `hold`. A pod with `gates` is not placed before
+    all of them are removed. `image_facts` are about its `images`, as far as they were looked up; `pull_secrets` are
+    names of secrets of its namespace for pulling them. `grace_seconds` is how long its containers may run after its
+    deletion starts. `expected_basis` is the basis of the shape's learned expected use, if the pod did not declare it.
     """
 
     namespace: str
@@ -284,6 +306,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     pull_secrets: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     expected_basis: str = ""
+    grace_seconds: int = GRACE_SECONDS
 
     @property
     def key(self) -> str:
@@ -297,7 +320,7 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Who makes the next pod of its kind: its controller, by uid; else who asks for the same in its namespace."""
+        """Owner of similar pods: the controller, by UID; otherwise the namespace with a digest of shape and images."""
         if self.controller_uid:
             return self.controller_uid
         asked = msgspec.json.encode((self.shape, self.images))
@@ -305,5 +328,5 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Tell whether it may be tried: nothing is wrong with what it asks, and no gate holds it back."""
+        """Return whether it may be scheduled: its request has no problem, and it has no gate."""
         return not self.problems and not self.gates

@@ -1,9 +1,10 @@
-"""What an ELF program needs, from its bytes alone.
+"""Requirement of an ELF program, derived from its bytes alone.
 
-Rule: the machine of the header; on RISC-V the attribute Tag_RISCV_arch (without it, what e_flags admit); on x86-64 the
-GNU property ISA-needed (without it, level 1); on 64-bit Arm the first level, since its programs state no more; 32-bit
-Arm has no place in the lattice and is told by its build attributes. The result is a requirement in the notation of
-this package. Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
+The machine comes from the header; on RISC-V the requirement is the attribute Tag_RISCV_arch (without it, the minimum
+that e_flags admit); on x86-64 the GNU property ISA-needed (without it, level 1); on 64-bit Arm the first level, since
+its programs state no more; 32-bit Arm is outside the lattice and is reported by its build attributes. The result is a
+requirement in the notation of this package.
+Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
 Invariant: any bytes give a result or an `InputError`; nothing beyond the file is read.
 """
 
@@ -28,13 +29,15 @@ MACHINES = {
 _SHT_NOTE, _SHT_ATTRIBUTES = 7, 0x7000_0003
 _PT_NOTE, _PT_GNU_PROPERTY, _PT_RISCV_ATTRIBUTES = 4, 0x6474_E553, 0x7000_0003
 _NT_GNU_PROPERTY_TYPE_0 = 5
+_MAX_ENTRIES = 65_536
+_MAX_NOTE_BYTES = 4 << 20
 _X86_ISA_1_NEEDED = 0xC000_8002
 _EF_RVC, _EF_FLOAT_ABI, _EF_RVE = 0x1, 0x6, 0x8
 _FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
 
 
 class ElfNeed(msgspec.Struct, frozen=True):
-    """`requirement` None: the machine has no place in the lattice. `evidence` says where the requirement was read."""
+    """Requirement of a program. `requirement` None: outside the lattice. `evidence`: where it was read."""
 
     machine: str
     bits: int
@@ -55,7 +58,7 @@ class _Header(NamedTuple):
 
 
 def inspect_elf(data: bytes | memoryview) -> ElfNeed:
-    """Return what the program needs. Raises: InputError (ElfMalformed, or a code of its RISC-V attribute)."""
+    """Return the requirement of a program. Raises: InputError (ElfMalformed, or a code of its RISC-V attribute)."""
     try:
         header = _read_header(memoryview(data))
         machine = MACHINES.get(header.machine, f"machine-{header.machine}")
@@ -98,6 +101,8 @@ def _read_header(data: memoryview) -> _Header:
 
 def _table(data: memoryview, form: str, start: int, count: int, size: int) -> Iterator[tuple[int, int, int]]:
     least = struct.calcsize(form)
+    if count > _MAX_ENTRIES:
+        refuse("ElfMalformed", f"the ELF file has more than {_MAX_ENTRIES} entries in a header table")
     if count and (size < least or start + count * size > len(data)):
         refuse("ElfMalformed", "a header table lies outside the ELF file")
     for index in range(count):
@@ -109,7 +114,11 @@ def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -
     """Yield the contents of the wanted segments and sections; a stripped file may have only one of the two."""
     wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
     wanted += [entry for entry in header.sections if entry[0] == section_kind]
+    left = _MAX_NOTE_BYTES  # entries may overlap, so limit their sum
     for _, offset, length in wanted:
+        left -= length
+        if left < 0:
+            refuse("ElfMalformed", f"the ELF file has more than {_MAX_NOTE_BYTES} bytes of notes or attributes")
         if offset + length > len(header.data):
             refuse("ElfMalformed", "a part of the ELF file lies outside of it")
         yield header.data[offset : offset + length]
@@ -125,7 +134,7 @@ def _riscv_need(header: _Header) -> ElfNeed:
 
 
 def _arm_need(header: _Header) -> ElfNeed:
-    """A 32-bit Arm program has no place in the lattice; what it was built for is told all the same."""
+    """Return the result for a 32-bit Arm program: no requirement, but its build target as evidence."""
     for blob in _blobs(header, (), _SHT_ATTRIBUTES):
         if arch := arm_arch(blob, header.order):
             return ElfNeed("arm", header.bits, None, "Tag_CPU_arch", arch)
@@ -133,7 +142,7 @@ def _arm_need(header: _Header) -> ElfNeed:
 
 
 def requirement_of_arch(arch: str) -> str:
-    """Return the canonical text, with the version kept where the table's is incompatible (a draft).
+    """Return the canonical text; keep the version if it is incompatible with the table's (a draft).
 
     Raises: InputError.
     """

@@ -1,14 +1,16 @@
-"""What the platforms of an image index ask of a node.
+"""Requirements of the platforms of an image index.
 
-Rule: platforms are normalised as containerd does; other systems and attestations are dropped. Each architecture gets a
-floor, the lowest of its variants: none -> x86-64-v1, armv8.0-a, rv64gc; amd64/v3 -> x86-64-v3; riscv64/rva22u64 -> that
-profile. A pod may use only architectures that all its containers offer, at the highest of their floors.
+A platform is `os/architecture` or `os/architecture/variant`, each a plain ASCII word, checked as a whole; it is
+normalised as in containerd; other operating systems and attestations are dropped. Each architecture gets a floor, the
+lowest of its variants: none -> x86-64-v1, armv8.0-a, rv64gc; amd64/v3 -> x86-64-v3; riscv64/rva22u64 -> that profile.
+A pod may use only architectures that all its containers offer, at the highest of their floors. An architecture outside
+the lattice (s390x, 386, arm) is offered with floor None.
 Source: opencontainers/image-spec image-index.md; containerd/platforms.
-An architecture outside the lattice (s390x, 386, arm) is offered, with no floor: None.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from hetsched.contracts.errors import InputError
@@ -26,29 +28,34 @@ _VARIANTS = {
     "arm64": {"8": "", "v8": "", "v8.0": "", "9": "v9", "v9.0": "v9"},
     "arm": {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"},
 }
+_WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+# The operating system may include its version or features: windows(10.0.17763), linux(sse4).
+_PLATFORM = re.compile(rf"({_WORD}(?:\([A-Za-z0-9_.+%-]{{0,200}}\))?)/({_WORD})(?:/({_WORD}))?", re.ASCII)
 _ARM_NAMES = {"armhf": "v7", "armel": "v6"}
+_AMD64_VARIANTS = ("", "v1", "v2", "v3", "v4")
 _RISCV_VARIANTS = ("", "rva20u64", "rva22u64", "rva23u64")
+# A 64-bit node also runs builds for its 32-bit predecessor.
+OLDER = {"amd64": "386", "arm64": "arm"}
 Platform = tuple[str, str, str]
 
 
 def normalise(platform: str) -> Platform:
-    """Return (system, architecture, variant) of `linux/arm64/v8`; the variant is empty where it says nothing."""
-    parts = [part.strip().lower() for part in platform.split("/")]
-    if len(parts) not in (2, 3) or not all(parts[:2]):
-        refuse("PlatformMalformed", f"{platform!r} is no platform", hint="write linux/amd64 or linux/arm64/v8")
-    system, written = parts[0], parts[1]
-    variant = parts[2] if len(parts) == 3 else ""
+    """Return (system, architecture, variant) of `linux/arm64/v8`; the variant is empty if not stated."""
+    parts = _PLATFORM.fullmatch(platform)
+    if parts is None:
+        refuse("PlatformMalformed", f"{platform[:80]!r} is no platform", hint="write linux/amd64 or linux/arm64/v8")
+    system, written, variant = (part.lower() for part in (parts[1], parts[2], parts[3] or ""))
     architecture = _ARCHITECTURES.get(written, written)
     variant = _ARM_NAMES.get(written) or _VARIANTS.get(architecture, {}).get(variant, variant)
     return "macos" if system == "darwin" else system, architecture, variant
 
 
 def floor(architecture: str, variant: str = "") -> Isa | None:
-    """Return what a program built for this normalised platform needs; None outside the lattice."""
-    if architecture == "amd64":
+    """Return the requirement of a program built for this normalised platform; None outside the lattice."""
+    if architecture == "amd64" and variant in _AMD64_VARIANTS:
         text = f"x86-64-{variant or 'v1'}"
     elif architecture == "arm64":
-        number = variant.lstrip("v") or "8.0"
+        number = variant.removeprefix("v") if variant else "8.0"
         text = f"armv{number if '.' in number else number + '.0'}-a"
     elif architecture == "riscv64" and variant in _RISCV_VARIANTS:
         text = variant or "rv64gc"
@@ -57,7 +64,7 @@ def floor(architecture: str, variant: str = "") -> Isa | None:
     try:
         return parse(text)
     except InputError:
-        # A variant newer than our tables: nothing can be promised about it, so it is unknown like a foreign machine.
+        # A variant newer than our tables: its requirement is unknown, like that of a foreign architecture.
         return None
 
 
@@ -73,14 +80,22 @@ def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
     return dict(sorted(floors.items()))
 
 
-def image_warnings(platforms: Iterable[str]) -> list[str]:
-    """Name the nodes that meet a floor and whose stock containerd refuses the image all the same."""
+def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures of which an image offers CPU variants and neither a plain build nor a 32-bit one."""
     offered = {normalise(platform) for platform in platforms}
+    names = {platform[1] for platform in offered if platform[0] == "linux"}
+    return tuple(
+        architecture
+        for architecture in ("amd64", "riscv64")
+        if architecture in names and ("linux", architecture, "") not in offered and OLDER.get(architecture) not in names
+    )
+
+
+def image_warnings(platforms: Iterable[str]) -> list[str]:
+    """Return warnings for nodes that meet a floor but whose stock containerd refuses the image."""
     return [
         f"stock containerd takes this image on no linux/{architecture} node: the index has variants only"
-        for architecture in ("amd64", "riscv64")
-        if any(platform[:2] == ("linux", architecture) for platform in offered)
-        and ("linux", architecture, "") not in offered
+        for architecture in archs_with_variants_only(platforms)
     ]
 
 

@@ -27,17 +27,32 @@ def texts(floors: dict[str, Isa | None]) -> dict[str, str | None]:
         ("linux/armhf", ("linux", "arm", "v7")),
         ("linux/armel", ("linux", "arm", "v6")),
         ("linux/arm", ("linux", "arm", "v7")),
+        ("windows(10.0.17763)/amd64", ("windows(10.0.17763)", "amd64", "")),
     ],
 )
 def test_platforms_are_normalised_like_containerd(written: str, platform: tuple[str, str, str]) -> None:
     assert normalise(written) == platform
 
 
-@pytest.mark.parametrize("text", ["", "linux", "linux/", "/amd64", "a/b/c/d"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "linux", "linux/", "/amd64", "a/b/c/d", "linux/ amd64", " linux/amd64", "linux/amd64/", "linux/amd64\n",
+        "linux/amd 64", "linux/amd64/v3!", "linux/ａｍｄ64", "linux(/amd64", "linux/(x)", "-/amd64",
+        "linux/" + "a" * 64,
+    ],
+)  # fmt: skip
 def test_a_malformed_platform_is_refused(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         normalise(text)
     assert refusal.value.code == "PlatformMalformed"
+
+
+@pytest.mark.parametrize(
+    "platform", ["linux/arm64/vvv", "linux/arm64/v", "linux/arm64/vv8.2", "linux/amd64/v5", "linux/amd64/v3_avx512f"]
+)
+def test_the_floor_of_an_unknown_variant_is_unknown(platform: str) -> None:
+    assert list(texts(image_floors([platform])).values()) == [None]
 
 
 def test_each_architecture_gets_the_lowest_floor_of_its_variants() -> None:

@@ -1,0 +1,115 @@
+"""Policy options of the kubelet's CPU manager and topology manager, as the prediction of its admission supports them.
+
+An option with an unknown name, or with a value that the kubelet could not read, is reported as unknown and left out of
+the prediction. So is one that depends on unreported facts of the machine: the threads of each core, sockets, caches or
+distances. Booleans are read as Go's `strconv.ParseBool` reads them.
+Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .booleans import BOOLEANS
+from .cpuset import parse_cpuset
+from .node_report import NumaReport, NumaZone
+from .units import CPU
+
+DEFAULT_MAX_NUMA_NODES = 8
+# More NUMA nodes than this are modelled only by `single-numa-node`: other policies use hints that are sets of nodes.
+MOST_MODELLED_NUMA_NODES = 12
+CPU_MANAGER_OPTIONS = (
+    "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket", "distribute-cpus-across-cores",
+    "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache",
+)  # fmt: skip
+PREFER_CLOSEST, MAX_NUMA_NODES = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
+_OF_SETS = ("best-effort", "restricted")  # policies that admit with sets of several nodes
+_MAX_ITEMS = 32
+
+
+class KubeletOptions(NamedTuple):
+    """The enabled options; `unknown` lists options that are set and not modelled, as `name=value`."""
+
+    full_pcpus_only: bool = False
+    distribute_cpus_across_numa: bool = False
+    align_by_socket: bool = False
+    distribute_cpus_across_cores: bool = False
+    strict_cpu_reservation: bool = False
+    prefer_align_cpus_by_uncorecache: bool = False
+    prefer_closest_numa_nodes: bool = False
+    max_allowable_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
+    unknown: tuple[str, ...] = ()
+
+
+def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> KubeletOptions:
+    """Read both managers' options."""
+    found: dict[str, bool | int] = {}
+    unknown: list[str] = []
+    for name, value in sorted(cpu_manager.items()):
+        if name in CPU_MANAGER_OPTIONS and value in BOOLEANS:
+            found[name.replace("-", "_")] = BOOLEANS[value]
+        else:
+            unknown.append(_shown(name, value))
+    for name, value in sorted(topology_manager.items()):
+        if name == PREFER_CLOSEST and value in BOOLEANS:
+            found["prefer_closest_numa_nodes"] = BOOLEANS[value]
+        elif name == MAX_NUMA_NODES and value.isdecimal() and DEFAULT_MAX_NUMA_NODES <= int(value[:6]) == int(value):
+            found["max_allowable_numa_nodes"] = int(value)
+        else:
+            unknown.append(_shown(name, value))
+    return KubeletOptions(**found, unknown=tuple(unknown))  # type: ignore[arg-type]
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """Parse options written as `name=value,name=value`, the format of the kubelet's flags and our attributes."""
+    pairs = (item.partition("=") for item in text.split(",") if item.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def format_options(options: Mapping[str, str]) -> str | None:
+    """Return options in the format of `parse_options`, None without options."""
+    return ",".join(f"{name}={value}" for name, value in sorted(options.items())) or None
+
+
+def bounded(options: Mapping[str, str]) -> dict[str, str]:
+    """Return at most 32 options with names and values of at most 100 characters: reports of a node are untrusted."""
+    return {name[:100]: value[:100] for name, value in list(options.items())[:_MAX_ITEMS]}
+
+
+def _shown(name: str, value: str) -> str:
+    return f"{name[:100]}={value[:100]}"
+
+
+def unknown_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> Iterable[str]:
+    """Yield the options that are set and not modelled."""
+    yield from read_options(cpu_manager, topology_manager).unknown
+
+
+def unmodelled(numa: NumaReport) -> Iterable[str]:
+    """Yield the kubelet settings of a node that the prediction ignores; the memory manager gives hints too."""
+    options = read_options(numa.cpu_manager_options, numa.topology_manager_options)
+    yield from options.unknown
+    zones = [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]
+    names = {zone.name for zone in zones}
+    needed = {
+        "full-pcpus-only": (options.full_pcpus_only, all(map(_cores_known, zones))),
+        "distribute-cpus-across-cores": (options.distribute_cpus_across_cores, all(map(_cores_known, zones))),
+        "align-by-socket": (options.align_by_socket, bool(numa.sockets) or all(zone.parent for zone in zones)),
+        "prefer-align-cpus-by-uncorecache": (options.prefer_align_cpus_by_uncorecache, bool(numa.caches)),
+        PREFER_CLOSEST: (options.prefer_closest_numa_nodes, all(names <= zone.costs.keys() for zone in zones)),
+    }
+    for name, (on, known) in needed.items():
+        if on and not known:
+            yield f"{name}=true"
+    policy = (numa.topology_manager_policy or "none").lower()
+    if MOST_MODELLED_NUMA_NODES < len(zones) <= options.max_allowable_numa_nodes and policy in _OF_SETS:
+        yield f"topologyManagerPolicy={policy}"
+    if numa.memory_manager_policy not in (None, "", "None"):
+        yield f"memoryManagerPolicy={numa.memory_manager_policy[:100]}"
+
+
+def _cores_known(zone: NumaZone) -> bool:
+    """Return whether the core of each CPU of a zone is known."""
+    groups = (zone.siblings or "").split(";")
+    return zone.cpus is not None and parse_cpuset(zone.cpus) <= frozenset[int]().union(*map(parse_cpuset, groups))

@@ -1,0 +1,33 @@
+"""Warnings about a manifest: accepted but probably not the author's intention, or not simulated."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .errors import InputError, with_hint
+
+NOT_SIMULATED = "AdmissionNotSimulated"
+
+
+class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One warning: a stable code, its place, and the correct form; `pod` names a Pod object."""
+
+    code: str
+    message: str
+    place: str
+    hint: str = ""
+    pod: str = ""
+
+    @property
+    def is_refused_by_strict(self) -> bool:
+        """Whether strict mode refuses it: an object that is not simulated is not wrong."""
+        return self.code != NOT_SIMULATED
+
+    @property
+    def text(self) -> str:
+        """The warning in one line."""
+        return with_hint(f"{self.place}: {self.message}", self.hint)
+
+    def as_error(self) -> InputError:
+        """Return the error of this warning in strict mode."""
+        return InputError(self.code, self.message, place=self.place, hint=self.hint)
