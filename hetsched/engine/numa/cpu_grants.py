@@ -1,8 +1,8 @@
-"""Which CPUs a pod gets on a row, and who is beside it there.
+"""CPU selection for a pod on a row, and the neighbours on its cores.
 
-Rule: `pinned` CPUs come from those of a zone that nobody holds and that are not reserved, in the order of `cpus`; the
-`shared` pool of a zone is all of it but reserved CPUs and those that belong to one pod alone (`immovable` pods keep
-theirs to themselves only against other pins, everybody may run there).
+`pinned` CPUs are the unassigned, unreserved CPUs of a zone, in the order of `cpu_selection`; the `shared` pool of a
+zone is all of it except reserved CPUs and those that belong exclusively to one pod (CPUs of `immovable` pods are only
+protected against other pins; every pod may run there).
 Source: cassini (Tencent 2022); gocrane `pkg/ensurance/cm/cpumanager/policy.go`.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hetsched.contracts.pod_sentences import SHARES_CORE
+
 from .cpu_selection import Core, Rank, busy_hours, pick, strain
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pinned(state: ClusterState, row: int, position: int, count: int, order: str, profile: str) -> list[int] | None:
-    """Choose CPUs of one zone for a pod of a load profile, None where they are not named."""
+    """Choose CPUs of one zone for a pod of a load profile, None if the zone does not name its CPUs."""
     free = state.zones.free_cpus(row, position)
     if free is None:
         return None
@@ -27,7 +29,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
 
     def rank(core: Core) -> Rank:
         beside = [
-            busy_hours(state.bookings[holder].pod.shape.load_profile) if holder else None
+            busy_hours(state.bookings[holder].pod.shape.load_profile) if holder in state.bookings else None
             for cpu in core
             if cpu not in free
             for holder in held.get(cpu, ("",))
@@ -38,7 +40,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
 
 
 def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | None:
-    """Return the CPUs of one zone that are shared, None where they are not named."""
+    """Return the shared CPUs of one zone, None if the zone does not name its CPUs."""
     usable = state.zones.nodes[row].usable[position]
     if usable is None:
         return None
@@ -46,13 +48,16 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
     own = {
         cpu
         for cpu, holders in held.items()
-        if any(state.bookings[holder].allocation.cpu_policy != "immovable" for holder in holders)
+        if any(
+            holder not in state.bookings or state.bookings[holder].allocation.cpu_policy != "immovable"
+            for holder in holders
+        )
     }
     return usable - own
 
 
 def pairings(state: ClusterState, key: str) -> Iterator[str]:
-    """Yield, for each CPU that a booked pod holds, who else runs on its core, as sentences."""
+    """Yield a message for each CPU that a booked pod holds, with the other pods on its core."""
     booking = state.bookings[key]
     facts = state.zones.nodes.get(booking.row)
     held = state.zones.held.get(booking.row, {})
@@ -67,8 +72,9 @@ def pairings(state: ClusterState, key: str) -> Iterator[str]:
                 yield f"CPUs {cpu} and {sibling} are threads of one core, both its own"
             for holder in held.get(sibling, ()):
                 if holder != key:
-                    other = busy_hours(state.bookings[holder].pod.shape.load_profile)
-                    yield f"CPU {cpu} shares a core with CPU {sibling} of {holder}, {_together(own, other)}"
+                    beside = state.bookings.get(holder)
+                    other = None if beside is None else busy_hours(beside.pod.shape.load_profile)
+                    yield SHARES_CORE.format(cpu=cpu, sibling=sibling, pods=holder, load=_together(own, other))
 
 
 def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> str:

@@ -1,85 +1,107 @@
-"""Where the kubelet would reject a pod: its verdict, predicted from the columns.
+"""Prediction of kubelet admission: topology manager and CPU manager, evaluated on columns.
 
-Rule: the verdict matters on nodes whose zones are known, where the kubelet pins the CPUs of a Guaranteed pod, or where
-its topology policy binds a pod's cards. Nodes in equal states share one prediction. A card counts as free for the
-kubelet while nobody holds any of it; cards whose zone nobody stated give no hint.
-What a kubelet that pins would take is booked by zone (`predicted`), until its own choice is read back.
-Source: see `kubelet`.
+The verdict matters on nodes with known zones, with a static CPU manager for a Guaranteed pod, or with a topology
+policy for a pod's devices. Nodes in equal states share one prediction. A GPU counts as free for the kubelet while no
+pod holds any share of it; devices without a stated zone give no hint. The zones and CPUs that a kubelet is predicted
+to assign are booked (`predicted`), until its actual assignment is read back.
+Source: see `topology_manager`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from msgspec import UNSET
 
 from hetsched.contracts.allocation import ZoneGrant
+from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.workload import Shape
-from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Ints, Rows, Window
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Window
 
-from .topology_manager import Container, Machine, Verdict, verdict
+from .topology_manager import Container, Devices, Machine, Verdict, at_most, reason, verdict
 from .zones import Setup
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
+T = TypeVar("T")
 _BINDING = ("restricted", "single-numa-node")
 
 
-def kubelet_containers(shape: Shape) -> tuple[Container, ...]:
-    """Return what a kubelet aligns of a pod: cards, and whole CPUs if the pod is Guaranteed."""
-    return tuple(
-        Container(container.cpus if shape.guaranteed else 0, container.cards, container.init)
-        for container in shape.containers
-        if container.cards or (container.cpus and shape.guaranteed)
-    )
+def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[Container, ...]:
+    """Return the demands that a kubelet aligns: whole CPUs if Guaranteed, GPUs, and devices of the `resources`."""
+    found = []
+    for one in shape.containers:
+        devices = tuple((name, count) for name, count in one.devices if name in resources)
+        container = Container(one.cpus if shape.guaranteed else 0, one.cards, one.init, devices)
+        if container.cpus or container.cards or devices:
+            found.append(container)
+    return tuple(found)
 
 
 class Admission:
     """The verdicts on one shape, on the nodes of one state."""
 
-    __slots__ = ("_matters", "_setups", "_vendor", "containers")
+    __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
 
-    def __init__(self, shape: Shape, state: ClusterState) -> None:
-        self.containers = kubelet_containers(shape)
-        pinned, with_cards = (any(part) for part in zip(*(c[:2] for c in self.containers), strict=True))
+    def __init__(self, shape: Shape, state: ClusterState, containers: tuple[Container, ...]) -> None:
+        self.containers = containers
+        pinned = any(container.cpus for container in containers)
+        aligned = any(container.cards or container.devices for container in containers)
         self._setups = list(state.setups.values)
         self._matters: Bools = np.array(
-            [s.zoned and ((s.pins and pinned) or (s.policy in _BINDING and with_cards)) for s in self._setups], np.bool_
+            [s.zoned and ((s.pins and pinned) or (s.policy in _BINDING and aligned)) for s in self._setups], np.bool_
         )
         vendor = shape.gpu.vendor if shape.gpu is not None else ""
         self._vendor = state.vendors.index.get(vendor, 0)
+        self._layout = state.columns.layout
+        asked = {name for container in containers for name, _ in container.devices}
+        self._devices = [(name, state.resources.index[name]) for name in sorted(asked)]
 
     @staticmethod
     def of(shape: Shape, state: ClusterState) -> Admission | None:
-        """Return the verdicts on a shape, None if no kubelet of the cluster has a say."""
-        if not shape.containers or not kubelet_containers(shape):
+        """Return the verdicts on a shape, None if no kubelet of the cluster restricts it."""
+        containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
+        if not containers:
             return None
-        admission = Admission(shape, state)
+        admission = Admission(shape, state, containers)
         return admission if admission._matters.any() else None
 
     def verdicts(self, nodes: Window) -> tuple[Rows, list[Verdict]]:
-        """Return the rows of a window where a kubelet has a say, and what each says."""
+        """Return the rows of a window whose kubelet may reject the pod, with their verdicts."""
+        return self._each(nodes, verdict)
+
+    def reasons(self, nodes: Window) -> tuple[Rows, list[str]]:
+        """Return the rows of a window whose kubelet may reject the pod, and the error of each, empty if it admits."""
+        return self._each(nodes, reason)
+
+    def _each(self, nodes: Window, ask: Callable[..., T]) -> tuple[Rows, list[T]]:
         rows = np.flatnonzero(self._matters[nodes.static("topology_setup")])
         if not rows.size:
             return rows, []
         states = self._states(nodes)[rows]
         keys = [state.tobytes() for state in states]
-        known = {key: self._verdict(state) for key, state in dict(zip(keys, states, strict=True)).items()}
+        known = {key: ask(*self._asked(state)) for key, state in dict(zip(keys, states, strict=True)).items()}
         return rows, [known[key] for key in keys]
 
     def admits(self, nodes: Window) -> Bools:
         """Return (n,) True where no kubelet would reject the pod."""
         admitted: Bools = np.ones(nodes.n, np.bool_)
-        rows, found = self.verdicts(nodes)
-        admitted[rows] = [not one.reason for one in found]
+        rows, found = self.reasons(nodes)
+        admitted[rows] = [not one for one in found]
         return admitted
 
     def setup(self, nodes: Window, row: int) -> Setup:
         return self._setups[int(nodes.static("topology_setup")[row])]
 
     def _states(self, nodes: Window) -> Ints:
-        """Return (n, 1 + 4Z) all that a verdict depends on: setup, CPUs and free ones, cards and free ones by zone."""
+        """Return (n, 1 + 4Z + D(2Z + 1) + W) all inputs of a verdict.
+
+        Setup; total and free CPUs, total and free GPUs by zone; for each device resource total and free ones by zone,
+        and the free ones without a zone; the bits of the free CPUs.
+        """
         zones: Ints = np.arange(len(nodes.static("zone_cpus")))
         present = nodes.static("card_milli") > 0
         if self._vendor:
@@ -87,30 +109,58 @@ class Admission:
             present = present & ((vendor == self._vendor) | (vendor == 0))
         free = present & (nodes.load("card_milli_free") >= WHOLE_CARD_MILLI)
         inside = nodes.static("card_zone") == zones[:, None, None]
-        blocks = (
+        blocks = [
             nodes.static("topology_setup")[None],
             nodes.static("zone_cpus"),
             np.maximum(nodes.load("zone_cpus_free"), 0),
             (inside & present).sum(axis=1),
             (inside & free).sum(axis=1),
-        )
+        ]
+        for name, resource in self._devices:
+            first = self._layout.devices[name] * len(zones)
+            total = nodes.static("zone_devices")[first : first + len(zones)]
+            left = np.maximum(nodes.load("zone_devices_free")[first : first + len(zones)], 0)
+            unheld = nodes.static("allocatable")[resource] - nodes.load("requested")[resource]
+            blocks += [total, left, np.maximum(unheld - left.sum(axis=0), 0)[None]]
+        blocks.append(nodes.load("kubelet_cpus_free"))
         return np.ascontiguousarray(np.concatenate(blocks).T)
 
-    def _verdict(self, state: Ints) -> Verdict:
-        setup = self._setups[int(state[0])]
-        by_zone = state[1:].reshape(4, -1)
+    def _asked(self, state: Ints) -> tuple[object, ...]:
+        """Return the arguments of the prediction on one state."""
+        setup, size = self._setups[int(state[0])], self._layout.zones
+        by_zone = state[1 : 1 + 4 * size].reshape(4, -1)
         count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2], "b")))
         containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
-        machine = Machine(*(tuple(part.tolist()) for part in by_zone[:, :count]))
-        return verdict(setup.policy, setup.pod_scope, machine, containers)
+        devices, at = [], 1 + 4 * size
+        for name, _ in self._devices:
+            total, left = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
+            devices.append(Devices(name, total, left, int(state[at + 2 * size])))
+            at += 2 * size + 1
+        topology, free_cpus = setup.kubelet.topology, None
+        if topology is not None:
+            words = state[at:].tolist()
+            free_cpus = sum(word << WORD_BITS * number for number, word in enumerate(words))
+            free_cpus = at_most(topology, free_cpus, tuple(by_zone[1].tolist()))
+        cpus, cpus_free, cards, cards_free = (tuple(part[:count].tolist()) for part in by_zone)
+        machine = Machine(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus)
+        return setup.policy, setup.pod_scope, machine, containers, setup.kubelet
 
 
 def predicted(state: ClusterState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
-    """Return what a kubelet that pins would take of its zones for a pod, nothing if it would reject it."""
+    """Return the zones that a row's kubelet would assign to a pod, empty if it would reject it."""
     admission = Admission.of(shape, state)
     facts = state.zones.nodes.get(row)
     if admission is None or facts is None:
         return ()
     _, found = admission.verdicts(Window(state.columns, np.array([row], np.intp)))
-    cpus = found[0].cpus if found else ()
-    return tuple(ZoneGrant(facts.names[position], None, 1000 * count) for position, count in enumerate(cpus) if count)
+    if not found or found[0].reason:
+        return ()
+    taken = found[0]
+    grants = []
+    for position, count in enumerate(taken.cpus):
+        cpus = [cpu for cpu in taken.cpu_ids if facts.zone_of_cpu[cpu] == position]
+        devices = {name: counts[position] for name, counts in taken.devices if counts[position]}
+        if count or devices:
+            named = format_cpuset(cpus) if cpus else None
+            grants.append(ZoneGrant(facts.names[position], named, 1000 * count, devices=devices or UNSET))
+    return tuple(grants)

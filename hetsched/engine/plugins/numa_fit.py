@@ -1,14 +1,14 @@
-"""Give pods zones that really have room, and exact CPUs in them; keep off nodes whose kubelet would reject them.
+"""Give pods zones with enough free capacity and exact CPUs, and skip nodes whose kubelet would reject them.
 
-Problem: a node with 8 free CPUs in two zones cannot take a pod that needs 6 in one, and lent CPUs are not free; found
-out by the kubelet after binding, it is a loop of schedule, reject, recreate.
-Rule: `zone_demand` says what a pod asks and which zones it gets, `zones` what is free there, `cpus` which CPUs, and
-`kubelet` whether the node would admit the pod. A pod takes part if it asks (awareness or a CPU policy); if it says
-nothing but has whole CPUs, then on nodes that treat it as aware; with `pods` "whole-cpus" everywhere, as in crane.
-Where the kubelet pins by itself nothing is chosen here: only its verdict is predicted.
+Problem: a node with 8 free CPUs in two zones cannot take a pod that needs 6 in one, and lent CPUs are not free. If only
+the kubelet detects it after the binding, the pod is scheduled, rejected and recreated in a loop.
+Rule: `zone_demand` defines the request and the zones of a pod, `zones` their free capacity, `cpu_selection` the
+CPUs, and `topology_manager` whether the node would admit the pod. The plugin applies to pods with a request (awareness
+or a CPU policy); to other pods with whole CPUs on nodes that treat them as aware; with `pods` "whole-cpus" everywhere,
+as in crane. If the kubelet pins, the plugin chooses nothing and only predicts its result.
     exclusive, immovable   whole CPUs of each zone, in the order `spread` or `pack`
     numa                   the shared CPUs of the zones;  none   the zones are counted, nothing is pinned
-Cards that lie in the chosen zone are preferred by `gpu-fit`, or with `cards` "require" the pod fits only beside them.
+`gpu-fit` prefers GPUs in the chosen zone; with `cards` "require" the pod fits only with them.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`.
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset
+from hetsched.contracts.node_report import ZONE_PROBLEM
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
 from hetsched.contracts.waits import Event
@@ -32,9 +33,12 @@ from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.numa.cpu_grants import pinned, shared
 from hetsched.engine.numa.kubelet_admission import Admission
-from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
+from hetsched.engine.numa.topology_manager import SMT_ALIGNMENT_ERROR, TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
+CAPACITY_UNREADABLE = Refusal(
+    ZONE_PROBLEM, "the offline_capacity of a NUMA zone cannot be read, so the zone is not used", unknown=True
+)
 TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", "the node's NUMA zones are unknown", unknown=True)
 MEMORY_UNKNOWN = Refusal("ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True)
 CHANGED = Refusal("ZoneCpuInsufficient", "the zones no longer have room", resolvable=True)
@@ -174,7 +178,7 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
     if one.any():
         enough = free >= demand.cpu_millis
         short = one & ~enough.any(axis=0)
-        yield from _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
+        yield from _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu, nodes)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))
         yield _short_of_cpu(f"no NUMA zone has {cpu} CPUs free for it, the most is {most}"), short
         yield from _without_memory(demand, nodes, one, enough)
@@ -184,7 +188,7 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
     if crossing.any():
         total = demand.whole(nodes).sum(axis=0)
         short = crossing & (total < demand.cpus)
-        yield from _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu)
+        yield from _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu, nodes)
         most = str(int(total[short].max(initial=0)))
         yield _short_of_cpu(f"the NUMA zones together have {most} whole CPUs free, {cpu} are asked"), short
         yield from _without_memory(demand, nodes, crossing, None)
@@ -194,7 +198,10 @@ def _short_of_cpu(message: str) -> Refusal:
     return Refusal("ZoneCpuInsufficient", message, missing=(CPU,), resolvable=True)
 
 
-def _lent(rows: Bools, lent: Ints, cpu: str) -> Iterator[tuple[Refusal, Bools]]:
+def _lent(rows: Bools, lent: Ints, cpu: str, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+    unreadable = rows & nodes.static("zone_unreadable").any(axis=0)
+    yield CAPACITY_UNREADABLE, unreadable
+    rows = rows & ~unreadable
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
     text = (
         f"{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less than is allocatable in a "
@@ -227,16 +234,25 @@ def _kubelet_refusals(admission: Admission | None, nodes: Window) -> Iterator[tu
     """Yield what kubelets would say, one refusal for each way in which they would reject the pod."""
     if admission is None:
         return
-    rows, verdicts = admission.verdicts(nodes)
+    rows, reasons = admission.reasons(nodes)
     said: dict[Refusal, list[int]] = {}
-    for row, verdict in zip(rows.tolist(), verdicts, strict=True):
-        if verdict.reason == TOPOLOGY_AFFINITY_ERROR:
-            setup = admission.setup(nodes, row)
+    for row, reason in zip(rows.tolist(), reasons, strict=True):
+        setup = admission.setup(nodes, row)
+        if reason == TOPOLOGY_AFFINITY_ERROR:
             scope = "pod" if setup.pod_scope else "container"
-            text = f"the kubelet would reject it with {verdict.reason}: policy {setup.policy}, scope {scope}"
+            text = f"the kubelet would reject it with {reason}: policy {setup.policy}, scope {scope}"
             said.setdefault(Refusal("TopologyAffinityPredicted", text, resolvable=True), []).append(row)
-        elif verdict.reason:
-            text = f"the kubelet would reject it with {verdict.reason}: too few CPUs are left for exclusive use"
+        elif reason == SMT_ALIGNMENT_ERROR:
+            threads = setup.kubelet.topology.cpus_per_core if setup.kubelet.topology is not None else 1
+            if any(container.cpus % threads for container in admission.containers):
+                text = f"the kubelet would reject it with {reason}: its CPUs are no multiple of {threads}, a whole core"
+                refusal = Refusal("SmtAlignmentPredicted", text, (CPU,))
+            else:
+                text = f"the kubelet would reject it with {reason}: too few whole cores are free"
+                refusal = Refusal("KubeletCoresInsufficient", text, (CPU,), resolvable=True)
+            said.setdefault(refusal, []).append(row)
+        elif reason:
+            text = f"the kubelet would reject it with {reason}: too few CPUs are left for exclusive use"
             said.setdefault(Refusal("KubeletCpusInsufficient", text, (CPU,), resolvable=True), []).append(row)
     for refusal, refused in said.items():
         mask: Bools = np.zeros(nodes.n, np.bool_)

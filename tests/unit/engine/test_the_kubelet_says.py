@@ -101,9 +101,18 @@ def test_best_effort_falls_back_to_the_zones_that_are_left() -> None:
     assert says("best-effort", 3, free=(2, 1, 2), cards_free=(0, 0, 0)).aligned == (0, 1)
 
 
-def test_best_effort_wants_as_many_zones_as_the_larger_request_needs() -> None:
-    # 6 CPUs need two zones, the card lies on a third: no preferred hint is common. Of two zones 0 and 1 are lowest.
-    assert says("best-effort", 6, 1, free=(4, 4, 4), cards_free=(0, 0, 1)).aligned == (0, 1)
+def test_best_effort_falls_back_to_a_set_of_zones_with_the_card() -> None:
+    # 6 CPUs need two of three zones, the card lies on zone 2. The device manager gives hints of zones with devices only
+    # (kubernetes 1.36, `deviceNUMANodes`): {2}. Cut with {0,1}: empty; with {0,2}, {1,2} or {0,1,2}: {2}. So {2} is all
+    # there is, and the CPUs are taken there first: 4, then 2 of the next.
+    found = says("best-effort", 6, 1, free=(4, 4, 4), cards_free=(0, 0, 1))
+    assert (found.aligned, found.cpus, found.cards) == ((2,), (2, 0, 4), (0, 0, 1))
+
+
+def test_best_effort_takes_as_many_zones_as_the_larger_request_needs() -> None:
+    # 6 CPUs need two zones; 2 cards of 1 + 1 + 1 need two as well, but zone 2 has no CPU left for a pair with 0 or 1.
+    # CPU hints {0,1} and {0,1,2}; device hints {0,1}, {0,2}, {1,2}, {0,1,2}: {0,1} is preferred by both.
+    assert says("best-effort", 6, 2, free=(4, 4, 0), cards_free=(1, 1, 1)).aligned == (0, 1)
 
 
 @pytest.mark.parametrize(("pod_scope", "reason"), [(False, ""), (True, TOPOLOGY_AFFINITY_ERROR)])

@@ -1,0 +1,346 @@
+"""CPU selection of the static CPU manager: the kubelet's `takeByTopology`, over sets of bits.
+
+A set of CPUs is an int: bit i is the i-th CPU of the topology, by ascending id. Zones are NUMA nodes, by position.
+Packed (the default), the accumulator takes from the available CPUs, as long as each part fits in the number still
+needed:
+    whole free sockets, then whole free NUMA nodes (nodes first if there are not more nodes than sockets),
+    with `prefer-align-cpus-by-uncorecache` whole last-level cache groups, then one group that holds the rest,
+    whole free cores, then single threads.
+Each level is sorted by its number of available CPUs, then by id, inside the sorted order of the levels above it.
+Distributed (`distribute-cpus-across-numa`), the smallest number of NUMA nodes is used that can hold equal parts in
+multiples of a group (1, or the threads of a core under `full-pcpus-only`); of these sets the one with the most even
+rest, measured by the standard deviation of the CPUs available on each node. Not modelled: if four or more NUMA nodes
+share a request, the kubelet may overwrite its best combination with a later one (its slices share memory), and on
+machines of unequal cores it may take CPUs that are not free.
+Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import combinations
+from math import floor, inf, sqrt
+from typing import NamedTuple
+
+
+class Cpu(NamedTuple):
+    """One CPU; `zone` is a position. Core, socket and cache are identified by any sortable number."""
+
+    id: int
+    zone: int
+    socket: int
+    core: int
+    cache: int
+
+
+class Topology:
+    """The CPUs of one machine, by ascending id; equal machines compare equal and share cached results."""
+
+    def __init__(self, cpus: Iterable[Cpu], reserved: Iterable[int] = ()) -> None:
+        self.cpus = tuple(sorted(cpus))
+        self.reserved_ids = frozenset(reserved)
+        self._key = (self.cpus, tuple(sorted(self.reserved_ids)))
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Topology) and self._key == other._key)
+
+    @cached_property
+    def bit_of(self) -> dict[int, int]:
+        return {cpu.id: 1 << bit for bit, cpu in enumerate(self.cpus)}
+
+    def bits(self, ids: Iterable[int]) -> int:
+        """Return a set of CPU ids as bits; ids that the machine does not have are ignored."""
+        bit_of = self.bit_of
+        return sum(bit_of[cpu] for cpu in set(ids) if cpu in bit_of)
+
+    def ids(self, bits: int) -> list[int]:
+        return [self.cpus[bit].id for bit in members(bits)]
+
+    @cached_property
+    def all(self) -> int:
+        return (1 << len(self.cpus)) - 1
+
+    @cached_property
+    def reserved(self) -> int:
+        return self.bits(self.reserved_ids)
+
+    @cached_property
+    def reserved_cores(self) -> int:
+        """The reserved CPUs and their siblings, which `full-pcpus-only` counts as unavailable."""
+        return sum(core for core in self.cores.values() if core & self.reserved)
+
+    def _level(self, name: str) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for bit, cpu in enumerate(self.cpus):
+            number = getattr(cpu, name)
+            found[number] = found.get(number, 0) | 1 << bit
+        return found
+
+    @cached_property
+    def zones(self) -> dict[int, int]:
+        return self._level("zone")
+
+    @cached_property
+    def sockets(self) -> dict[int, int]:
+        return self._level("socket")
+
+    @cached_property
+    def cores(self) -> dict[int, int]:
+        return self._level("core")
+
+    @cached_property
+    def caches(self) -> dict[int, int]:
+        return self._level("cache")
+
+    @cached_property
+    def sockets_of_zone(self) -> dict[int, frozenset[int]]:
+        return {
+            zone: frozenset(s for s, own in self.sockets.items() if own & cpus) for zone, cpus in self.zones.items()
+        }
+
+    @cached_property
+    def cpus_per_core(self) -> int:
+        return len(self.cpus) // max(len(self.cores), 1)
+
+    @cached_property
+    def cpus_per_socket(self) -> int:
+        return len(self.cpus) // max(len(self.sockets), 1)
+
+    @cached_property
+    def cpus_per_cache(self) -> int:
+        return len(self.cpus) // max(len(self.caches), 1)
+
+    @cached_property
+    def sockets_first(self) -> bool:
+        """Whether sockets are the outer level: there are more NUMA nodes with CPUs than sockets."""
+        return len(self.zones) > len(self.sockets)
+
+
+class Strategy(NamedTuple):
+    """Selection strategy; `group` is the number of CPUs that stay together when they are distributed, 0: packed."""
+
+    group: int = 0
+    spread: bool = False
+    by_cache: bool = False
+
+
+def members(bits: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def take(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
+    """Return `count` of the available CPUs as the kubelet takes them, None if there are too few."""
+    if count > available.bit_count():
+        return None
+    if strategy.group and count and count % strategy.group == 0:
+        taken = _distributed(topology, available, count, strategy)
+        if taken is not None:
+            return taken
+    return _Accumulator(topology, available, count, strategy).packed()
+
+
+class _Accumulator:
+    """Take CPUs level by level until the request is complete."""
+
+    def __init__(self, topology: Topology, available: int, count: int, strategy: Strategy) -> None:
+        self.topology = topology
+        self.available = available
+        self.needed = count
+        self.strategy = strategy
+        self.result = 0
+
+    def packed(self) -> int:
+        topology = self.topology
+        sockets = (self._sockets, topology.sockets, lambda socket: topology.cpus_per_socket)
+        zones = (self._zones, topology.zones, lambda zone: topology.zones[zone].bit_count())
+        steps = (sockets, zones) if topology.sockets_first else (zones, sockets)
+        for step in steps:
+            self._take_whole(*step)
+        if self.strategy.by_cache and self.strategy.group == 0:
+            self._take_caches()
+        if not self.strategy.spread:
+            self._take_whole(self._cores, topology.cores, lambda core: topology.cpus_per_core)
+        self._take_rest()
+        return self.result
+
+    def _take(self, cpus: int) -> None:
+        self.result |= cpus
+        self.available &= ~cpus
+        self.needed -= cpus.bit_count()
+
+    def _take_whole(self, ordered: Callable[[], list[int]], parts: dict[int, int], size: Callable[[int], int]) -> None:
+        """Take the completely free parts of one level, in their order, while they fit."""
+        free = [part for part in ordered() if (parts[part] & self.available).bit_count() == size(part)]
+        for part in free:
+            # The kubelet compares with mean sizes; on a machine of unequal cores a part may be free and not whole.
+            if 0 < parts[part].bit_count() <= self.needed:
+                self._take(parts[part] & self.available)
+
+    def _take_caches(self) -> None:
+        topology = self.topology
+        for cache in self._caches():
+            if self.needed >= topology.cpus_per_cache:
+                self._take_whole(self._caches, topology.caches, lambda one: topology.caches[one].bit_count())
+            if self.needed:
+                self._take_part_of(topology.caches[cache])
+
+    def _take_part_of(self, cache: int) -> None:
+        """Take all needed CPUs from the lowest cores of one cache group, or none."""
+        topology = self.topology
+        in_cache = self.available & cache
+        cores = sorted(core for core, own in topology.cores.items() if own & in_cache)
+        most = -(-self.needed // max(topology.cpus_per_core, 1))
+        free = 0
+        for core in cores[:most]:
+            free |= topology.cores[core] & self.available
+        if self.needed % 2 and topology.cpus_per_core > 1 and free.bit_count() > self.needed:
+            free ^= 1 << (free.bit_length() - 1)
+        if free.bit_count() == self.needed:
+            self._take(free)
+
+    def _take_rest(self) -> None:
+        """Take single threads: those of the fullest cores first, or of each socket by id if distributed."""
+        if not self.needed:
+            return
+        parts, levels = (
+            (self._sockets(), self.topology.sockets) if self.strategy.spread else (self._cores(), self.topology.cores)
+        )
+        for part in parts:
+            for bit in list(members(levels[part] & self.available)):
+                if not self.needed:
+                    return
+                self._take(1 << bit)
+
+    # -- the kubelet's order of each level: by available CPUs, then id, inside the order of the level above ------------
+
+    def _sorted(self, parts: dict[int, int], within: int = -1) -> list[int]:
+        free = {part: cpus & self.available for part, cpus in parts.items()}
+        counts = {part: cpus.bit_count() for part, cpus in free.items() if cpus & within}
+        return sorted(counts, key=lambda part: (counts[part], part))
+
+    def _inside(self, outer: Sequence[int], levels: dict[int, int], parts: dict[int, int]) -> list[int]:
+        return list(dict.fromkeys(part for one in outer for part in self._sorted(parts, levels[one])))
+
+    def _sockets(self) -> list[int]:
+        if self.topology.sockets_first:
+            return self._sorted(self.topology.sockets)
+        return self._inside(self._zones(), self.topology.zones, self.topology.sockets)
+
+    def _zones(self) -> list[int]:
+        if self.topology.sockets_first:
+            return self._inside(self._sockets(), self.topology.sockets, self.topology.zones)
+        return self._sorted(self.topology.zones)
+
+    def _cores(self) -> list[int]:
+        if self.topology.sockets_first:
+            return self._inside(self._zones(), self.topology.zones, self.topology.cores)
+        return self._inside(self._sockets(), self.topology.sockets, self.topology.cores)
+
+    def _caches(self) -> list[int]:
+        return self._inside(self._zones(), self.topology.zones, self.topology.caches)
+
+    zones_in_order = _zones
+
+
+def _distributed(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
+    """Return an even distribution over the fewest NUMA nodes that have one, None if there is none."""
+    group, packed = strategy.group, strategy._replace(group=0, by_cache=False)
+    free = {zone: (cpus & available).bit_count() for zone, cpus in topology.zones.items() if cpus & available}
+    zones = _Accumulator(topology, available, count, packed).zones_in_order()
+    groups = -(-len(topology.cpus) // group)
+    groups_per_zone = -(-groups // len(topology.zones))
+    fewest = -(-(count // group) // groups_per_zone)
+    for size in range(fewest, min(count // group, len(zones)) + 1):
+        best = _best_combination(zones, free, size, count, group)
+        if best is None:
+            continue
+        chosen, remainder_zones = best
+        part = count // size // group * group
+        taken = 0
+        for zone in chosen:
+            taken |= _packed_in(topology, topology.zones[zone] & available & ~taken, part, packed)
+        left = count - part * size
+        while left > 0:
+            before = left
+            for zone in remainder_zones:
+                rest = topology.zones[zone] & available & ~taken
+                if left and rest.bit_count() >= group:
+                    taken |= _packed_in(topology, rest, group, packed)
+                    left -= group
+            if left == before:
+                return None
+        return taken
+    return None
+
+
+def _packed_in(topology: Topology, available: int, count: int, strategy: Strategy) -> int:
+    return _Accumulator(topology, available, count, strategy).packed()
+
+
+def _best_combination(
+    zones: Sequence[int], free: dict[int, int], size: int, count: int, group: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the nodes that share the CPUs, and those that take the remainder; the first of equal combinations."""
+    best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    balance = inf
+    part = count // size // group * group
+    for chosen in combinations(zones, size):
+        if balance == 0:
+            break
+        if sum(free[zone] for zone in chosen) < count or min(free[zone] for zone in chosen) < part:
+            continue
+        if sum(free[zone] // group for zone in chosen) * group < count:
+            continue
+        after = {zone: free[zone] - part * (zone in chosen) for zone in zones}
+        found, remainder = _best_remainder(chosen, after, count - part * size, group)
+        if found < balance:
+            balance, best = found, (chosen, remainder)
+    return best
+
+
+def _best_remainder(
+    chosen: Sequence[int], after: dict[int, int], left: int, group: int
+) -> tuple[float, tuple[int, ...]]:
+    """Return the best evenness of the rest, and the chosen nodes that take the remaining CPUs."""
+    if not left:
+        return _deviation(after.values()), ()
+    able = [zone for zone in chosen if after[zone] >= group]
+    balance = inf
+    best: tuple[int, ...] = ()
+    for size in range(len(able), 0, -1):
+        for some in combinations(able, size):
+            if sum(after[zone] for zone in some) < left:
+                continue
+            rest, remaining = dict(after), left
+            while remaining > 0:
+                before = remaining
+                for zone in some:
+                    if remaining and rest[zone] >= group:
+                        rest[zone] -= group
+                        remaining -= group
+                if remaining == before:
+                    break
+            found = _deviation(rest.values())
+            if remaining <= 0 and found < balance:
+                balance, best = found, some
+    return balance, best
+
+
+def _deviation(amounts: Iterable[int]) -> float:
+    """Return the standard deviation in thousandths, as the kubelet rounds it."""
+    values = list(amounts)
+    mean = _rounded(sum(values) / len(values))
+    return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
+
+
+def _rounded(number: float) -> float:
+    return floor(number * 1000 + 0.5) / 1000

@@ -1,0 +1,161 @@
+"""Which CPUs a static CPU manager takes, worked out by hand for small machines."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from hetsched.engine.numa.cpu_manager import Cpu, Strategy, Topology, take
+
+PACKED = Strategy()
+
+
+def machine(sockets: int, zones: int, cores: int, threads: int = 1, caches: int = 1) -> Topology:
+    """Return `zones` per socket with `cores` each; sibling threads are `all cores` apart, as Intel numbers them."""
+    total = sockets * zones * cores
+    cpus = []
+    for core in range(total):
+        zone, within = divmod(core, cores)
+        cache = zone * caches + within * caches // cores
+        cpus += [Cpu(core + thread * total, zone, zone // zones, core, cache) for thread in range(threads)]
+    return Topology(cpus)
+
+
+def taken(topology: Topology, count: int, busy: tuple[int, ...] = (), strategy: Strategy = PACKED) -> list[int] | None:
+    found = take(topology, topology.all & ~topology.bits(busy), count, strategy)
+    return None if found is None else topology.ids(found)
+
+
+def test_more_zones_than_sockets_are_taken_socket_first() -> None:
+    # 2 sockets of 2 zones of 2 CPUs: 0-1, 2-3 | 4-5, 6-7. CPU 0 is busy: socket 0 has 3 free, socket 1 has 4.
+    # 4 CPUs: socket 1 is whole and fits. By zones alone the first whole zones would be 1 and 2: 2-3,4-5.
+    assert taken(machine(2, 2, 2), 4, (0,)) == [4, 5, 6, 7]
+    # 3 CPUs: no socket fits; of the whole zones the fuller socket comes first: zone 1 (2-3), then the rest of socket 0.
+    assert taken(machine(2, 2, 2), 3, (0,)) == [1, 2, 3]
+    # 1 CPU: socket 0 has fewer free than socket 1, and in it zone 0 fewer than zone 1.
+    assert taken(machine(2, 2, 2), 1, (0, 4, 6)) == [5]
+
+
+def test_one_zone_a_socket_is_taken_zone_first() -> None:
+    # 2 zones of 2 cores of 2 threads: cores (0,4) (1,5) | (2,6) (3,7). 4 CPUs: zone 0 whole.
+    assert taken(machine(2, 1, 2, 2), 4) == [0, 1, 4, 5]
+    # 0 and 4 are busy: zone 0 has 2 left, zone 1 has 4: a whole zone fits first.
+    assert taken(machine(2, 1, 2, 2), 4, (0, 4)) == [2, 3, 6, 7]
+    # 3 CPUs: no zone fits. Cores of the fuller zone first: (1,5), then one thread of the core with the fewest free.
+    assert taken(machine(2, 1, 2, 2), 3, (0, 4)) == [1, 2, 5]
+
+
+def test_whole_cores_come_before_broken_ones() -> None:
+    # One zone, cores (0,4) (1,5) (2,6) (3,7); 4 is busy, so core 0 is broken. 2 CPUs: core 1. 1 CPU: the broken core.
+    assert taken(machine(1, 1, 4, 2), 2, (4,)) == [1, 5]
+    assert taken(machine(1, 1, 4, 2), 1, (4,)) == [0]
+
+
+def test_a_cache_group_is_filled_first_where_it_is_preferred() -> None:
+    # One zone of 8 single-threaded cores in 2 cache groups: 0-3, 4-7. CPU 0 is busy.
+    topology, by_cache = machine(1, 1, 8, 1, 2), Strategy(by_cache=True)
+    # 4 CPUs: group 1 is whole. Without the option the lowest cores are taken: 1-4.
+    assert taken(topology, 4, (0,), by_cache) == [4, 5, 6, 7]
+    assert taken(topology, 4, (0,)) == [1, 2, 3, 4]
+    # 3 CPUs fit into what is left of group 0, which has fewer free. 5 CPUs: group 1 whole, and 1 of group 0.
+    assert taken(topology, 3, (0,), by_cache) == [1, 2, 3]
+    assert taken(topology, 5, (0,), by_cache) == [1, 4, 5, 6, 7]
+
+
+def test_cpus_are_distributed_over_the_fewest_zones_that_are_needed() -> None:
+    # 2 zones of 4: 6 CPUs are more than one holds, so 3 of each; packed they are 4 + 2.
+    topology, spread = machine(2, 1, 4), Strategy(group=1)
+    assert taken(topology, 6, (), spread) == [0, 1, 2, 4, 5, 6]
+    assert taken(topology, 6) == [0, 1, 2, 3, 4, 5]
+    # 4 CPUs fit one zone: they stay in it.
+    assert taken(topology, 4, (), spread) == [0, 1, 2, 3]
+    # 5 CPUs are 2 + 2 and one over. With zone 1 down to 3 free, after 2 + 2 zone 0 has 2 left and zone 1 has 1; taking
+    # the last one from zone 0 leaves 1 and 1 (deviation 0), from zone 1 it leaves 2 and 0.
+    assert taken(topology, 5, (7,), spread) == [0, 1, 2, 4, 5]
+
+
+def test_whole_cores_are_distributed_where_only_these_are_given() -> None:
+    # 2 zones of 2 cores of 2 threads: (0,4) (1,5) | (2,6) (3,7). 6 CPUs are 3 cores: 1 + 1, and one more.
+    topology = machine(2, 1, 2, 2)
+    assert taken(topology, 6, (), Strategy(group=2)) == [0, 1, 2, 4, 5, 6]
+    # 3 CPUs cannot be given in groups of 2, so they are packed.
+    assert taken(topology, 3, (), Strategy(group=2)) == [0, 1, 4]
+
+
+def test_threads_are_spread_over_cores_by_id() -> None:
+    # Cores (0,4) (1,5) (2,6) (3,7): 3 CPUs in the order of ids are three cores.
+    assert taken(machine(1, 1, 4, 2), 3, (), Strategy(spread=True)) == [0, 1, 2]
+
+
+def test_more_than_there_is_is_not_taken() -> None:
+    assert taken(machine(1, 1, 4), 4, (0,)) is None
+
+
+# -- against an oracle that knows the rule only as an order ------------------------------------------------------------
+
+
+def oracle(topology: Topology, busy: set[int], count: int) -> set[int]:
+    """Take packed, one part after the other, with sets of ids and no shared state."""
+    cpus = topology.cpus
+    free = {cpu.id for cpu in cpus} - busy
+    outer, inner = ("socket", "zone") if len(topology.zones) > len(topology.sockets) else ("zone", "socket")
+    got: set[int] = set()
+
+    def key(cpu: Cpu, levels: tuple[str, ...]) -> list[tuple[int, int]]:
+        left = free - got
+        return [
+            (sum(o.id in left and getattr(o, name) == getattr(cpu, name) for o in cpus), getattr(cpu, name))
+            for name in levels
+        ]
+
+    for depth in range(1, 4):
+        levels = (outer, inner, "core")[:depth]
+        left = [cpu for cpu in cpus if cpu.id in free - got]
+        for number in dict.fromkeys(getattr(c, levels[-1]) for c in sorted(left, key=lambda c: key(c, levels))):
+            part = {cpu.id for cpu in cpus if getattr(cpu, levels[-1]) == number}
+            if part <= free - got and len(part) <= count - len(got):
+                got |= part
+    order = [
+        cpu.id for cpu in sorted((c for c in cpus if c.id in free - got), key=lambda c: key(c, (outer, inner, "core")))
+    ]
+    return got | set(order[: count - len(got)])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_packed_order_agrees_with_the_oracle(seed: int) -> None:
+    rng = Random(seed)
+    topology = machine(rng.choice([1, 2, 4]), rng.choice([1, 1, 2]), rng.randint(1, 4), rng.choice([1, 2, 4]))
+    ids = [cpu.id for cpu in topology.cpus]
+    busy = set(rng.sample(ids, rng.randrange(len(ids))))
+    for count in range(1, len(ids) - len(busy) + 1):
+        assert set(taken(topology, count, tuple(busy)) or ()) == oracle(topology, busy, count)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_distribution_is_even_over_the_fewest_zones(seed: int) -> None:
+    rng = Random(seed)
+    zones, cores = rng.choice([2, 3, 4]), rng.randint(2, 5)
+    topology = machine(zones, 1, cores)
+    busy = set(rng.sample(range(zones * cores), rng.randrange(zones * cores - 1)))
+    free = [cores - sum(cpu // cores == zone for cpu in busy) for zone in range(zones)]
+    for count in range(1, sum(free) + 1):
+        got = taken(topology, count, tuple(busy), Strategy(group=1))
+        assert got is not None
+        assert len(got) == len(set(got)) == count
+        assert not busy & set(got)
+        parts = [sum(cpu // cores == zone for cpu in got) for zone in range(zones)]
+        even = [
+            size
+            for size in range(1, zones + 1)
+            if count >= size
+            and any(
+                min(free[z] for z in chosen) >= count // size and sum(free[z] for z in chosen) >= count
+                for chosen in combinations(range(zones), size)
+            )
+            and size * cores >= count
+        ]
+        if even:
+            assert sum(part > 0 for part in parts) == even[0]
+            assert min(part for part in parts if part) >= count // even[0]

@@ -1,0 +1,300 @@
+"""Options of the CPU manager and the topology manager in the predicted verdict, worked out by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hetsched.contracts.decision import Verdict
+from hetsched.contracts.kubelet_options import KubeletOptions, parse_options, read_options, unknown_options, unmodelled
+from hetsched.contracts.node_report import NumaReport, NumaZone
+from hetsched.contracts.workload import ContainerDemand
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.numa.cpu_manager import Cpu, Topology
+from hetsched.engine.numa.topology_manager import (
+    SMT_ALIGNMENT_ERROR,
+    TOPOLOGY_AFFINITY_ERROR,
+    Container,
+    Counts,
+    Devices,
+    Kubelet,
+    Machine,
+    reason,
+    verdict,
+)
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.unit.engine.fleet import policy_of, scheduler
+
+
+def topology(
+    zones: int, cores: int, threads: int = 2, *, per_socket: int = 1, reserved: tuple[int, ...] = ()
+) -> Topology:
+    """Return zones of cores with threads `2i, 2i+1`."""
+    cpus = [
+        Cpu(threads * core + thread, core // cores, core // cores // per_socket, threads * core, core // cores)
+        for core in range(zones * cores)
+        for thread in range(threads)
+    ]
+    return Topology(cpus, reserved)
+
+
+def says(
+    policy: str, cpus: int, machine: Topology, busy: tuple[int, ...] = (), distances: tuple[Counts, ...] = (),
+    numa_nodes: int = 0, **options: bool | int,
+) -> tuple[str, Counts, Counts, tuple[int, ...]]:  # fmt: skip
+    """Return reason, CPUs by zone, the zones that it is held to, and the CPUs."""
+    free = machine.all & ~machine.reserved & ~machine.bits(busy)
+    zones = range(len(machine.zones))
+    total, left = (tuple((machine.zones[zone] & part).bit_count() for zone in zones) for part in (machine.all, free))
+    state = Machine(total, left, (0,) * len(total), (0,) * len(total), (), free)
+    kubelet = Kubelet(KubeletOptions(**options), machine, distances, numa_nodes)  # type: ignore[arg-type]
+    found = verdict(policy, False, state, (Container(cpus, 0),), kubelet)
+    assert reason(policy, False, state, (Container(cpus, 0),), kubelet) == found.reason
+    return found.reason, found.cpus, found.aligned, found.cpu_ids
+
+
+# -- full-pcpus-only ---------------------------------------------------------------------------------------------------
+
+
+def test_full_pcpus_only_refuses_what_is_no_multiple_of_a_core() -> None:
+    machine = topology(1, 4)
+    assert says("none", 3, machine, full_pcpus_only=True)[0] == SMT_ALIGNMENT_ERROR
+    assert says("none", 3, machine)[0] == ""
+    assert says("none", 4, machine, full_pcpus_only=True) == ("", (4,), (), (0, 1, 2, 3))
+
+
+def test_full_pcpus_only_counts_cores_without_reserved_threads() -> None:
+    # Cores (0,1) (2,3) (4,5) (6,7), CPU 0 reserved: 7 CPUs are free, 6 of them on cores without a reserved thread.
+    machine = topology(1, 4, reserved=(0,))
+    assert says("none", 6, machine, full_pcpus_only=True)[0] == ""
+    assert says("none", 6, machine, (2, 3), full_pcpus_only=True)[0] == SMT_ALIGNMENT_ERROR  # 4 are left
+    assert says("none", 4, machine, (2, 3), full_pcpus_only=True) == ("", (4,), (), (4, 5, 6, 7))
+
+
+def test_the_topology_manager_is_asked_before_cores_are_counted() -> None:
+    # 3 CPUs on 2 + 2 free of 4 + 4: no preferred hint, so it is not for the CPU manager to refuse.
+    assert says("restricted", 3, topology(2, 2), (0, 1, 4, 5), full_pcpus_only=True)[0] == TOPOLOGY_AFFINITY_ERROR
+
+
+# -- the topology manager's options ------------------------------------------------------------------------------------
+
+
+def test_prefer_closest_numa_nodes_takes_the_closer_pair() -> None:
+    # 4 zones of 2 CPUs. Means over all pairs, own entries included: {0,1}: (10 + 10 + 32 + 32) / 4 = 21;
+    # {0,2}: (10 + 10 + 16 + 16) / 4 = 13. 4 CPUs need two zones, and without the option the lowest ids win.
+    rows = ((10, 32, 16, 32), (32, 10, 32, 16), (16, 32, 10, 32), (32, 16, 32, 10))
+    machine = topology(4, 1)
+    assert says("restricted", 4, machine, (), rows)[2] == (0, 1)
+    assert says("restricted", 4, machine, (), rows, prefer_closest_numa_nodes=True)[2:] == ((0, 2), (0, 1, 4, 5))
+    # Fewer zones come before closer ones.
+    assert says("restricted", 2, machine, (), rows, prefer_closest_numa_nodes=True)[2] == (0,)
+
+
+def test_more_numa_nodes_than_allowed_run_without_a_policy() -> None:
+    machine = topology(9, 1)
+    assert says("single-numa-node", 3, machine)[0] == ""
+    assert says("single-numa-node", 3, machine, max_allowable_numa_nodes=9)[0] == TOPOLOGY_AFFINITY_ERROR
+    # Nodes without CPUs count too.
+    assert says("single-numa-node", 3, topology(2, 1), numa_nodes=9)[0] == ""
+
+
+def test_sixteen_zones_are_modelled_where_one_zone_is_asked() -> None:
+    machine = topology(16, 1)
+    assert says("single-numa-node", 2, machine, (0, 2), max_allowable_numa_nodes=16)[2] == (2,)
+
+
+# -- the CPU manager's options -----------------------------------------------------------------------------------------
+
+
+def test_distribute_cpus_across_numa_takes_equal_parts() -> None:
+    # 2 zones of 4 CPUs, 6 asked: 4 + 2 packed, 3 + 3 distributed, 4 + 2 in whole cores (3 cores: 1 + 1 + 1 more).
+    machine = topology(2, 2)
+    assert says("restricted", 6, machine)[1] == (4, 2)
+    assert says("restricted", 6, machine, distribute_cpus_across_numa=True)[1] == (3, 3)
+    assert says("restricted", 6, machine, distribute_cpus_across_numa=True, full_pcpus_only=True)[1] == (4, 2)
+
+
+def test_align_by_socket_accepts_zones_of_one_socket() -> None:
+    # 2 sockets of 2 zones of 2 CPUs. 2 CPUs would fit an empty zone; 1 + 1 are free in zones 0 and 1 of socket 0, none
+    # in socket 1. The hint {0,1} is larger than the smallest that could hold it, but it spans one socket, as that does.
+    machine = topology(4, 1, per_socket=2)
+    busy = (0, 2, 4, 5, 6, 7)
+    assert says("restricted", 2, machine, busy)[0] == TOPOLOGY_AFFINITY_ERROR
+    assert says("restricted", 2, machine, busy, align_by_socket=True) == ("", (1, 1, 0, 0), (0, 1), (1, 3))
+    # 1 + 1 in zones of different sockets span two.
+    assert says("restricted", 2, machine, (0, 2, 3, 4, 6, 7), align_by_socket=True)[0] == TOPOLOGY_AFFINITY_ERROR
+
+
+def test_cpus_of_the_whole_socket_are_aligned_by_socket() -> None:
+    # 5 CPUs of 2 sockets of 2 zones of 4, each zone with 3 free: hints of two zones hold them. All pairs span one
+    # socket or two; one is enough, and {0,1} is the lowest. They are taken from socket 0: 3 + 2.
+    machine = topology(4, 2, per_socket=2)
+    assert says("restricted", 5, machine, (0, 4, 8, 12), align_by_socket=True)[1] == (3, 2, 0, 0)
+
+
+def test_predicted_cpus_follow_sockets_where_zones_are_smaller() -> None:
+    # Socket 0 = zones 0, 1; socket 1 = zones 2, 3; 2 CPUs each. CPU 0 is busy. 4 CPUs under policy none: socket 1.
+    assert says("none", 4, topology(4, 1, per_socket=2), (0,))[3] == (4, 5, 6, 7)
+    # With a socket for each zone, whole zones by id: 2-3 and 4-5.
+    assert says("none", 4, topology(4, 1), (0,))[3] == (2, 3, 4, 5)
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("best-effort", ""), ("restricted", TOPOLOGY_AFFINITY_ERROR)])
+def test_a_network_card_in_another_zone_is_a_hint(policy: str, expected: str) -> None:
+    # 3 CPUs are free in zone 0 only, the network cards are near to zone 1 only.
+    nic = Devices("example.com/nic", (0, 2), (0, 2))
+    machine = Machine((4, 4), (4, 2), (0, 0), (0, 0), (nic,))
+    assert verdict(policy, False, machine, (Container(3, 0, False, (("example.com/nic", 1),)),)).reason == expected
+    beside = verdict(policy, False, machine, (Container(2, 0, False, (("example.com/nic", 1),)),))
+    assert (beside.reason, beside.aligned, beside.devices) == ("", (1,), (("example.com/nic", (0, 1)),))
+
+
+def test_devices_without_a_zone_are_taken_last() -> None:
+    # 1 device near to zone 0 and 1 without a zone: 2 exist, but no set of zones holds 2.
+    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0), (Devices("example.com/fpga", (1, 0), (1, 0), 1),))
+    asked = (Container(0, 0, False, (("example.com/fpga", 2),)),)
+    assert verdict("none", False, machine, asked).devices == (("example.com/fpga", (1, 0)),)
+    assert verdict("restricted", False, machine, asked).reason == TOPOLOGY_AFFINITY_ERROR
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_read_as_go_reads_them() -> None:
+    found = read_options({"full-pcpus-only": "True", "align-by-socket": "0"}, {"max-allowable-numa-nodes": "16"})
+    assert (found.full_pcpus_only, found.align_by_socket, found.max_allowable_numa_nodes) == (True, False, 16)
+    assert parse_options("a=1, b=c") == {"a": "1", "b": "c"}
+
+
+def test_options_that_are_not_modelled_are_listed() -> None:
+    cpu = {"full-pcpus-only": "yes", "shiny-new-option": "true"}
+    topology_manager = {"max-allowable-numa-nodes": "4", "prefer-closest-numa-nodes": "true"}
+    unknown = ["full-pcpus-only=yes", "shiny-new-option=true", "max-allowable-numa-nodes=4"]
+    assert list(unknown_options(cpu, topology_manager)) == unknown
+    report = NumaReport(
+        cpu_manager_options=cpu, topology_manager_options=topology_manager, memory_manager_policy="Static"
+    )
+    assert list(unmodelled(report)) == [*unknown, "memoryManagerPolicy=Static"]
+
+
+def test_options_whose_facts_nothing_reports_are_unknown() -> None:
+    options = dict.fromkeys(("full-pcpus-only", "align-by-socket", "prefer-align-cpus-by-uncorecache"), "true")
+    closest = {"prefer-closest-numa-nodes": "true"}
+    bare = NumaReport(
+        zones=(NumaZone("node-0", "0-3"), NumaZone("node-1", capacity={"cpu": 4000})),
+        cpu_manager_options=options,
+        topology_manager_options=closest,
+    )
+    assert list(unmodelled(bare)) == [f"{name}=true" for name in (*options, *closest)]
+    costs = {"node-0": 10, "node-1": 21}
+    stated = msgspec.structs.replace(
+        bare,
+        zones=(
+            NumaZone("node-0", "0-3", siblings="0,2;1,3", costs=costs),
+            NumaZone("node-1", "4-7", siblings="4;5;6;7", costs=costs),
+            NumaZone("node-2", costs=costs),
+        ),
+        sockets="0-7",
+        caches="0-3;4-7",
+    )
+    assert list(unmodelled(stated)) == []
+    partly = msgspec.structs.replace(stated.zones[0], siblings="0,2")
+    assert list(unmodelled(msgspec.structs.replace(stated, zones=(partly,)))) == ["full-pcpus-only=true"]
+
+
+def test_a_policy_on_more_zones_than_are_modelled_is_unknown() -> None:
+    zones = tuple(NumaZone(f"node-{number}", str(number)) for number in range(13))
+    report = NumaReport(zones, topology_manager_policy="restricted")
+    # Above the allowed number the kubelet runs without a policy, which is modelled.
+    assert list(unmodelled(report)) == []
+    wide = msgspec.structs.replace(report, topology_manager_options={"max-allowable-numa-nodes": "16"})
+    assert list(unmodelled(wide)) == ["topologyManagerPolicy=restricted"]
+
+
+# -- whole decisions ---------------------------------------------------------------------------------------------------
+
+
+def pinning(name: str, policy: str = "none", **options: str) -> NodeBuilder:
+    """Return a node of two zones of 2 cores: (0,4) (1,5) | (2,6) (3,7)."""
+    node = (
+        a_node(name).cpu(8).zone("node-0", "0-1,4-5", siblings="0,4;1,5").zone("node-1", "2-3,6-7", siblings="2,6;3,7")
+    )
+    node = node.kubelet("static", policy)
+    numa = node.build().numa
+    assert numa is not None
+    given = {name.replace("_", "-"): value for name, value in options.items()}
+    return node.having(numa=msgspec.structs.replace(numa, cpu_manager_options=given))
+
+
+def whole(name: str, cpus: int) -> PodBuilder:
+    return a_pod(name).cpu(cpus).guaranteed()
+
+
+def deciding(*nodes: NodeBuilder) -> Scheduler:
+    return scheduler(nodes, policy=policy_of("resource-fit", "numa-fit"))
+
+
+def test_a_pod_of_odd_cpus_goes_to_the_node_that_would_take_it() -> None:
+    chosen = deciding(pinning("a", full_pcpus_only="true"), pinning("b"))
+    assert chosen.schedule(whole("odd", 3).build()).node == "b"
+    assert chosen.schedule(whole("even", 2).build()).node == "a"
+
+
+def test_an_odd_number_of_cpus_never_fits_whole_cores() -> None:
+    diagnosis = diagnose(deciding(pinning("a", full_pcpus_only="true")), whole("odd", 3).build())
+    (said,) = diagnosis.reasons
+    assert (said.code, diagnosis.verdict) == ("SmtAlignmentPredicted", Verdict.NEVER_FITS)
+    assert said.message == (
+        "the kubelet would reject it with SMTAlignmentError: its CPUs are no multiple of 2, a whole core"
+    )
+
+
+def test_predicted_cpus_are_named_and_not_given_twice() -> None:
+    chosen = deciding(pinning("a"))
+    held = [chosen.schedule(whole(name, 3).build()).allocation.predicted for name in ("p", "q")]
+    # Cores (0,4) and one thread of core 1; then of zone 0 one CPU is left and zone 1 is whole: core (2,6) and CPU 5.
+    assert [[(zone.name, zone.cpus) for zone in zones] for zones in held] == [
+        [("node-0", "0-1,4")],
+        [("node-0", "5"), ("node-1", "2,6")],
+    ]
+
+
+def test_a_pod_with_a_network_card_is_kept_off_a_node_that_would_reject_it() -> None:
+    def node(name: str, *nics: int) -> NodeBuilder:
+        made = pinning(name, "single-numa-node").offering("example.com/nic", sum(nics))
+        numa = made.build().numa
+        assert isinstance(numa, NumaReport)
+        zones = tuple(
+            msgspec.structs.replace(zone, allocatable={**zone.allocatable, "example.com/nic": count})
+            for zone, count in zip(numa.zones, nics, strict=True)
+        )
+        return made.having(numa=msgspec.structs.replace(numa, zones=zones))
+
+    def asking(name: str) -> PodBuilder:
+        demand = ContainerDemand(3, 0, 0, devices=(("example.com/nic", 1),))
+        return whole(name, 3).requesting("example.com/nic", 1).containers(demand)
+
+    chosen = deciding(node("a", 0, 2), node("b", 1, 1))
+    assert chosen.schedule(asking("p").build()).node == "a"  # zone 1: 4 CPUs and both cards
+    # On a zone 1 has 1 CPU left, zone 0 no card.
+    assert chosen.schedule(asking("q").build()).node == "b"
+    assert chosen.schedule(asking("r").build()).node == "b"
+    assert chosen.schedule(asking("s").build()).node is None
+
+
+def test_devices_that_only_zones_list_are_asked_for_without_an_error() -> None:
+    # The node's allocatable does not list the resource, its zones do.
+    node = pinning("a", "single-numa-node")
+    numa = node.build().numa
+    assert numa is not None
+    zones = tuple(
+        msgspec.structs.replace(zone, allocatable={**zone.allocatable, "example.com/nic": 1}) for zone in numa.zones
+    )
+    chosen = scheduler([node.having(numa=msgspec.structs.replace(numa, zones=zones))], policy=policy_of("numa-fit"))
+    demand = ContainerDemand(2, 0, 0, devices=(("example.com/nic", 1),))
+    pod = whole("p", 2).requesting("example.com/nic", 1).containers(demand)
+    assert chosen.schedule(pod.build()).node == "a"
