@@ -1,4 +1,4 @@
-"""One pod on one node: what it holds there, and what that takes of the node's columns.
+"""Booking: a pod on a node, its allocation, and the resulting load on the node's columns.
 
 Invariant: charging with -1 restores every cell that charging with 1 changed.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Booking(msgspec.Struct, eq=False, gc=False):
-    """One pod on one node and what it holds there."""
+    """One pod on one node with its allocation."""
 
     pod: PodSpec
     compiled: CompiledShape
@@ -30,7 +30,7 @@ class Booking(msgspec.Struct, eq=False, gc=False):
 
 
 def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
-    """Put what a booking holds into the load of its row (`sign` 1), or take it out (-1)."""
+    """Add a booking's allocation to the load of its row (`sign` 1), or subtract it (-1)."""
     row, compiled, layout = booking.row, booking.compiled, columns.layout
     if sign > 0:
         columns.load[:, row] += compiled.delta
@@ -45,12 +45,15 @@ def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) 
             if card.index < layout.cards:
                 columns.load[milli + card.index, row] -= sign * card.milli
                 columns.load[memory + card.index, row] -= sign * card.memory_mib
-    if booking.allocation.zones or booking.allocation.predicted:
+    if booking.allocation.zones or booking.allocation.predicted or row in zones.grants:
         zones.charge(booking, sign, columns)
 
 
 def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
-    """Charge a share of a card: all its memory when whole, else the memory asked or the share's part of it."""
+    """Return the grant of a share of a GPU with its memory.
+
+    The memory is all of it for a whole GPU, else the requested memory or, without a request, a proportional part.
+    """
     total = card.memory_mib or 0
     if milli >= WHOLE_CARD_MILLI:
         charged = total

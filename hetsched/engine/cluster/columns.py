@@ -1,15 +1,15 @@
 """The snapshot as columns: one array row per fact, one array column per node.
 
-Problem: a decision looks at thousands of nodes; Python objects per node cost a hundred times more than arrays.
-Rule: facts live in two int64 blocks, `static` (what the inventory says) and `load` (what placements change), cut into
-named fields by a `Layout`. Node rows are in name order, so the first maximum of a score is the lowest name.
-A `Window` is the same fields over all rows, a few dirty rows or hypothetical rows; plugins see only windows.
+A decision reads thousands of nodes; Python objects per node cost a hundred times more than arrays. Facts are stored in
+two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a `Layout`.
+Node rows are in name order, so the first maximum of a score is the lowest name. A `Window` shows the same fields over
+all rows, a few changed rows or hypothetical rows; plugins see only windows.
 Invariants: windows are read-only to plugins; a field over a window equals the field over all rows, picked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,16 +23,17 @@ Floats = NDArray[np.float64]
 UNKNOWN = -1
 UNLIMITED = 2**60
 WHOLE_CARD_MILLI = 1000
+WORD_BITS = 62  # bits of a CPU set in one cell, which stays non-negative
 
 USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
 
-_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer", "topology_setup", "cards_healthy")
+_SINGLE = ("ready", "unschedulable", "taint_set", "isa_offer", "topology_setup", "cards_healthy", "cards_present")
 
 T = TypeVar("T")
 
 
 class Vocabulary(Generic[T]):
-    """Small dense ids for values that many nodes share (ISA offers, taint sets, card models, label values)."""
+    """Small dense ids for values that many nodes share (ISA offers, taint sets, GPU models, label values)."""
 
     def __init__(self, values: Iterable[T] = ()) -> None:
         self.values: list[T] = []
@@ -51,27 +52,63 @@ class Vocabulary(Generic[T]):
         return len(self.values)
 
 
+# Shared row of all resources that no node has: pods may name any number of them. It is not a resource name.
+UNKNOWN_RESOURCE = ""
+
+
+class _ResourceRows(dict[str, int]):
+    def __missing__(self, name: str) -> int:
+        return self[UNKNOWN_RESOURCE]
+
+
+class Resources(Vocabulary[str]):
+    """The rows of resources; once `UNKNOWN_RESOURCE` has a row, `index[name]` returns it for names that no node has."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.index = _ResourceRows()
+        for name in names:
+            self.id(name)
+
+
 class Layout:
-    """Which rows of the two blocks hold which field.
+    """Mapping of fields to rows of the two blocks.
 
     Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
-    ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000 or 0 when absent or
-    unhealthy), `card_resting` (G; 1000 where only maintenance makes `card_milli` 0), `cards_healthy` (how many),
-    `ready`, `unschedulable` (0/1), `taint_set`, `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
+    ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000, or 0 if absent or
+    unhealthy), `card_resting` (G; 1000 where only maintenance makes `card_milli` 0), `cards_healthy` (count),
+    `cards_present` (count including unhealthy and maintenance), `ready`, `unschedulable` (0/1), `taint_set`,
+    `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
     Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
     `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
-    NUMA zones, none in a cluster without: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable` (the
-    same before what online workloads use), `zone_memory` (MiB, -1 unknown), `zone_cpus` (how many), `zone_cpus_usable`
-    (not reserved), `card_zone` (G; position of a card's zone, -1 unknown); load `zone_cpu_free` (below 0 where capacity
-    fell), `zone_memory_free`, `zone_cpus_free` (CPUs that can still be pinned).
-    Power, 0 rows in a cluster whose nodes say nothing about it, else 1: static `power_state` (0 unknown, else 1 + the
-    position in `POWER_STATES`), `power_headroom` (watts, -1 unknown); load `power_placed` (watts of the pods that came
-    since the node's report, less those that went).
+    NUMA zones, absent in a cluster without them: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable`
+    (the same before the use of online workloads is subtracted), `zone_unreadable` (0/1; its offline capacity cannot be
+    read), `zone_memory` (MiB, -1 unknown), `zone_cpus` (count), `zone_cpus_usable` (count, not reserved), `card_zone`
+    (G; position of a GPU's zone, -1 unknown); load `zone_cpu_free` (below 0 where capacity fell), `zone_memory_free`,
+    `zone_cpus_free` (CPUs that can still be pinned).
+    Kubelets with the static CPU policy: static `kubelet_cpus` (words of bits; the CPUs of the node's topology that are
+    not reserved), load `kubelet_cpus_free` (those that are not assigned). Extended resources whose devices have zones,
+    by `devices` (name -> number) x Z: static `zone_devices`, load `zone_devices_free`.
+    Power, 0 rows in a cluster whose nodes do not report it, else 1: static `power_state` (0 unknown, else 1 + the
+    position in `POWER_STATES`), `power_headroom` (watts, -1 unknown); load `power_placed` (watts of the pods added
+    since the node's report, minus those removed).
     """
 
-    __slots__ = ("cards", "load", "load_rows", "power", "resources", "static", "static_rows", "zones")
+    __slots__ = (
+        "cards", "devices", "load", "load_rows", "power", "resources", "static", "static_rows", "words", "zones",
+    )  # fmt: skip
 
-    def __init__(self, resources: int, cards: int, zones: int = 0, power: int = 0) -> None:
+    def __init__(
+        self,
+        resources: int,
+        cards: int,
+        zones: int = 0,
+        power: int = 0,
+        words: int = 0,
+        devices: Mapping[str, int] | None = None,
+    ) -> None:
+        self.words = words
+        self.devices = dict(devices or {})
         self.resources = resources
         self.cards = cards
         self.zones = zones
@@ -80,14 +117,21 @@ class Layout:
             ("allocatable", resources), ("card_model", cards), ("card_vendor", cards), ("card_memory", cards),
             ("card_cores", cards), ("card_milli", cards), ("card_resting", cards), ("measured", len(USAGE_RESOURCES)),
             *((name, 1) for name in _SINGLE), ("zone_cpu", zones), ("zone_cpu_allocatable", zones),
+            ("zone_unreadable", zones),
             ("zone_memory", zones), ("zone_cpus", zones), ("zone_cpus_usable", zones),
             ("card_zone", cards if zones else 0), ("power_state", power), ("power_headroom", power),
+            ("kubelet_cpus", words), ("zone_devices", len(self.devices) * zones),
         )  # fmt: skip
         self.load, self.load_rows = _slices(
             ("requested", resources), ("nonzero", 2), ("card_milli_free", cards), ("card_memory_free", cards),
             ("used", len(USAGE_RESOURCES)), ("zone_cpu_free", zones), ("zone_memory_free", zones),
-            ("zone_cpus_free", zones), ("power_placed", power),
+            ("zone_cpus_free", zones), ("power_placed", power), ("kubelet_cpus_free", words),
+            ("zone_devices_free", len(self.devices) * zones),
         )  # fmt: skip
+
+    def wider(self, resources: int) -> Layout:
+        """Return the same layout with another number of resources."""
+        return Layout(resources, self.cards, self.zones, self.power, self.words, self.devices)
 
     def start(self, field: str) -> int:
         """Return the first row of a field in its block."""
@@ -98,7 +142,7 @@ class Layout:
 
 
 def _slices(*fields: tuple[str, int]) -> tuple[dict[str, slice | int], int]:
-    """Lay fields one after another and return where each lies, with the number of rows."""
+    """Lay out fields one after another; return the position of each and the number of rows."""
     cut: dict[str, slice | int] = {}
     start = 0
     for name, size in fields:
@@ -108,7 +152,7 @@ def _slices(*fields: tuple[str, int]) -> tuple[dict[str, slice | int], int]:
 
 
 class Columns:
-    """All fields of all nodes, writable by the ledger alone."""
+    """All fields of all nodes; only the cluster state writes to them."""
 
     __slots__ = ("layout", "load", "names", "static")
 
@@ -161,7 +205,7 @@ class Window:
         return field
 
     def _cut(self, field: Ints) -> Ints:
-        # Only the fields that somebody asks for are gathered; over all rows a field is a view of the columns.
+        # Only the fields that are read are gathered; over all rows a field is a view of the columns.
         return field if self.rows is None else field.take(self.rows, axis=-1)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:

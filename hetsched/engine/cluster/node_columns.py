@@ -1,10 +1,9 @@
-"""The facts of nodes, written into columns.
+"""Write node reports into columns.
 
-Problem: filters look at thousands of nodes at once; reports are objects, one a node.
-Rule: a report becomes one column of the inventory block; names become ids of the state's vocabularies, and what is not
-known becomes UNKNOWN. What is booked on a row stays booked, also where the new facts leave too little for it.
-Invariants: writing the same report twice changes nothing; what is free of a card or a zone is what there is less what
-is held of it.
+Filters read thousands of nodes at once; reports are objects, one per node. A report becomes one column of the
+inventory block; names become ids of the state's vocabularies, and missing facts become UNKNOWN. Pods booked on a row
+stay booked, even if the new facts leave too little for them.
+Invariants: writing the same report twice changes nothing; free = capacity - allocated, for every GPU and zone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.contracts.cards import resting_cards
+from hetsched.contracts.cards import installed_cards, resting_cards
 from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, NodeReport
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.engine.gpu.links import link_table
@@ -32,7 +31,7 @@ def resource_names(reports: list[NodeReport]) -> list[str]:
 
 
 def write_facts(state: ClusterState, row: int) -> None:
-    """Write one node's inventory; its load is left as it is, except for what follows from the facts."""
+    """Write one node's inventory; its load is unchanged, except for what follows from the facts."""
     report, field = state.reports[row], state.columns.field
     allocatable = field("allocatable")
     for resource, position in state.resources.index.items():
@@ -46,6 +45,7 @@ def write_facts(state: ClusterState, row: int) -> None:
     field("power_state")[:, row] = 1 + POWER_STATES.index(power.state) if power and power.state else 0
     headroom = power.headroom_watts if power else None
     field("power_headroom")[:, row] = UNKNOWN if headroom is None else headroom
+    state.zones.release_grants(row, state.columns)
     held_milli = field("card_milli")[:, row] - field("card_milli_free")[:, row]
     held_memory = np.maximum(field("card_memory")[:, row], 0) - field("card_memory_free")[:, row]
     for name in ("card_model", "card_vendor", "card_milli", "card_resting"):
@@ -60,6 +60,7 @@ def write_facts(state: ClusterState, row: int) -> None:
         field("card_milli")[card.index, row] = WHOLE_CARD_MILLI if card.healthy else 0
         field("card_resting")[card.index, row] = WHOLE_CARD_MILLI if card.maintenance else 0
     field("cards_healthy")[row] = np.count_nonzero(field("card_milli")[:, row])
+    field("cards_present")[row] = installed_cards(report)
     field("card_milli_free")[:, row] = field("card_milli")[:, row] - held_milli
     field("card_memory_free")[:, row] = np.maximum(field("card_memory")[:, row], 0) - held_memory
     state.links.pop(row, None)
@@ -68,18 +69,19 @@ def write_facts(state: ClusterState, row: int) -> None:
     state.zones.write(row, report, state.columns)
     for booking in state.on_row[row].values():
         state.zones.charge(booking, 1, state.columns)
+    state.zones.charge_unexplained(row, state.columns)
 
 
 def _allocatable(report: NodeReport, resource: str, cards: tuple[GpuCard, ...]) -> int:
     if resource in GPU_RESOURCES and report.gpus is not None:
         vendor = resource.split(".", 1)[0]
         return sum(card.healthy and card.vendor in (vendor, "") for card in cards)
-    # A node that does not state how many pods it takes has no known limit.
+    # A node that does not state a maximum number of pods has no limit.
     return report.allocatable.get(resource, UNLIMITED if resource == PODS else 0)
 
 
 def widened(old: Columns, layout: Layout) -> Columns:
-    """Return the same columns in a layout with more resources, of which nobody has any."""
+    """Return the same columns in a layout with more resources, which no node has."""
     wider = Columns(old.names, layout)
     for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
         for name in fields:
@@ -92,10 +94,10 @@ def widened(old: Columns, layout: Layout) -> Columns:
 
 
 def emptied(state: ClusterState) -> Columns:
-    """Return the columns as they would be with every pod gone, nodes Ready and uncordoned, condition taints off.
+    """Return the columns as if every pod were gone, nodes Ready and uncordoned, without condition taints.
 
-    Cards in maintenance are there, unhealthy ones are not. Zones have all that is allocatable: what online workloads
-    leave of it today may be more tomorrow. Nodes are powered, and what their supplies would leave is unknown.
+    GPUs in maintenance are available, unhealthy ones are not. Zones have their full allocatable capacity, because the
+    use of online workloads may fall. Nodes are powered on, and the headroom of their power supplies is unknown.
     """
     empty = state.columns.copy()
     layout = empty.layout
@@ -107,6 +109,8 @@ def emptied(state: ClusterState) -> Columns:
     empty.field("zone_cpu")[:] = empty.field("zone_cpu_free")[:] = empty.field("zone_cpu_allocatable")
     empty.field("zone_memory_free")[:] = np.maximum(empty.field("zone_memory"), 0)
     empty.field("zone_cpus_free")[:] = empty.field("zone_cpus_usable")
+    empty.field("kubelet_cpus_free")[:] = empty.field("kubelet_cpus")
+    empty.field("zone_devices_free")[:] = empty.field("zone_devices")
     empty.field("power_state")[:] = 0
     empty.field("power_headroom")[:] = UNKNOWN
     empty.field("ready")[:] = 1
@@ -120,7 +124,7 @@ def emptied(state: ClusterState) -> Columns:
 
 
 def _end_maintenance(columns: Columns, state: ClusterState) -> None:
-    """Make the cards in maintenance cards like the others."""
+    """Make the GPUs in maintenance available."""
     resting = columns.field("card_resting") > 0
     if not resting.any():
         return

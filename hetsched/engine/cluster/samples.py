@@ -1,10 +1,12 @@
-"""Measured use: which samples still count, and what is in use between two of them.
+"""Measured use: which samples are fresh, and the use between two of them.
 
-Rule: `used` of a row starts from its sample, which holds all that was booked when it came, or from what is requested;
-bookings then add and take what they are expected to use. A sample is stale when the newest sample of the cluster is
-more than STALE_SECONDS younger, or when whoever keeps it says so; a stale one counts as none, and requests take its
-place. A sample that does not say when it was taken, or not readably, counts as fresh.
-Why not the clock: the engine has none, and a file must give the same answer tomorrow. Who has one says `Usage.stale`.
+`used` of a row starts from its sample, which includes all pods booked at that time, or from the requests; later
+bookings add and subtract their expected use. A sample is stale if the newest sample of the cluster is more than
+STALE_SECONDS newer, or if its owner marks it so; a stale sample is ignored and replaced by the requests. A sample
+without a readable time counts as fresh. The engine does not use a clock, so that a file gives the same result
+tomorrow. The server has one and sets `Usage.stale` by it (`hetsched.inventory.freshness`); in its states (`clocked`)
+only that mark counts. Thus a sample from the future, or one of a source whose samples stay valid longer, does not
+affect the others.
 Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twenty of Prometheus' usual 15 s intervals.
 """
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 STALE_SECONDS = 300.0
 
 
-def fresh_rows(reports: Sequence[NodeReport]) -> list[bool]:
-    """Return for each node whether it has a sample that counts."""
+def fresh_rows(reports: Sequence[NodeReport], *, clocked: bool = False) -> list[bool]:
+    """Return for each node whether it has a fresh sample; `clocked`: staleness was decided by a clock."""
     counting = [report.usage is not None and not report.usage.stale for report in reports]
+    if clocked:
+        return counting
     taken = [
         seconds(report.usage.observed_at) if report.usage is not None and counts else None
         for report, counts in zip(reports, counting, strict=True)
@@ -41,22 +45,22 @@ def fresh_rows(reports: Sequence[NodeReport]) -> list[bool]:
 
 
 class Samples:
-    """Which nodes of a state have a sample that counts, and what follows for their `used`."""
+    """Which nodes of a state have a fresh sample, and the resulting `used`."""
 
     def __init__(self, fresh: list[bool]) -> None:
         self.fresh = fresh
 
     @classmethod
     def of(cls, state: ClusterState) -> Samples:
-        """Start from the samples of all nodes; they hold all that is booked so far."""
-        samples = cls(fresh_rows(state.reports))
+        """Start from the samples of all nodes; they include all pods booked so far."""
+        samples = cls(fresh_rows(state.reports, clocked=state.clocked))
         for row in range(len(state.reports)):
             samples._write(state, row)
         return samples
 
     def take(self, state: ClusterState, row: int) -> None:
-        """Start from a node's new sample, which holds all that is booked; it may make the samples of others stale."""
-        fresh = fresh_rows(state.reports)
+        """Start from a node's new sample, which includes all booked pods; it may make other nodes' samples stale."""
+        fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
         self.fresh = fresh
         for other in (row, *sorted(changed)):
@@ -72,7 +76,7 @@ class Samples:
             field("used")[position, row] = sample.get(name, requested)
 
     def stale(self, state: ClusterState) -> list[str]:
-        """Return the nodes whose samples are too old to count."""
+        """Return the nodes whose samples are stale."""
         reports = zip(state.reports, self.fresh, strict=True)
         return [report.name for report, fresh in reports if report.usage is not None and not fresh]
 
@@ -81,7 +85,7 @@ class Samples:
 
 
 def report_now(state: ClusterState, row: int) -> NodeReport:
-    """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
+    """Return a node's report with its sample and its power headroom updated to the current use."""
     report = state.reports[row]
     if report.power is not None and report.power.headroom_watts is not None:
         left = report.power.headroom_watts - int(state.columns.field("power_placed")[0, row])

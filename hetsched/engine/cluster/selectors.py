@@ -1,46 +1,96 @@
-"""Which nodes a term means, by their labels and names.
+"""Evaluate node selectors and node affinity terms by labels and names.
 
-Rule: what one requirement means is `contracts.labels.fits`. Required node terms are ORed;
-a term without requirements matches nothing. Nodes share label values, so each distinct value is asked once and a
-node's answer is a look-up by value id.
+`contracts.labels.fits` defines one requirement. Required node terms are ORed; a term without requirements matches
+nothing. A label is a column of value ids (`ClusterState.label`), so one requirement costs one comparison or look-up of
+ids over all nodes, and one index access per value that it names.
 Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to Nodes"; component-helpers/nodeaffinity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.contracts.labels import fits
+from hetsched.contracts.labels import integer
 from hetsched.contracts.workload import Expression, NodeTerm, Shape
 
-from .columns import Bools
+from .columns import Bools, Ints, Vocabulary
 
 if TYPE_CHECKING:
     from .state import ClusterState
 
 NODE_NAME = "metadata.name"
+MOST_NAMED = 20  # terms of a pod, or values of a requirement, that a message names
+_KEPT = 64
 
 _SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
 
 
 def expression_text(expression: Expression) -> str:
-    """Write one requirement for people: `disk=ssd`, `rack > 2`, `no zone`."""
+    """Format one requirement for messages: `disk=ssd`, `rack > 2`, `no zone`."""
     if expression.operator in ("Exists", "DoesNotExist"):
         return expression.key if expression.operator == "Exists" else f"no {expression.key}"
     if expression.operator == "In" and len(expression.values) == 1:
         return f"{expression.key}={expression.values[0]}"
-    return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {', '.join(expression.values)}"
+    values = ", ".join(_first(expression.values))
+    return f"{expression.key} {_SIGN.get(expression.operator, expression.operator)} {values}"
+
+
+def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first texts, and the number of further ones."""
+    more = len(texts) - MOST_NAMED
+    return (*texts[:MOST_NAMED], f"{more} more") if more > 0 else texts
+
+
+def term_text(term: NodeTerm) -> str:
+    """Format one term for messages: `disk=ssd and no zone`."""
+    return " and ".join(expression_text(expression) for expression in (*term.expressions, *term.fields)) or "nothing"
+
+
+def term_texts(terms: tuple[NodeTerm, ...]) -> tuple[str, ...]:
+    """Format the first terms for messages, and the number of further ones."""
+    more = len(terms) - MOST_NAMED
+    texts = tuple(term_text(term) for term in terms[:MOST_NAMED])
+    return (*texts, f"{more} more") if more > 0 else texts
 
 
 def nodes_with(state: ClusterState, expression: Expression) -> Bools:
     """Return (N,) which nodes' labels meet one requirement."""
     ids, values = state.label(expression.key)
-    # A node without the label has id -1, which picks the last entry.
-    table = [fits(expression, value) for value in values.values] + [fits(expression, None)]
-    met: Bools = np.array(table, np.bool_)[ids]
+    met: Bools
+    match expression.operator:
+        case "Exists":
+            met = ids >= 0
+        case "DoesNotExist":
+            met = ids < 0
+        case "In":
+            met = _has_one_of(ids, values, expression.values)
+        case "NotIn":
+            met = ~_has_one_of(ids, values, expression.values)
+        case "Gt" | "Lt" if len(expression.values) == 1:
+            bound = integer(expression.values[0])
+            numbers, are_numbers = state.label_numbers(expression.key)
+            if bound is None:
+                return np.zeros(len(ids), np.bool_)
+            # A node without the label has id -1, which picks the last entry.
+            met = (are_numbers & (numbers > bound if expression.operator == "Gt" else numbers < bound))[ids]
+        case _:
+            met = np.zeros(len(ids), np.bool_)
     return met
+
+
+def _has_one_of(ids: Ints, values: Vocabulary[str], wanted: tuple[str, ...]) -> Bools:
+    """Return (N,) which nodes have one of the values."""
+    known = [values.index[value] for value in wanted if value in values.index]
+    if len(known) == 1:
+        found: Bools = ids == known[0]
+        return found
+    table: Bools = np.zeros(len(values) + 1, np.bool_)
+    table[known] = True
+    return table[ids]
 
 
 def nodes_named(state: ClusterState, expression: Expression) -> Bools:
@@ -76,11 +126,19 @@ def nodes_of_terms(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
     return met
 
 
+def nodes_of_affinity(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
+    """Return (N,) which nodes meet at least one term of a required node affinity; shared by filter and reasons."""
+    known: Callable[[tuple[NodeTerm, ...]], Bools] = state.once(
+        "nodes-of-affinity", lambda: lru_cache(_KEPT)(partial(nodes_of_terms, state))
+    )
+    return known(terms)
+
+
 def required_nodes(state: ClusterState, shape: Shape) -> Bools:
     """Return (N,) which nodes the shape's nodeSelector and required node affinity allow."""
     met: Bools = np.ones(len(state.reports), np.bool_)
     for key, value in shape.node_selector:
         met &= nodes_with(state, Expression(key, "In", (value,)))
     if shape.node_terms is not None:
-        met &= nodes_of_terms(state, shape.node_terms)
+        met &= nodes_of_affinity(state, shape.node_terms)
     return met

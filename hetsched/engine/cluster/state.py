@@ -1,10 +1,10 @@
-"""The ledger: what every node has, what every pod on it holds.
+"""Cluster state: the inventory of every node and the allocation of every pod on it.
 
-Problem: a decision must see all earlier ones at once, and a failed one must leave no trace.
-Rule: `assume` books a pod, `forget` takes exactly that back; both write one load column and append the row to `log`,
-so a cached evaluation knows which rows to look at again. Cards and zones that a running pod does not name are chosen
-when it is booked: the lowest cards with room, the zones that a kubelet that pins would take. The inventory changes only
-by `apply_report` or by building anew, which raises `epoch` and drops everything that was cached about facts.
+A decision must see all earlier ones at once, and a failed one must leave no trace. `assume` books a pod, `forget`
+reverts exactly that; both write one load column and append the row to `log`, so a cached evaluation knows which rows
+to evaluate again. GPUs and zones that a running pod does not name are selected when it is booked: the lowest GPUs with
+room, and the zones that a kubelet with a static CPU policy would take. The inventory changes only by `apply_report` or
+by a rebuild, which raises `epoch` and drops everything cached about facts.
 Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
 node-name order.
 """
@@ -21,6 +21,7 @@ from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.cards import cards_of, resting_cards
 from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.devices import Devices as KnownDevices
+from hetsched.contracts.labels import integer
 from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
@@ -30,17 +31,20 @@ from hetsched.engine.framework.status import Spared
 from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
 from hetsched.engine.numa.kubelet_admission import predicted
-from hetsched.engine.numa.zones import KUBELET, Setup, Zones, zones_of
+from hetsched.engine.numa.zones import (
+    KUBELET,
+    Setup,
+    Zones,
+    availability,
+    devices_by_zone,
+    words_of,
+    zoned_devices,
+    zones_of,
+)
 
 from .avoided_nodes import Avoided
 from .booking import Booking, charge_amounts, grant_card
-from .columns import (
-    Columns,
-    Ints,
-    Layout,
-    Vocabulary,
-    Window,
-)
+from .columns import UNKNOWN_RESOURCE, Bools, Columns, Ints, Layout, Resources, Vocabulary, Window
 from .devices import Devices
 from .digests import Digests
 from .expected_use import Experience, learn
@@ -70,7 +74,9 @@ class ClusterState:
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
         experience: Experience | None = None,
+        clocked: bool = False,
     ) -> None:
+        self.clocked = clocked  # a clock decided which samples are stale: see `samples`
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
         self.row_of = {report.name: row for row, report in enumerate(self.reports)}
@@ -80,7 +86,7 @@ class ClusterState:
         self.models: Vocabulary[str] = Vocabulary([""])
         self.vendors: Vocabulary[str] = Vocabulary([""])
         self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
-        self.resources: Vocabulary[str] = Vocabulary(resource_names(self.reports))
+        self.resources = Resources(resource_names(self.reports))
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
         self.neighbours = Neighbours()
@@ -91,21 +97,23 @@ class ClusterState:
         self.budgets = tuple(budgets)
         self.spared = Spared()
         self.experience = experience or Experience()
-        self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never changed
-        self.derived: dict[object, Any] = {}  # what others work out of the ledger and keep with it
+        self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never mutated
+        self.derived: dict[object, Any] = {}  # caches that other modules derive from the state
         self.zones = Zones()
-        self.links: dict[int, Table] = {}  # by row; nodes that state none are left out
+        self.links: dict[int, Table] = {}  # by row; nodes without a stated table are left out
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
         self._digests = Digests()
         self.mix, self.mix_is_told = Mix(), False
-        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and what was computed in it
+        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and the values computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
+        self._label_keys: frozenset[str] | None = None
         self._compiled: dict[Shape, CompiledShape] = {}
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
+        self._compiled_width = 0
         self._lay_out()
-        # Pods that say which cards they hold come first: the others take what is left, lowest index first.
+        # Pods that name their GPUs come first: the others take the remaining ones, lowest index first.
         for pod in sorted(running, key=lambda pod: (pod.allocation is None, pod.created_at, pod.key)):
             row = self.row_of.get(pod.node_name)
             if row is None:
@@ -113,7 +121,9 @@ class ClusterState:
             else:
                 self.assume(self.compile(pod), row, pod.allocation or EMPTY)
         self.samples = Samples.of(self)
-        self.columns.field("power_placed")[:] = 0  # what runs is in the headroom that nodes report
+        self.columns.field("power_placed")[:] = 0  # the reported headroom includes running pods
+        for row, report in enumerate(self.reports):
+            self.zones.explain(row, report, self.columns)
 
     @classmethod
     def of(
@@ -122,8 +132,9 @@ class ClusterState:
         *,
         nodes: Iterable[NodeReport] | None = None,
         running: Iterable[PodSpec] | None = None,
+        clocked: bool = False,
     ) -> ClusterState:
-        """Build the state of a content; `nodes` and `running` take the place of its own."""
+        """Build the state of a content; `nodes` and `running` replace its own."""
         return cls(
             content.nodes if nodes is None else nodes,
             content.running if running is None else running,
@@ -133,6 +144,7 @@ class ClusterState:
             quotas=content.quotas,
             budgets=content.budgets,
             experience=learn(content.pod_usages),
+            clocked=clocked,
         )
 
     # -- inventory -----------------------------------------------------------------------------------------------
@@ -142,43 +154,53 @@ class ClusterState:
         most_cards = max((card.index + 1 for cards in (*self.cards, *resting) for card in cards), default=0)
         most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
         power = int(any(report.power is not None for report in self.reports))
-        layout = Layout(len(self.resources), most_cards, most_zones, power)
+        words = max((words_of(report) for report in self.reports), default=0)
+        self._zoned = set[str]().union(*(zoned_devices(report) for report in self.reports))
+        devices = devices_by_zone(self._zoned, most_zones)
+        layout = Layout(len(self.resources), most_cards, most_zones, power, words, devices)
         self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
             write_facts(self, row)
         self.all_rows = Window(self.columns)
 
     def apply_report(self, report: NodeReport) -> None:
-        """Take in a changed report of a known node whose resources and cards fit the present layout."""
+        """Apply a changed report of a known node whose resources and GPUs fit the present layout."""
         row = self.row_of[report.name]
         sampled = report.usage != self.reports[row].usage
+        explained = availability(report) == availability(self.reports[row])
+        if not explained:
+            self.zones.unexplained.pop(row, None)
         if report.power != self.reports[row].power:
             self.columns.field("power_placed")[:, row] = 0
         self.reports[row] = report
         self.cards[row] = cards_of(report)
         write_facts(self, row)
+        if not explained:
+            self.zones.explain(row, report, self.columns)
         if sampled:
             self.samples.take(self, row)
-        self._digests.keep_over(self)  # rows that changed are in the log
+        self._digests.keep_over(self)  # changed rows are in the log
         self._facts_changed()
         self.log.append(row)
 
     def report_now(self, row: int) -> NodeReport:
-        """Return a node's report with its sample and its power headroom brought up to what is in use by now."""
+        """Return a node's report with its sample and its power headroom updated to the current use."""
         return report_now(self, row)
 
     def stale(self) -> list[str]:
-        """Return the nodes whose samples are too old to count."""
+        """Return the nodes whose samples are stale."""
         return self.samples.stale(self)
 
     def _facts_changed(self) -> None:
         self.epoch += 1
         self._labels.clear()
+        self._label_keys = None
         self._compiled.clear()
         self._compiled_by_id.clear()
+        self._compiled_width = 0
 
     def redefine(self, content: ClusterContent) -> None:
-        """Take in other volumes, devices and budgets, with what is booked; all other names are as they were."""
+        """Replace volumes, devices and budgets, including what is booked; all other names are unchanged."""
         self.budgets = tuple(content.budgets)
         if content.storage != self.volumes.storage:
             self.volumes = Volumes(content.storage)
@@ -192,7 +214,7 @@ class ClusterState:
         self._facts_changed()
 
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
-        """Take in volumes, claims and classes that come with the pods to be placed; those known stay as they are."""
+        """Add volumes, claims and classes that come with the pods to be placed; known ones stay unchanged."""
         if more:
             self.volumes.add(more)
         if devices:
@@ -201,7 +223,7 @@ class ClusterState:
             self._facts_changed()
 
     def use_mix(self, mix: Mix) -> None:
-        """Say what the workload is made of; what was evaluated under another mix is evaluated anew."""
+        """Set the workload mix; evaluations under another mix are dropped."""
         self.mix_is_told = True
         if mix != self.mix:
             self.mix = mix
@@ -209,11 +231,11 @@ class ClusterState:
             self.epoch += 1
 
     def booked_mix(self) -> Mix:
-        """Return the mix of what is booked, the same for equal bookings whatever their history."""
+        """Return the mix of the booked pods, the same for equal bookings whatever their history."""
         return mix_of_shapes(booking.compiled.shape for booking in self.bookings.values())
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` computes of the inventory and the mix, computed once as long as neither changes."""
+        """Return the result of `make`, cached as long as neither the inventory nor the mix changes."""
         epoch, known = self._once
         if epoch != self.epoch:
             epoch, known = self._once = (self.epoch, {})
@@ -223,7 +245,7 @@ class ClusterState:
         return found
 
     def fits_layout(self, report: NodeReport) -> bool:
-        """Tell whether `apply_report` can take this report in, or the state must be built anew."""
+        """Return whether `apply_report` can apply this report; if not, the state must be rebuilt."""
         layout = self.columns.layout
         return (
             report.name in self.row_of
@@ -231,21 +253,39 @@ class ClusterState:
             and all(card.index < layout.cards for card in (*cards_of(report), *resting_cards(report)))
             and len(zones_of(report)) <= layout.zones
             and (report.power is None or layout.power > 0)
+            and words_of(report) <= layout.words
+            and zoned_devices(report) <= self._zoned
         )
 
     def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
-        """Return the value ids (N,) of one node label, -1 where absent, and what the ids mean."""
+        """Return the value ids (N,) of one node label, -1 where absent, and the vocabulary of values.
+
+        Only keys that some node has get a column: pods may name any number of others.
+        """
         found = self._labels.get(key)
-        if found is None:
-            values: Vocabulary[str] = Vocabulary()
-            ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]
-            found = self._labels[key] = (np.array(ids, np.int64), values)
+        if found is not None:
+            return found
+        if self._label_keys is None:
+            self._label_keys = frozenset().union(*(report.labels for report in self.reports))
+        if key not in self._label_keys:
+            return self.once("absent-label", lambda: (np.full(len(self.reports), -1, np.int64), Vocabulary()))
+        values: Vocabulary[str] = Vocabulary()
+        ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]
+        found = self._labels[key] = (np.array(ids, np.int64), values)
         return found
+
+    def label_numbers(self, key: str) -> tuple[Ints, Bools]:
+        """Return the numbers (V + 1,) of the values of one node label, and which values are numbers.
+
+        The last entry is that of nodes without the label, whose value id is -1.
+        """
+        _, values = self.label(key)
+        return self.once(("label-numbers", key), lambda: _numbers(values)) if len(values) else _NO_NUMBERS
 
     # -- bookings ------------------------------------------------------------------------------------------------
 
     def compile(self, pod: PodSpec) -> Request:
-        """Compile a pod with the use that experience expects of it, reusing the work of earlier pods of its shape."""
+        """Compile a pod with its expected use, sharing the compiled shape with earlier pods of its shape."""
         if self.experience:
             pod = self.experience.applied(pod)
         shape = pod.shape
@@ -254,22 +294,24 @@ class ClusterState:
             return Request(pod, known[1])
         compiled = self._compiled.get(shape)
         if compiled is None:
-            new = [name for name, _ in shape.requests if name not in self.resources.index]
-            if new:
-                self._add_resources(new)
-            if len(self._compiled_by_id) > _COMPILED_LIMIT:
-                self._compiled.clear()
-                self._compiled_by_id.clear()
-            compiled = self._compiled[shape] = CompiledShape(shape, self)
+            known_names = self.resources.index
+            if UNKNOWN_RESOURCE not in known_names and any(name not in known_names for name, _ in shape.requests):
+                self._add_unknown_resource()
+            compiled = CompiledShape(shape, self)
+        self._compiled_width += compiled.width
+        if self._compiled_width > _COMPILED_LIMIT:
+            self._compiled.clear()
+            self._compiled_by_id.clear()
+            self._compiled_width = compiled.width
+        self._compiled[shape] = compiled
         self._compiled_by_id[id(shape)] = (shape, compiled)
         return Request(pod, compiled)
 
-    def _add_resources(self, names: list[str]) -> None:
-        """Widen the blocks by resources that no node has; bookings keep their amounts."""
+    def _add_unknown_resource(self) -> None:
+        """Widen the blocks by a row for resources that no node has; bookings keep their amounts."""
         old = self.columns
-        for name in names:
-            self.resources.id(name)
-        layout = Layout(len(self.resources), old.layout.cards, old.layout.zones, old.layout.power)
+        self.resources.id(UNKNOWN_RESOURCE)
+        layout = old.layout.wider(len(self.resources))
         self.columns = widened(old, layout)
         self.all_rows = Window(self.columns)
         self._facts_changed()
@@ -277,11 +319,11 @@ class ClusterState:
             booking.compiled = CompiledShape(booking.compiled.shape, self)
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
-        """Book `request` on a row, completing what it holds there."""
+        """Book `request` on a row, completing its allocation."""
         if request.shape.gpu is not None and not allocation.gpus:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
-        if request.compiled.kubelet_pins:
+        if request.compiled.kubelet_pins or request.compiled.zoned_devices:
             allocation = self._with_predicted(request.shape, row, allocation)
         booking = Booking(request.pod, request.compiled, row, allocation)
         key = request.pod.key
@@ -292,7 +334,7 @@ class ClusterState:
         return booking
 
     def forget(self, key: str) -> Booking | None:
-        """Take a booking back; a pod that is not booked is left alone."""
+        """Remove a booking and return it; None if the pod is not booked."""
         booking = self.bookings.pop(key, None)
         if booking is not None:
             del self.on_row[booking.row][key]
@@ -300,7 +342,7 @@ class ClusterState:
         return booking
 
     def restore(self, booking: Booking) -> None:
-        """Book again, exactly as it was, what `forget` returned."""
+        """Book exactly what `forget` returned."""
         key = booking.pod.key
         if key in self.bookings:
             raise ValueError(f"{key} is booked already")
@@ -327,13 +369,15 @@ class ClusterState:
             self.quotas.charge(pod, sign)
 
     def adopt(self, keys: list[str], booked: list[Booking]) -> None:
-        """Take in bookings by their new keys, in order, that the compiled loop has already charged to the columns.
+        """Register bookings by their new keys, in order, that the compiled loop has already charged to the columns.
 
         None of them is a member of a gang: the loop does not place any.
         """
         self.bookings.update(zip(keys, booked, strict=True))
         for key, booking in zip(keys, booked, strict=True):
             self.on_row[booking.row][key] = booking
+            if booking.row in self.zones.grants:
+                self.zones.charge(booking, 1, self.columns)
         if self.quotas.limits:
             for booking in booked:
                 self.quotas.charge(booking.pod, 1)
@@ -342,7 +386,7 @@ class ClusterState:
 
     def _bound_log(self) -> None:
         if len(self.log) > _LOG_LIMIT:
-            # Nobody's evaluation can be brought up to date from a log this old: start a new epoch instead.
+            # No evaluation can be updated from a log this long: start a new epoch instead.
             self.log.clear()
             self.neighbours.log_restarted()
             self._facts_changed()
@@ -358,20 +402,23 @@ class ClusterState:
         return tuple(held)
 
     def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
-        """Add the zones that the row's kubelet will take, where it pins and nobody says what it took."""
+        """Add the zones and CPUs that the row's kubelet is predicted to assign, if no report states them."""
         said = allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET
-        if said or not self.setups.values[self.columns.field("topology_setup")[row]].pins:
+        setup = self.setups.values[self.columns.field("topology_setup")[row]]
+        if said or not (setup.pins or setup.policy != "none"):
             return allocation
-        return msgspec.structs.replace(allocation, predicted=predicted(self, row, shape), cpu_policy=KUBELET)
+        taken = predicted(self, row, shape)
+        policy = KUBELET if setup.pins and shape.guaranteed else allocation.cpu_policy
+        return msgspec.structs.replace(allocation, predicted=taken, cpu_policy=policy)
 
     # -- whole-state operations ----------------------------------------------------------------------------------
 
     def emptied(self) -> Window:
-        """Return all rows as they would be with every pod gone; see `inventory.emptied`."""
+        """Return all rows as if every pod were gone; see `node_columns.emptied`."""
         return Window(emptied(self))
 
     def fork(self) -> ClusterState:
-        """Return an independent copy: what happens to it never shows here."""
+        """Return an independent copy."""
         other = object.__new__(ClusterState)
         other.__dict__.update(self.__dict__)
         other.columns = self.columns.copy()
@@ -387,15 +434,23 @@ class ClusterState:
         other.devices = self.devices.copy()
         other.derived = {}
         other.zones, other.links = self.zones.copy(), dict(self.links)
-        other.resources = Vocabulary(self.resources.values)
+        other.resources = Resources(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
         other._digests = self._digests.copy(self)
-        other.log, other._labels, other._once = [], {}, (-1, {})
-        other._compiled, other._compiled_by_id = {}, {}
+        other.log, other._labels, other._label_keys, other._once = [], {}, None, (-1, {})
+        other._compiled, other._compiled_by_id, other._compiled_width = {}, {}, 0
         return other
 
     def digest(self) -> str:
-        """Return a short name of the whole content: equal nodes and bookings give equal digests anywhere."""
+        """Return a digest of the whole content: equal nodes and bookings give equal digests in any process."""
         return self._digests.of(self)
+
+
+def _numbers(values: Vocabulary[str]) -> tuple[Ints, Bools]:
+    numbers = [integer(value) for value in values.values] + [None]
+    return np.array([number or 0 for number in numbers], np.int64), np.array([n is not None for n in numbers], np.bool_)
+
+
+_NO_NUMBERS = _numbers(Vocabulary())

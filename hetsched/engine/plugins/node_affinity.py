@@ -1,4 +1,4 @@
-"""Put a pod on the nodes it names by label, field or name.
+"""Place a pod on nodes that it selects by label, field or name.
 
 Rule: a node fits when it has every label of nodeSelector, meets at least one required affinity term, and is the node
 that the pod names, where it names one. Preferred terms score, with raw = sum of the weights of the terms it meets:
@@ -13,16 +13,16 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import Expression, NodeTerm
+from hetsched.contracts.workload import Expression
 from hetsched.engine.cluster.columns import Bools, Floats, Window
 from hetsched.engine.cluster.selectors import (
     NODE_NAME,
-    expression_text,
     nodes_named,
+    nodes_of_affinity,
     nodes_of_term,
-    nodes_of_terms,
     nodes_with,
     required_nodes,
+    term_texts,
 )
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
@@ -69,10 +69,10 @@ class NodeAffinity:
             refusal = Refusal("NodeSelectorMismatch", f"the node has no label {label}", (label,))
             yield refusal, nodes.pick(~nodes_with(state, Expression(key, "In", (value,))))
         if shape.node_terms is not None:
-            texts = tuple(_term_text(term) for term in shape.node_terms)
+            texts = term_texts(shape.node_terms)
             message = f"the node is not one with {' or '.join(texts)}" if texts else "no node affinity term is stated"
             refusal = Refusal("NodeAffinityMismatch", message, texts)
-            yield refusal, nodes.pick(~nodes_of_terms(state, shape.node_terms))
+            yield refusal, nodes.pick(~nodes_of_affinity(state, shape.node_terms))
 
     def waits(self, request: Request) -> str:
         shape = request.shape
@@ -80,7 +80,7 @@ class NodeAffinity:
             return f"node {shape.required_node}"
         wanted = [f"{key}={value}" for key, value in shape.node_selector]
         if shape.node_terms:
-            wanted.append(" or ".join(_term_text(term) for term in shape.node_terms))
+            wanted.append(" or ".join(term_texts(shape.node_terms)))
         return f"a node with {' and '.join(wanted)}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
@@ -100,7 +100,3 @@ class NodeAffinity:
 
 def _named(name: str) -> Expression:
     return Expression(NODE_NAME, "In", (name,))
-
-
-def _term_text(term: NodeTerm) -> str:
-    return " and ".join(expression_text(expression) for expression in (*term.expressions, *term.fields)) or "nothing"

@@ -1,12 +1,12 @@
-"""Put pods together or apart.
+"""Place pods together or apart.
 
-Rule: two pods are neighbours under a term when their nodes have the same value of its topology label. A node fits when
-    affinity       for every required term a booked pod that all of them mean is a neighbour there. If there is no such
-                   pod anywhere, the first of a group may go to any node with the labels, if its own terms mean itself
-    anti-affinity  no booked pod that a required term means would be a neighbour
-    theirs         no booked pod states a required anti-affinity term that means this pod and holds on this node
-Preferred terms score, the pod's own and those of booked pods that mean it (weight below 0: anti-affinity), and each
-required affinity term of a booked pod that means it counts `hard_weight`:
+Rule: two pods are neighbours under a term if their nodes have the same value of its topology label. A node fits if
+    affinity       for every required term a placed pod that all terms select is a neighbour there. If no such pod
+                   exists, the first of a group fits any node with the labels, if its own terms select itself
+    anti-affinity  no placed pod that a required term selects would be a neighbour
+    symmetry       no placed pod has a required anti-affinity term that selects this pod and holds on this node
+Preferred terms score, those of the pod and those of placed pods that select it (weight below 0: anti-affinity), and
+each required affinity term of a placed pod that selects it counts `hard_weight`:
     raw = sum of weight * matching neighbours;   score = floor(100 * (raw - least) / (most - least)) over feasible nodes
 Source: kube-scheduler's InterPodAffinity plugin.
 """
@@ -64,7 +64,14 @@ class _Refused:
     params=PodAffinityParams,
     scope=Scope.CLUSTER,
     helped_by=frozenset(
-        {Event.NODE_ADDED, Event.NODE_LABELS, Event.POD_RELEASED, Event.POD_PLACED, Event.NAMES_CHANGED}
+        {
+            Event.NODE_ADDED,
+            Event.NODE_LABELS,
+            Event.POD_RELEASED,
+            Event.POD_PLACED,
+            Event.POD_LABELS,
+            Event.NAMES_CHANGED,
+        }
     ),
 )
 class PodAffinity:

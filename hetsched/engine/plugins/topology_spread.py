@@ -49,6 +49,7 @@ _NO_LABEL = -1.0
             Event.NODE_TAINTS,
             Event.POD_RELEASED,
             Event.POD_PLACED,
+            Event.POD_LABELS,
         }
     ),
 )

@@ -1,14 +1,33 @@
 """Label requirements mean what they mean in Kubernetes, one by one and over all nodes at once."""
 
+import cProfile
+import pstats
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.contracts.labels import fits, selects
-from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm
-from hetsched.engine.cluster.selectors import nodes_named, nodes_of_term, nodes_of_terms, nodes_with
-from tests.builders import a_node
-from tests.unit.engine.fleet import cluster
+from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm, PreferredNodeTerm, Shape
+from hetsched.engine.cluster import state
+from hetsched.engine.cluster.selectors import (
+    MOST_NAMED,
+    expression_text,
+    nodes_named,
+    nodes_of_term,
+    nodes_of_terms,
+    nodes_with,
+    required_nodes,
+    term_texts,
+)
+from hetsched.engine.explain.diagnosis import best, diagnose
+from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
+from hetsched.engine.framework import scoring
+from hetsched.engine.framework.request import width
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import active, built, cluster, scheduler
 
 
 @pytest.mark.parametrize(
@@ -96,3 +115,147 @@ EXPRESSIONS = st.one_of(
 def test_the_look_up_by_value_equals_asking_every_node(expression: Expression, labels: list[str | None]) -> None:
     fleet = [a_node(f"n{i}").labelled({} if value is None else {"key": value}) for i, value in enumerate(labels)]
     assert nodes_with(cluster(fleet), expression).tolist() == [fits(expression, value) for value in labels]
+
+
+# -- the same answers as one node at a time, one requirement at a time ------------------------------------------------
+
+LABELS = st.dictionaries(st.sampled_from(["zone", "rack", "disk"]), VALUES, max_size=3)
+ON_LABELS = st.builds(
+    lambda expression, key: Expression(key, expression.operator, expression.values),
+    EXPRESSIONS,
+    st.sampled_from(["zone", "rack", "disk", "no-node-has-it"]),
+)
+ON_NAMES = st.builds(
+    Expression,
+    st.sampled_from(["metadata.name", "metadata.name", "metadata.uid"]),
+    st.sampled_from(["In", "NotIn", "Exists", "Gt"]),
+    st.lists(st.sampled_from(["n0", "n1", "elsewhere"]), min_size=1, max_size=2).map(tuple),
+)
+TERMS = st.builds(NodeTerm, st.lists(ON_LABELS, max_size=3).map(tuple), st.lists(ON_NAMES, max_size=1).map(tuple))
+
+
+def term_fits(term: NodeTerm, node: NodeReport) -> bool:
+    """Ask one node about one term, requirement by requirement."""
+
+    def field_fits(field: Expression) -> bool:
+        if field.key != "metadata.name" or field.operator not in ("In", "NotIn"):
+            return False
+        return (node.name in field.values) is (field.operator == "In")
+
+    if not term.expressions and not term.fields:
+        return False
+    return all(fits(e, node.labels.get(e.key)) for e in term.expressions) and all(map(field_fits, term.fields))
+
+
+@given(
+    st.lists(LABELS, min_size=1, max_size=6),
+    st.none() | st.lists(TERMS, max_size=4).map(tuple),
+    LABELS.map(lambda labels: tuple(sorted(labels.items()))),
+    st.lists(st.builds(PreferredNodeTerm, st.integers(1, 100), TERMS), min_size=1, max_size=3).map(tuple),
+)
+def test_columns_equal_asking_every_node_alone(
+    labels: list[dict[str, str]],
+    terms: tuple[NodeTerm, ...] | None,
+    selector: tuple[tuple[str, str], ...],
+    preferred: tuple[PreferredNodeTerm, ...],
+) -> None:
+    fleet = [built(a_node(f"n{i}").labelled(**each)) for i, each in enumerate(labels)]
+    state = cluster(fleet)
+    shape = Shape(node_selector=selector, node_terms=terms, preferred_nodes=preferred)
+
+    def allowed(node: NodeReport) -> bool:
+        chosen = all(node.labels.get(key) == value for key, value in selector)
+        return chosen and (terms is None or any(term_fits(term, node) for term in terms))
+
+    for _ in range(2):  # the second answer is the kept one
+        assert required_nodes(state, shape).tolist() == [allowed(node) for node in state.reports]
+    scoring = active("node-affinity").instance
+    request = state.compile(built(a_pod("p").shaped(preferred_nodes=preferred)))
+    scoring.pre_score(request, state)
+    weights = [sum(one.weight for one in preferred if term_fits(one.term, node)) for node in state.reports]
+    assert scoring.score(request, state.all_rows).tolist() == weights
+
+
+# -- what a pod of many terms costs ----------------------------------------------------------------------------------
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions of Python and of C are called."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+
+def many_terms(pod: int, count: int) -> tuple[NodeTerm, ...]:
+    """Return terms that no node meets, of two requirements each, one of them on a label that differs on every node."""
+    return tuple(
+        NodeTerm((Expression("l2", "NotIn", (f"{pod}",)), Expression(f"k{pod}-{i}", "Exists"))) for i in range(count)
+    )
+
+
+@pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "Gt"])
+def test_a_requirement_costs_the_same_number_of_steps_on_ten_times_as_many_nodes(operator: str) -> None:
+    values = () if operator == "Exists" else ("7",)
+    terms = tuple(NodeTerm((Expression("l", operator, values), Expression(f"k{i}", "Exists"))) for i in range(200))
+    took = []
+    for nodes in (40, 400):
+        state = cluster([a_node(f"n{i:03}").labelled(l=f"{i}") for i in range(nodes)])
+        nodes_of_terms(state, terms[:1])  # the columns are made once for an inventory
+        took.append(calls(lambda state=state: nodes_of_terms(state, terms)))
+    assert took[1] <= took[0] + 10
+    assert took[1] < 25 * 2 * len(terms)
+
+
+def test_a_decision_of_1700_terms_asks_no_node_one_by_one() -> None:
+    """One decision and its reasons on 400 nodes: 2,000,000 calls where every distinct value was asked."""
+    sched = scheduler([a_node(f"n{i:03}").labelled(l2=f"v{i}") for i in range(400)], policy="default-kube")
+    sched.undo(sched.schedule(built(a_pod("first"))))
+    pod = built(a_pod("p").shaped(node_terms=many_terms(1, 1700)))
+    took = calls(lambda: (best(sched, pod, 5), sched.schedule(pod), diagnose(sched, pod)))
+    assert took < 60_000
+
+
+def test_labels_that_no_node_has_take_no_memory() -> None:
+    state = cluster([a_node("n").labelled(disk="ssd")])
+    columns = {id(state.label(f"k{number}")[0]) for number in range(100)}
+    assert len(columns) == 1
+    assert state.label("disk")[0].tolist() == [0]
+
+
+def test_wide_shapes_take_the_places_of_many_in_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,096 shapes of 1,700 terms were kept, 0.8 MiB each."""
+    monkeypatch.setattr(scoring, "_KEPT_SHAPES", 100)
+    monkeypatch.setattr(scoring, "_KEPT_STATIC", 100)
+    monkeypatch.setattr(state, "_COMPILED_LIMIT", 100)
+    sched = scheduler([a_node("n")], policy="default-kube")
+    wide = [built(a_pod(f"p{pod}").shaped(node_terms=many_terms(pod, 500))) for pod in range(30)]
+    for pod in wide:
+        sched.schedule(pod)
+    plain = [built(a_pod(f"q{number}").cpu(number + 1)) for number in range(50)]
+    for pod in plain:
+        sched.undo(sched.schedule(pod))
+    evaluator = sched.evaluator
+    assert width(wide[0].shape) == 11
+    assert sum(compiled.width for compiled, _ in evaluator._kept.values()) <= 100
+    assert len(evaluator._kept) >= 50  # ordinary shapes are kept as before
+    assert len(evaluator._static) <= 120
+    assert len(sched.state._compiled) <= 100
+
+
+def test_the_search_for_the_nearest_fit_pays_for_the_terms_it_evaluates() -> None:
+    sched = scheduler([a_node(f"n{i:03}").labelled(l2=f"v{i}") for i in range(50)], policy="default-kube")
+    spent = []
+    for count in (2, 1700):
+        budget = Budget()
+        before = budget.rows
+        nearest_fit(sched, built(a_pod("p").shaped(node_terms=many_terms(count, count))), budget)
+        spent.append(before - max(budget.rows, 0))
+    assert spent[1] > 10 * spent[0]
+
+
+def test_a_sentence_names_the_first_terms_and_values_and_counts_the_others() -> None:
+    assert term_texts(many_terms(0, 2)) == ("l2 not in 0 and k0-0", "l2 not in 0 and k0-1")
+    assert len(term_texts(many_terms(0, 1700))) == MOST_NAMED + 1
+    assert term_texts(many_terms(0, 1700))[-1] == f"{1700 - MOST_NAMED} more"
+    values = tuple(f"v{number}" for number in range(1000))
+    assert expression_text(Expression("zone", "In", values)).endswith(f"v{MOST_NAMED - 1}, {1000 - MOST_NAMED} more")

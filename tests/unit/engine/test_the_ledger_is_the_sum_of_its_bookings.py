@@ -13,15 +13,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.cluster import ElasticQuota
+from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.engine.cluster.expected_use import Experience, Learnt
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.plugins.resource_fit import MOST_UNKNOWN
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
-from tests.unit.engine.fleet import built, cluster, rebuilt
+from tests.unit.engine.fleet import built, cluster, policy_of, rebuilt
 
 
 def contents(state: ClusterState) -> dict[str, Any]:
@@ -210,6 +214,28 @@ def test_a_new_resource_widens_the_columns_and_keeps_what_is_booked() -> None:
     assert requested[state.resources.index["example.com/fpga"]] == 1
     state.forget("default/p")
     state.forget("default/q")
+    assert not state.columns.load.any()
+
+
+def test_resources_that_no_node_has_share_one_row() -> None:
+    """A row of its own for each: 1,500 names in a pod took 70 MiB on 2,000 nodes, of each pod that came."""
+    state = cluster([a_node("a")], [a_pod("r").requesting("example.com/running", 3).running_on("a")])
+    rows, epoch = len(state.resources), state.epoch
+    for number in range(20):
+        wide = a_pod(f"p{number}")
+        for name in range(30):
+            wide = wide.requesting(f"example.com/r{number}-{name}", 2)
+        pod = built(wide)
+        found = diagnose(Scheduler(state, policy_of("resource-fit")), pod)
+        assert found.verdict is Verdict.NEVER_FITS
+        assert found.reasons[0].message == f"Insufficient example.com/r{number}-0: 2 requested"
+        assert len(found.reasons) == MOST_UNKNOWN
+    assert (len(state.resources), state.epoch) == (rows, epoch)
+    request = state.compile(pod)
+    state.assume(request, 0)
+    assert state.columns.field("requested")[state.resources.index["example.com/other"], 0] == 3 + 60
+    state.forget(pod.key)
+    state.forget("default/r")
     assert not state.columns.load.any()
 
 
