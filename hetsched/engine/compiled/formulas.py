@@ -1,9 +1,8 @@
-"""What the compiled loop needs of each score plugin that it has a formula for.
+"""Inputs of the score formulas of the compiled loop, per plugin.
 
-Rule: an entry of `TERMS` under the plugin's name says which formula of `terms` holds for a shape and which numbers it
-is given, read from the plugin's parameters and from what its PreScore prepared. SKIP: the plugin sits the shape out.
-None: the formula does not cover these parameters, so that the shape is left to the cycle. Shapes with the same `key`
-are given the same.
+An entry of `TERMS` under the plugin's name selects the formula of `terms` for a shape and its numbers, read from the
+plugin's parameters and from the result of its PreScore. SKIP: the plugin skips the shape. None: the formula does not
+cover these parameters, so the shape is left to the cycle. Shapes with the same `key` get the same numbers.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ def _same_for_all(shape: Shape) -> None:
 
 
 class Term(NamedTuple):
-    """`given(plugin, request, state, gpu_fit)` and `key(shape)` as above; `fields` are read beyond CPU and memory.
+    """Formula inputs of one plugin.
 
-    Of `allocatable` that is the resources of which use is measured; what is measured itself is not named.
+    `given(plugin, request, state, gpu_fit)` and `key(shape)` are described above; `fields` are read beyond CPU and
+    memory. For `allocatable` these are the resources with measured use; `used` itself is not listed.
     """
 
     given: Callable[[Any, Request, ClusterState, ActivePlugin | None], Given]
@@ -44,6 +44,8 @@ class Term(NamedTuple):
 
 def _least_allocated(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
     params = plugin.params
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
     return (LEAST_ALLOCATED, (params.cpu, params.memory)) if params.use == "requested" else None
 
 
@@ -69,6 +71,8 @@ def _tightest_fit(plugin: Any, request: Request, state: ClusterState, gpu_fit: A
 
 
 def _nash_gain(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlugin | None) -> Given:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
     if plugin.params.dispersion != "variance":
         return None
     rows, all_there = state.once("formulas.nash-gain", lambda: _four_resources(state))
@@ -90,7 +94,7 @@ def _gpu_headroom(plugin: Any, request: Request, state: ClusterState, gpu_fit: A
         return SKIP
     needs, _, taken = request.memo["gpu-headroom"]
     if any(need.deviation for need in needs):
-        return None  # logarithms differ in their last place from one library to the next
+        return None  # logarithms differ in their last digit between libraries
     means = {need.row: need.mean for need in needs}
     cpu, memory = means.get(0, 0.0), means.get(1, 0.0)
     tightness = plugin.params.tightness / cpu if cpu else 0.0
@@ -109,23 +113,23 @@ def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlu
         weights = params.cpu_weight + params.memory_weight
         return IHEP_CPU, (request.memo["ihep"], params.cpu_weight, params.memory_weight, weights or 1.0)
     if params.similarity != "ratio" or gpu_fit is None or gpu_fit.instance.params.check != "all":
-        return None  # the loop looks at the cards as gpu-fit does
+        return None  # the loop reads GPUs like gpu-fit
     asked = request.shape.request("cpu") / 1000, request.shape.request("memory") / 2**30
     return IHEP_GPU, (gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product"))
 
 
 TERMS: dict[str, Term] = {
-    "least-allocated": Term(_least_allocated, ("nonzero",)),
+    "least-allocated": Term(_least_allocated, ("nonzero",), is_gpu_pod),
     "balanced-allocation": Term(_balanced_allocation, key=_asks_cpu_or_memory),
     "tightest-fit": Term(_tightest_fit, ("card_milli_free",), _whole_request),
-    "nash-gain": Term(_nash_gain, ("allocatable", "used")),
+    "nash-gain": Term(_nash_gain, ("allocatable", "used"), is_gpu_pod),
     "gpu-headroom": Term(_gpu_headroom, ("card_milli_free",), _gpu_demand),
-    "ihep": Term(_ihep, ("nonzero", "cards_healthy"), _for_cards),
+    "ihep": Term(_ihep, ("nonzero", "cards_present"), _for_cards),
 }
 
 
 def card_worth(plugins: Iterable[ActivePlugin], state: ClusterState) -> Floats:
-    """Return (G, N) what each card is worth to the plugin that looks at cards one by one, else (0, 0)."""
+    """Return (G, N) the value of each GPU to the plugin that scores single GPUs, else (0, 0)."""
     for plugin in plugins:
         if plugin.name == "ihep":
             worth: Floats = np.ascontiguousarray(plugin.instance.quality(state))

@@ -1,16 +1,16 @@
-"""What the compiled loop knows of a policy and of every shape, laid out as arrays.
+"""The compiled loop's data of a policy and of every shape, laid out as arrays.
 
-Rule: a shape is known when each plugin of the policy is one of
-    STATIC              its answers are kept by its static key, and become part of the shape's base totals
+A shape is covered if each plugin of the policy is one of
+    STATIC              its answers are cached by its static key, and become part of the shape's base totals
     a term of the loop  `formulas.TERMS`, with parameters that the formula there covers
     resource-fit, gpu-fit
     between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
     quota               for pods whose namespace has none
-    admission           for pods whose owner no kubelet refused
-    anything else       that sits the shape out (SKIP), or says which pods concern it (those are left to the cycle)
-and nothing is normalised. Every other shape is left to the cycle. Shapes share what is equal: a *kind* is a set of
-resources, a *base* the answers of STATIC plugins, a *variant* which terms score and what they are given.
-Invariants: a position once given means the same shape until the epoch changes.
+    admission           for pods whose owner no kubelet rejected
+    any other plugin    that skips the shape (SKIP), or declares which pods it handles (those are left to the cycle)
+and no score is normalised. Every other shape is left to the cycle. Shapes share equal parts: a *kind* is a set of
+resources, a *base* the answers of STATIC plugins, a *variant* the terms that score and their numbers.
+Invariants: a position denotes the same shape until the epoch changes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .formulas import TERMS, card_worth
 from .kernel import BLOCK, Kept, Kinds, Shapes, Terms
 from .terms import GIVEN, NOWHERE, At, Cards
 
-# They have no say about a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
-# kubelet refused.
+# They do not affect a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
+# kubelet rejected.
 _BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices", "admission"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
@@ -45,7 +45,7 @@ _MOST_BASES_BYTES = 2**28
 
 
 class _StaticPart(NamedTuple):
-    """What the STATIC plugins say about all shapes with the same static keys."""
+    """Answers of the STATIC plugins for all shapes with the same static keys."""
 
     number: int
     mask: Bools
@@ -54,7 +54,7 @@ class _StaticPart(NamedTuple):
 
 
 class Plans:
-    """Shapes learnt under one policy on one epoch of a state."""
+    """Compiled shapes of one policy on one epoch of a state."""
 
     def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator) -> None:
         self.state = state
@@ -78,7 +78,7 @@ class Plans:
         self._fits, self._gpu_fit = "resource-fit" in names, names.get("gpu-fit")
         known = _BY_POD | {"resource-fit", "gpu-fit"}
         self._load_gates = [plugin for plugin in gates if not plugin.static and plugin.name not in known]
-        # A filter or a score that looks at the load in a way of its own must sit the shape out.
+        # A filter or score that reads the load in its own way must skip the shape.
         self._strangers = [p for p in self._scores if not p.static and p.name not in TERMS]
         self._possible = all(
             plugin.info.scope is not Scope.CLUSTER and plugin.serves(point)
@@ -104,7 +104,7 @@ class Plans:
 
     @property
     def full(self) -> bool:
-        """Tell whether too many different bases are kept to learn more."""
+        """Return whether the maximum number of bases is kept."""
         return self._bases == len(self.shapes.bases)
 
     def _laid_out(self) -> Terms:
@@ -127,10 +127,10 @@ class Plans:
             card_worth(self._terms, self.state),
         )
 
-    # -- learning ------------------------------------------------------------------------------------------------
+    # -- compiling shapes ----------------------------------------------------------------------------------------
 
     def learn(self, fresh: Sequence[Request]) -> None:
-        """Give new shapes their positions, in order; those that the loop cannot place have kind -1."""
+        """Assign positions to new shapes, in order; those that the loop cannot place have kind -1."""
         first, last = len(self.requests), len(self.requests) + len(fresh)
         self.requests += fresh
         self._grow(last)
@@ -150,7 +150,7 @@ class Plans:
         self._lay_kinds()
 
     def _describe(self, request: Request, touched: bytes) -> tuple[int, int, int, int]:
-        """Return the ids of a shape's kind, base, variant and cards; kind -1 where the loop cannot place it."""
+        """Return the ids of a shape's kind, base, variant and GPU demand; kind -1 if the loop cannot place it."""
         shape, state, compiled = request.shape, self.state, request.compiled
         left_to_the_cycle = (UNKNOWN, 0, 0, 0)
         if (
@@ -163,8 +163,11 @@ class Plans:
             or self.full
         ):
             return left_to_the_cycle
-        if compiled.kubelet_pins and any(setup.pins for setup in state.setups.values):
-            return left_to_the_cycle  # booking it also books what the kubelet will take
+        if any(
+            (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
+            for setup in state.setups.values
+        ):
+            return left_to_the_cycle  # booking it also books what the kubelet is predicted to assign
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return left_to_the_cycle
         key = tuple([static_key(request) for static_key in self._static_keys])
@@ -182,11 +185,11 @@ class Plans:
         return self._kind(touched, compiled), self._base(part, card), variant, card
 
     def _needs_choice(self, gpu: GpuDemand) -> bool:
-        """Tell whether which cards a pod gets depends on more than the cards: how they are linked."""
+        """Return whether the choice of GPUs depends on the links between them."""
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
     def _ask_static(self, request: Request) -> _StaticPart | None:
-        """Ask the STATIC plugins once for all shapes with these keys; None: the loop cannot use the answer."""
+        """Run the STATIC plugins once for all shapes with these keys; None: the loop cannot use the answer."""
         state = self.state
         mask: Bools = np.ones(self._nodes, np.bool_)
         scores: dict[str, Floats] = {}
@@ -218,7 +221,7 @@ class Plans:
         return _StaticPart(len(self._parts), mask, scores, "")
 
     def _base(self, part: _StaticPart, card: int) -> int:
-        """Return the id of the static totals; nodes that have too few cards at all are out beforehand."""
+        """Return the id of the static totals; nodes with too few GPUs in total are already excluded."""
         cards = int(self.shapes.cards.number[card])
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)
@@ -237,7 +240,7 @@ class Plans:
         return found
 
     def _variant(self, request: Request, part: _StaticPart) -> int:
-        """Return the id of which terms score the shape and what they are given, -1 where a formula has no say."""
+        """Return the id of the scoring terms of a shape and their numbers, -1 if a formula does not cover it."""
         shape = request.shape
         key: tuple[Hashable, ...] = (part.alone, *part.scores, *[term_key(shape) for term_key in self._term_keys])
         found = self._variant_ids.get(key)
@@ -272,7 +275,7 @@ class Plans:
         return found
 
     def _card_id(self, gpu: GpuDemand | None) -> int:
-        """Return the id of what is asked of cards, 0 for nothing."""
+        """Return the id of a GPU demand, 0 for none."""
         found = self._card_ids.get(gpu)
         if found is None:
             found = self._card_ids[gpu] = len(self._card_ids)
@@ -308,13 +311,13 @@ class Plans:
     # -- kept totals ---------------------------------------------------------------------------------------------
 
     def keep(self, position: int) -> None:
-        """Keep the totals of a shape that comes again, while there is room."""
+        """Keep the totals of a recurring shape, while there is room."""
         if self.shapes.slot[position] != UNKNOWN or self._kept == _MOST_KEPT:
             return
         self.shapes.slot[position] = self._kept
         self._kept += 1
 
-    # -- room ----------------------------------------------------------------------------------------------------
+    # -- capacity ------------------------------------------------------------------------------------------------
 
     def _no_shapes(self) -> Shapes:
         none, terms = np.zeros(0, np.int64), len(self._terms)
@@ -328,7 +331,7 @@ class Plans:
             slot=none,
             delta=np.zeros((0, self.state.columns.layout.load_rows), np.int64),
             extra=np.zeros((0, 4), np.int64),
-            # Rows that are never written to take address space, not memory; so do those of the kept totals.
+            # Rows that are never written occupy address space, not memory; so do those of the kept totals.
             bases=np.empty((most_bases, self._nodes)),
             candidates=np.zeros(most_bases, np.int64),
             code=np.zeros((0, terms), np.int64),
@@ -337,7 +340,7 @@ class Plans:
         )
 
     def _grow(self, count: int) -> None:
-        """Make room for `count` shapes."""
+        """Grow the arrays to `count` shapes."""
         before = len(self.shapes.kind)
         if count > before:
             names = ("kind", "base", "variant", "card", "slot", "delta", "extra")
@@ -354,7 +357,7 @@ def _shape_of(request: Request) -> Any:
 
 
 def _grown(array: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the array with room for at least `count` rows; half as many again are added, so that growing is rare."""
+    """Return the array with at least `count` rows; half as many again are added, so that growing is rare."""
     if count <= len(array):
         return array
     wider = np.zeros((max(count, len(array) * 3 // 2, 16), *array.shape[1:]), array.dtype)

@@ -1,10 +1,9 @@
-"""The formulas of LOAD plugins once more, for the compiled loop: one small function a plugin.
+"""The formulas of LOAD plugins for the compiled loop: one small function per plugin.
 
-Problem: the NumPy path pays about a microsecond per operation and forty operations a decision; the work itself is a
-few nanoseconds a node.
-Rule: a term adds `weight * score` to the totals of a stretch of nodes. Loops run over whole columns without branches,
-so that the compiler turns them into vector instructions; rows that are out hold -inf and stay so. A new term is a
-function of the same signature, a branch in `add_score` and an entry in `formulas.TERMS`.
+The NumPy path costs about a microsecond per operation and forty operations per decision; the arithmetic itself takes a
+few nanoseconds per node. A term adds `weight * score` to the totals of a stretch of nodes. Loops run over whole
+columns without branches, so that the compiler emits vector instructions; excluded rows hold -inf and keep it. A new
+term is a function of the same signature, a branch in `add_score` and an entry in `formulas.TERMS`.
 Invariants: every total equals the NumPy path's, bit for bit: same integers, same floating-point operations in the same
 order. That path is the oracle, in tests and in `hetsched bench engine`.
 """
@@ -27,10 +26,11 @@ GIVEN = 8
 
 
 class At(NamedTuple):
-    """First row of each field in its block, and how many cards a node has at most."""
+    """First row of each field in its block, and the maximum number of GPUs per node."""
 
     allocatable: int
     cards_healthy: int
+    cards_present: int
     card_model: int
     card_vendor: int
     card_memory: int
@@ -55,14 +55,14 @@ class Stretch(NamedTuple):
 
 
 class Cards(NamedTuple):
-    """What is asked of cards. Shapes: C different demands, M models."""
+    """GPU demands. Shapes: C different demands, M models."""
 
     number: Ints  # (C,)
     milli: Ints
     memory: Ints  # MiB, 0 for none
     cores: Ints
     vendor: Ints  # id, -1 for any
-    choosy: Any  # (C,) bool, whether only some models will do
+    choosy: Any  # (C,) bool, whether only some models are accepted
     models: Any  # (C, M) bool
 
 
@@ -70,7 +70,7 @@ class Cards(NamedTuple):
 def add_score(
     code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
 ) -> None:
-    """Add one plugin's weighted score to `total` (n,); `cards` are those that would do and what they are worth."""
+    """Add one plugin's weighted score to `total` (n,); `cards` holds the usable GPUs and their value."""
     if code == LEAST_ALLOCATED:
         _least_allocated(total, weight, nodes, at, delta, given)
     elif code == BALANCED_ALLOCATION:
@@ -91,7 +91,7 @@ def add_score(
 def hundredth(part: int, whole: int) -> int:
     """Return 100 * part // whole for whole > 0 without an integer division, which has no vector instruction.
 
-    The quotient of the floats is off by one at most, which the remainder shows.
+    The floating-point quotient is off by one at most, which the remainder shows.
     """
     scaled = part * 100
     quotient = np.int64(np.float64(scaled) / np.float64(whole))
@@ -148,7 +148,7 @@ def _tightest_fit(total: Any, weight: float, nodes: Any, at: Any, given: Any) ->
 
 @compiled
 def _utility(use: Any, room: Any, has: Any, count: float) -> tuple[float, float]:
-    """Return 1 - variance and mean of the shares in use of four resources; `has` is 0 for one that a node lacks."""
+    """Return 1 - variance and mean of the used shares of four resources; `has` is 0 for one that a node lacks."""
     share_a, share_b = min(use[0] / room[0], 1.0) * has[0], min(use[1] / room[1], 1.0) * has[1]
     share_c, share_d = min(use[2] / room[2], 1.0) * has[2], min(use[3] / room[3], 1.0) * has[3]
     mean = (share_a + share_b + share_c + share_d) / count
@@ -164,14 +164,17 @@ def _gain(use: Any, more: Any, room: Any, has: Any, count: float, scale: float) 
     before, _ = _utility(use, room, has, count)
     loaded = use[0] + more[0], use[1] + more[1], use[2] + more[2], use[3] + more[3]
     after, mean = _utility(loaded, room, has, count)
-    # Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, halves to even, as rint does.
+    # Adding and subtracting 1.5 * 2^52 rounds to the nearest whole number, halves to even, as rint does.
     steps = ((after / before - 1.0) * 1e9 + _ROUNDING) - _ROUNDING
     return min(max(50.0 + (steps - 0.25 * mean) * 1e-9 * scale, 0.0), 100.0)
 
 
 @compiled
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any) -> None:
-    """Given: the rows of the four resources in `allocatable`, -1 for none; 50 / full gain; 1 if all nodes have all."""
+    """Add the score of nash-gain.
+
+    Given: the rows of the four resources in `allocatable`, -1 for none; 50 / full gain; 1 if all nodes have all.
+    """
     scale = given[4]
     known_a, known_b, known_c, known_d = given[0] >= 0, given[1] >= 0, given[2] >= 0, given[3] >= 0
     in_a = nodes.static[at.allocatable + max(int(given[0]), 0), nodes.first : nodes.last]
@@ -189,7 +192,7 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
     if given[5] == 1.0:
-        # Every node has all four, as constants: then the compiler leaves most of the work out.
+        # Every node has all four: as constants, they let the compiler remove most of the work.
         for i in range(len(total)):
             use = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
             more = (
@@ -219,7 +222,10 @@ def _stranded(left: float, gpus: float, mean: float) -> float:
 
 @compiled
 def _gpu_headroom(total: Any, weight: float, nodes: Any, at: Any, delta: Any, given: Any) -> None:
-    """Given: what one GPU takes of CPU and of memory, 0 for nothing; tightness by CPU; GPUs taken; points per GPU."""
+    """Add the score of gpu-headroom.
+
+    Given: CPU and memory per GPU, 0 for none; tightness by CPU; number of requested GPUs; points per GPU.
+    """
     cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
     memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
     cpu_used = nodes.load[at.requested, nodes.first : nodes.last]
@@ -234,29 +240,40 @@ def _gpu_headroom(total: Any, weight: float, nodes: Any, at: Any, delta: Any, gi
     cost, free = np.zeros(len(total)), np.empty(len(total))
     for i in range(len(total)):
         free[i] = free_milli[i] / WHOLE_CARD_MILLI
-    if cpu_mean > 0.0:
+    if taken > 0.0:
+        if cpu_mean > 0.0:
+            for i in range(len(total)):
+                gpus = free[i]
+                left = float(cpu_capacity[i] - cpu_used[i])
+                after = _stranded(left - cpu, max(gpus - taken, 0.0), cpu_mean)
+                cost[i] += after - _stranded(left, gpus, cpu_mean)
+                cost[i] += tightness * max(left - cpu, 0.0)
+        if memory_mean > 0.0:
+            for i in range(len(total)):
+                gpus = free[i]
+                left = float(memory_capacity[i] - memory_used[i])
+                after = _stranded(left - memory, max(gpus - taken, 0.0), memory_mean)
+                cost[i] += after - _stranded(left, gpus, memory_mean)
+    else:
+        cpu, memory = cpu * (cpu_mean > 0.0), memory * (memory_mean > 0.0)
         for i in range(len(total)):
-            gpus = free[i]
             left = float(cpu_capacity[i] - cpu_used[i])
-            after = _stranded(left - cpu, max(gpus - taken, 0.0), cpu_mean)
-            cost[i] += after - _stranded(left, gpus, cpu_mean)
-            cost[i] += tightness * max(left - cpu, 0.0)
-    if memory_mean > 0.0:
-        for i in range(len(total)):
-            gpus = free[i]
-            left = float(memory_capacity[i] - memory_used[i])
-            after = _stranded(left - memory, max(gpus - taken, 0.0), memory_mean)
-            cost[i] += after - _stranded(left, gpus, memory_mean)
+            share = min(cpu / max(left, 1.0), 1.0)
+            share = max(share, min(memory / max(float(memory_capacity[i] - memory_used[i]), 1.0), 1.0))
+            cost[i] = tightness * max(left - cpu, 0.0) + share * free[i]
     for i in range(len(total)):
         total[i] += weight * min(max(50.0 - points * cost[i], 0.0), 100.0)
 
 
 @compiled
 def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, given: Any) -> None:
-    """Given: the share of GPU nodes, the weights of CPU and memory, their sum."""
+    """Add the score of ihep for CPU pods.
+
+    Given: the share of GPU nodes, the weights of CPU and memory, their sum.
+    """
     cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
     memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
-    healthy = nodes.static[at.cards_healthy, nodes.first : nodes.last]
+    present = nodes.static[at.cards_present, nodes.first : nodes.last]
     cpu_used = nodes.load[at.nonzero, nodes.first : nodes.last]
     memory_used = nodes.load[at.nonzero + 1, nodes.first : nodes.last]
     cpu, memory = delta[at.nonzero], delta[at.nonzero + 1]
@@ -265,7 +282,7 @@ def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, given:
         cpu_share = max(cpu_capacity[i] - cpu_used[i] - cpu, 0) / max(cpu_capacity[i], 1)
         memory_share = max(memory_capacity[i] - memory_used[i] - memory, 0) / max(memory_capacity[i], 1)
         spare = 100.0 * ((cpu_weight * cpu_share + memory_weight * memory_share) / weights)
-        total[i] += weight * (ratio * spare if healthy[i] > 0 else 100.0 * ratio + (1.0 - ratio) * spare)
+        total[i] += weight * (ratio * spare if present[i] > 0 else 100.0 * ratio + (1.0 - ratio) * spare)
 
 
 @compiled
@@ -275,7 +292,10 @@ def _part_of(asked: float, free: float) -> float:
 
 @compiled
 def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, given: Any, cards: Any) -> None:
-    """Given: cards, MiB and cores per card, CPU cores, memory GiB; 1 for the product of quality and similarity."""
+    """Add the score of ihep for GPU pods.
+
+    Given: GPUs, MiB and cores per GPU, CPU cores, memory GiB; 1 for the product of quality and similarity.
+    """
     usable, worth, static, load = cards
     for i in range(len(total)):
         if total[i] == NOWHERE:
@@ -301,12 +321,12 @@ def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, given: Any, cards:
         total[i] += weight * score
 
 
-# -- what keeps a node out: resource-fit and gpu-fit ------------------------------------------------------------------
+# -- exclusion of nodes: resource-fit and gpu-fit ---------------------------------------------------------------------
 
 
 @compiled
 def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> None:
-    """Put the totals of nodes without room for `need` of a resource to -inf."""
+    """Set the totals of nodes without room for `need` of a resource to -inf."""
     capacity = nodes.static[at.allocatable + resource, nodes.first : nodes.last]
     requested = nodes.load[at.requested + resource, nodes.first : nodes.last]
     for i in range(len(total)):
@@ -315,7 +335,7 @@ def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> 
 
 @compiled
 def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at: Any, cards: Any) -> None:
-    """Write which cards of each node would do, as a bit set, and put the totals of nodes with too few to -inf."""
+    """Write the usable GPUs of each node as a bit set, and set the totals of nodes with too few to -inf."""
     number, milli, memory = cards.number[card_id], cards.milli[card_id], cards.memory[card_id]
     cores, vendor, models = cards.cores[card_id], cards.vendor[card_id], cards.models[card_id]
     first, last = nodes.first, nodes.last
@@ -357,14 +377,14 @@ def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at
 
 @compiled
 def share_of_memory(card_memory: int, milli: int, memory: int) -> int:
-    """Return what a share of a card is charged: the memory asked, else its part of the card's, rounded up."""
+    """Return the memory charged for a share of a GPU: the requested memory, else a proportional part, rounded up."""
     part = np.int64(np.float64(max(card_memory, 0) * milli + 999) / 1000.0)
     return memory if memory > 0 else part  # type: ignore[return-value]
 
 
 @compiled
 def take_cards(card_id: int, row: int, usable: int, static: Any, load: Any, at: Any, cards: Any) -> int:
-    """Charge, of the cards that would do, those that gpu-fit would grant, and return them as a bit set."""
+    """Charge those of the usable GPUs that gpu-fit would select, and return them as a bit set."""
     milli, memory = cards.milli[card_id], cards.memory[card_id]
     chosen = 0
     for _ in range(cards.number[card_id]):

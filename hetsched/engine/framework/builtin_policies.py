@@ -1,8 +1,8 @@
-"""The policies that come with the product.
+"""The policies that ship with the product.
 
-Rule: a policy is data: ordered plugins, weights, parameters, tie rule. Filters stand first, the cheapest and most
-selective ones in front; `numa-fit` stands before `gpu-fit`, so that cards are chosen in zones that are chosen already.
-Rivals to compare with are policies like any other.
+A policy is data: ordered plugins, weights, parameters and a tie rule. Filters come first, the cheapest and most
+selective ones in front; `numa-fit` precedes `gpu-fit`, so that GPUs are selected within zones that are already
+selected. Baselines from the literature are ordinary policies.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _FILTERS = (
     PluginUse("pod-affinity", weight=2),
     PluginUse("topology-spread", weight=2),
 )
-# What a team expects of a cluster it shares: gangs whole, quotas kept, urgent work first.
+# Plugins for a cluster shared by teams: gang scheduling, quotas, preemption.
 _SHARED = (PluginUse("quota"), PluginUse("preemption"), PluginUse("gang"))
-# First-fit and random look at nothing but feasibility, so plugins that both filter and score do not score.
+# First-fit and random use feasibility only, so plugins that both filter and score get weight 0.
 _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 
 
 def _before(uses: tuple[PluginUse, ...], name: str, *added: PluginUse) -> tuple[PluginUse, ...]:
-    """Put plugins in front of the one named."""
+    """Insert plugins in front of the named one."""
     at = [use.name for use in uses].index(name)
     return (*uses[:at], *added, *uses[at:])
 
 
 def _shared(uses: tuple[PluginUse, ...]) -> tuple[PluginUse, ...]:
-    """Add what a shared cluster needs to filters, in whose queue the members of a gang stand together."""
+    """Add the plugins of a shared cluster to filters; the queue sort keeps the members of a gang together."""
     return (PluginUse("gang-sort"), *(use for use in uses if use.name != "priority-sort"), *_SHARED)
 
 
@@ -66,9 +66,10 @@ BUILTIN: dict[str, PolicySpec] = {
                 *_shared(_before(_FILTERS, "numa-fit", PluginUse("power"))),
                 PluginUse("isa-scarcity", weight=2),
                 PluginUse("class-split", weight=2, params={"strict": False}),
-                PluginUse("least-allocated"),
-                PluginUse("nash-gain", params={"full": 0.1}),
-                PluginUse("gpu-headroom", weight=3, params={"need": "capacity"}),
+                PluginUse("least-allocated", params={"pods": "cpu"}),
+                PluginUse("nash-gain", params={"full": 0.1, "pods": "cpu"}),
+                PluginUse("gpu-headroom", weight=20, params={"need": "capacity", "tightness": 0.001}),
+                PluginUse("gpu-scarcity", weight=80, params={"need": "capacity", "rarity": 1.0, "reserve": 1.5}),
                 _ZONES,
             ),
             description="The default for a mixed fleet: every hard rule, scarce ISAs and cards spared, even use.",
@@ -158,7 +159,7 @@ BUILTIN: dict[str, PolicySpec] = {
             (
                 *_shared(_before(_FILTERS, "gpu-fit", PluginUse("gpu-gradient"))),
                 PluginUse("gpu-headroom"),
-                PluginUse("gpu-scarcity", weight=3),
+                PluginUse("gpu-scarcity", weight=3, params={"rarity": 0.33}),
             ),
             description="GPUs come first: fewest fragments, CPU kept beside free cards, scarce models spared.",
         ),

@@ -1,6 +1,7 @@
-"""CPU and GPU as classes of pods and nodes.
+"""CPU and GPU classes of pods and nodes.
 
-Rule: a node with a card is a GPU node, whether or not the card is free; a pod that asks for a card is a GPU pod.
+A node with a GPU is a GPU node, even if the GPU is in use, unhealthy or in maintenance; a pod that requests a GPU is a
+GPU pod.
 Source: IHEP (Liu et al., Computer Engineering 2023(2)): classes by capacity.
 """
 
@@ -20,18 +21,18 @@ _NO_WORKERS = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kub
 
 
 def is_gpu_pod(shape: Shape) -> bool:
-    """Tell whether a pod asks for a card or a share of one."""
+    """Return whether a pod requests a GPU or a share of one."""
     return shape.gpu is not None and shape.gpu.count > 0
 
 
 def gpu_nodes(nodes: Window) -> Bools:
-    """Return (n,) which nodes have a card."""
-    classed: Bools = nodes.static("cards_healthy") > 0
+    """Return (n,) which nodes have a GPU."""
+    classed: Bools = nodes.static("cards_present") > 0
     return classed
 
 
 def gpu_node_ratio(state: ClusterState) -> float:
-    """Return GPU nodes / nodes, 0-1, over the workers that take pods: Ready, uncordoned, no control plane."""
+    """Return GPU nodes / nodes, 0-1, over the schedulable workers: Ready, uncordoned, no control plane."""
     ratio: float = state.once("gpu-node-ratio", lambda: _gpu_node_ratio(state))
     return ratio
 

@@ -1,14 +1,15 @@
-"""A policy made ready to run: plugins found, parameters checked, extension points filled in order.
+"""Compiled policy: plugins resolved, parameters checked, extension points filled in order.
 
-Rule: the order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is off. Exactly one plugin
-sorts the queue; a policy that names none gets priority, then submission order. Under a policy that can hold
-placements, the members of a gang are tried one right after the other: nobody else is refused for what they hold.
+The order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is disabled. Exactly one plugin
+sorts the queue; without one the order is priority, then submission. Under a policy with Permit plugins, the members of
+a gang are tried one directly after the other, so that no other pod is refused because of their reservations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,19 +20,19 @@ from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodSpec
 
 from .extension_points import Reads, Scope
-from .gangs import together
+from .gangs import gang_key, together
 from .registry import PluginInfo, Registry
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 MAX_WEIGHT = 1000.0
-# What takes part in every decision for a cluster that runs pods, whatever its policies list.
+# Plugins that take part in every decision for a live cluster, whether or not its policies list them.
 IMPLIED = ("admission",)
 
 
 class ActivePlugin:
-    """One plugin of a policy: its declaration, an instance with checked parameters, and its weight."""
+    """Plugin of a policy: its declaration, an instance with checked parameters, and its weight."""
 
     __slots__ = ("info", "instance", "name", "static", "weight")
 
@@ -46,13 +47,13 @@ class ActivePlugin:
         return point in self.info.points
 
     def concerns(self, pod: PodSpec) -> bool:
-        """Tell whether the plugin has a say about this pod; only those that declare it have none."""
+        """Return whether the plugin handles this pod; a plugin without `concerns` handles every pod."""
         concerns = getattr(self.instance, "concerns", None)
         return concerns is None or bool(concerns(pod))
 
 
 class Policy:
-    """A compiled policy; immutable once built."""
+    """Compiled policy; immutable once built."""
 
     def __init__(self, spec: PolicySpec, plugins: list[ActivePlugin]) -> None:
         self.spec = spec
@@ -74,7 +75,7 @@ class Policy:
                 raise InputError("PolicyPointDoubled", f"{names} would both {point}", place="spec.plugins")
         self._sorter = sorters[0].instance if sorters else None
         self.wants_mix = any(getattr(plugin.instance, "wants_mix", False) for plugin in self.plugins)
-        # Whether what is measured of nodes, where it is, decides.
+        # Whether measured node usage, where available, affects decisions.
         self.measures = any(getattr(plugin.instance, "measures", False) for plugin in self.plugins)
         self._arrange = getattr(self._sorter, "arrange", None)
         self._together = bool(self.permits) or getattr(self._sorter, "together", False)
@@ -83,7 +84,7 @@ class Policy:
         return tuple(plugin for plugin in self.plugins if plugin.serves(point))
 
     def sort_key(self, pod: PodSpec) -> tuple[Any, ...]:
-        """Order pods that wait; callers keep submission order among equals (sort is stable)."""
+        """Order pending pods; callers keep submission order among equals (sort is stable)."""
         if self._sorter is None:
             return (-pod.priority,)
         key: tuple[Any, ...] = self._sorter.sort_key(pod)
@@ -91,20 +92,28 @@ class Policy:
 
     @property
     def follows_placements(self) -> bool:
-        """Tell whether the queue's order depends on what became of the pods before, so that it is drawn one by one."""
+        """Return whether the queue order depends on earlier placements, so that pods must be drawn one by one."""
         return self._arrange is not None
 
-    def queue(self, pods: Sequence[PodSpec], state: ClusterState) -> Iterator[PodSpec]:
+    def queue(
+        self, pods: Sequence[PodSpec], state: ClusterState, behind: Mapping[str, float] | None = None
+    ) -> Iterator[PodSpec]:
         """Announce pods, given in submission order, and yield them in the order in which to try them on `state`.
 
-        Where the order follows placements, decide for each pod before drawing the next.
+        If the order follows placements, decide each pod before drawing the next. `behind`: see `by_decision_time`.
         """
         state.gangs.announce(pods)
-        return self._ordered(pods, state, lambda pod: pod.key in state.bookings)
+        groups = by_decision_time(pods, behind or {})
+        return chain.from_iterable(
+            self._ordered(group, state, lambda pod: pod.key in state.bookings) for group in groups
+        )
 
-    def forecast(self, pods: Sequence[PodSpec], state: ClusterState) -> list[PodSpec]:
-        """Return the order in which `queue` would have these pods tried, were each of them placed."""
-        return list(self._ordered(pods, state, lambda pod: True))
+    def forecast(
+        self, pods: Sequence[PodSpec], state: ClusterState, behind: Mapping[str, float] | None = None
+    ) -> list[PodSpec]:
+        """Return the order in which `queue` would yield these pods if each of them were placed."""
+        groups = by_decision_time(pods, behind or {})
+        return [pod for group in groups for pod in self._ordered(group, state, lambda pod: True)]
 
     def _ordered(
         self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
@@ -120,8 +129,26 @@ class Policy:
         return tuple(plugin for plugin in self.permits if plugin.concerns(pod))
 
 
+def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> list[Sequence[PodSpec]]:
+    """Return the pods in groups to be tried one after another.
+
+    `behind` maps namespaces that used more than their share of decision time to the seconds used: at equal priority
+    they follow all other namespaces, the one with the least time first. A gang has the priority of its first member
+    and stays in one group; within a group the caller's order is kept.
+    """
+    if not behind:
+        return [pods]
+    groups: dict[tuple[int, float], list[PodSpec]] = {}
+    leads: dict[str, tuple[int, float]] = {}
+    for pod in sorted(pods, key=lambda pod: -pod.priority):
+        place = -pod.priority, behind.get(pod.namespace, 0.0)
+        gang = gang_key(pod)
+        groups.setdefault(place if gang is None else leads.setdefault(gang, place), []).append(pod)
+    return [groups[place] for place in sorted(groups)]
+
+
 def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[str] = ()) -> Policy:
-    """Check a policy against the known plugins and make it ready; `implied` plugins come last, listed or not.
+    """Check a policy against the known plugins and compile it; `implied` plugins come last, listed or not.
 
     Raises: InputError `PolicyEmpty`, `PolicyPluginUnknown`, `PolicyPluginRepeated`, `PolicyWeightInvalid`,
     `PolicyParamInvalid` or `PolicyPointDoubled`.
@@ -160,9 +187,9 @@ def _activate(use: PluginUse, info: PluginInfo, place: str) -> ActivePlugin:
 
 
 def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
-    """Read the `spec` of a SchedulingPolicy object into a PolicySpec.
+    """Convert the `spec` of a SchedulingPolicy object to a PolicySpec.
 
-    Raises: InputError `PolicyMalformed`, with the path of the wrong field.
+    Raises: InputError `PolicyMalformed`, with the path of the invalid field.
     """
     try:
         return msgspec.convert({**values, "name": name}, PolicySpec)

@@ -1,11 +1,11 @@
-"""Which nodes fit a shape, and how well: evaluated once, then kept up to date row by row.
+"""Feasibility and score of nodes per pod shape: evaluated once, then updated row by row.
 
-Problem: scoring 5,000 nodes anew for every pod wastes nearly all of the work, because a placement changes one node.
-Rule: STATIC answers are kept per (plugin, static key) until the inventory changes. Per shape, feasibility and the
-weighted total of row-scoped plugins are kept for all rows; on the next pod of that shape only the rows in the ledger's
-log since then are evaluated again. What depends on more than one row (normalised scores, cluster-scoped plugins) is
-added for each decision.
-Invariants: the kept arrays equal a full sweep, bit for bit; infeasible rows have total -inf.
+Scoring 5,000 nodes again for every pod wastes nearly all of the work, because a placement changes one node. STATIC
+answers are cached per (plugin, static key) until the inventory changes. Per shape, feasibility and the weighted total
+of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added to the state's change
+log since then are evaluated again. Results that depend on more than one row (normalised scores, cluster-scoped
+plugins) are added for each decision.
+Invariants: the cached arrays equal a full evaluation, bit for bit; infeasible rows have total -inf.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hetsched.engine.cluster.state import ClusterState
 
 from .extension_points import Scope
 from .policy import ActivePlugin, Policy
-from .request import Request
+from .request import CompiledShape, Request
 from .status import ALONE, SKIP, Refusal
 
 INFEASIBLE = -np.inf
 _KEPT_SHAPES = 4096
 _KEPT_STATIC = 4096
 _REBUILD_SHARE = 3
-# Below this, looking at a row twice costs less than finding out which rows are repeated.
+# With fewer changes, evaluating a row twice costs less than removing duplicate rows.
 _MANY_CHANGES = 200
 
 
 class Evaluation:
-    """What is known about one shape on one state under one policy.
+    """Cached evaluation of one shape on one state under one policy.
 
-    `scores` are the plugins that take part, cluster-scoped ones unasked. `row_refusal` is a PreFilter's answer about
-    the shape, `refusal` the one about the pod that was evaluated last.
+    `scores` are the plugins that take part; cluster-scoped ones are included without PreScore. `row_refusal` is a
+    PreFilter's refusal of the shape, `refusal` that of the pod evaluated last.
     Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
@@ -64,17 +64,19 @@ class Evaluation:
 
 
 class Evaluator:
-    """Keeps evaluations of shapes for one state and one policy."""
+    """Cache of shape evaluations for one state and one policy."""
 
     def __init__(self, state: ClusterState, policy: Policy) -> None:
         self.state = state
         self.policy = policy
-        self._kept: OrderedDict[int, tuple[Any, Evaluation]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[CompiledShape, Evaluation]] = OrderedDict()
+        self._kept_width = 0
         self._static: dict[tuple[str, Any], Any] = {}
+        self._static_width = 0
         self._static_epoch = -1
 
     def evaluate(self, request: Request) -> tuple[Evaluation, Floats]:
-        """Return what is known about the request's shape, and the total (N,) of this very pod."""
+        """Return the evaluation of the request's shape, and the total (N,) of this pod."""
         compiled = request.compiled
         kept = self._kept.get(id(compiled))
         if kept is not None and kept[1].epoch == self.state.epoch:
@@ -86,21 +88,28 @@ class Evaluator:
             evaluation.feasible = evaluation.static_mask.copy()
             evaluation.total = np.full(len(evaluation.feasible), INFEASIBLE)
             self._evaluate_rows(request, evaluation, self.state.all_rows, None)
-            if len(self._kept) >= _KEPT_SHAPES:
-                self._kept.popitem(last=False)
-            self._kept[id(compiled)] = (compiled, evaluation)
+            self._keep(compiled, evaluation)
         evaluation.refusal = evaluation.row_refusal
         if evaluation.normalized or evaluation.cluster_filters or evaluation.cluster_scores:
             return evaluation, self._vary(request, evaluation)
         return evaluation, evaluation.total
 
+    def _keep(self, compiled: CompiledShape, evaluation: Evaluation) -> None:
+        """Cache an evaluation and drop the oldest ones beyond the limit; a wide shape counts as several."""
+        before = self._kept.pop(id(compiled), None)
+        self._kept_width += compiled.width - (before[0].width if before is not None else 0)
+        self._kept[id(compiled)] = (compiled, evaluation)
+        while self._kept_width > _KEPT_SHAPES and len(self._kept) > 1:
+            _, (oldest, _) = self._kept.popitem(last=False)
+            self._kept_width -= oldest.width
+
     # -- a whole evaluation --------------------------------------------------------------------------------------
 
     def prepare(self, request: Request) -> Evaluation:
-        """Return which plugins take part for the request's shape, and their STATIC answers; rows are not looked at."""
+        """Select the plugins for the request's shape and get their STATIC answers; no LOAD plugin runs."""
         state, evaluation = self.state, Evaluation()
         evaluation.memo = request.memo
-        # Compiling a request may widen the state's blocks, so the epoch is read only now.
+        # Compiling a request may widen the state's blocks, so read the epoch after it.
         evaluation.epoch = state.epoch
         evaluation.seen = len(state.log)
         count = len(state.reports)
@@ -128,7 +137,7 @@ class Evaluator:
         skipped: set[str] = set()
         for plugin in self.policy.pre_filters:
             if plugin.info.scope is Scope.CLUSTER:
-                continue  # asked again for every pod, in `_vary`
+                continue  # runs for every pod, in `_vary`
             answer = plugin.instance.pre_filter(request, self.state)
             if answer is SKIP:
                 skipped.add(plugin.name)
@@ -152,7 +161,7 @@ class Evaluator:
             evaluation.load_scores.append(plugin)
 
     def static_filter(self, request: Request, plugin: ActivePlugin) -> Bools:
-        """Return a STATIC filter's answer over all rows, from the cache where the same was asked before."""
+        """Return a STATIC filter's answer for all rows, cached by static key."""
         answer: Bools = self._static_answer(request, plugin, "filter")
         return answer
 
@@ -161,17 +170,18 @@ class Evaluator:
         return answer
 
     def _static_answer(self, request: Request, plugin: ActivePlugin, method: str) -> Any:
-        if self._static_epoch != self.state.epoch or len(self._static) > _KEPT_STATIC:
+        if self._static_epoch != self.state.epoch or self._static_width > _KEPT_STATIC:
             self._static.clear()
-            self._static_epoch = self.state.epoch
+            self._static_epoch, self._static_width = self.state.epoch, 0
         key_of = getattr(plugin.instance, "static_key", None)
         key = (f"{plugin.name}.{method}", request.shape if key_of is None else key_of(request))
         answer = self._static.get(key)
         if answer is None:
             answer = self._static[key] = getattr(plugin.instance, method)(request, self.state.all_rows)
+            self._static_width += request.compiled.width
         return answer
 
-    # -- what changed since ------------------------------------------------------------------------------------
+    # -- update of changed rows ------------------------------------------------------------------------------------
 
     def _refresh(self, request: Request, evaluation: Evaluation) -> None:
         state = self.state
@@ -208,7 +218,7 @@ class Evaluator:
             evaluation.feasible[rows] = True if feasible is None else feasible
             evaluation.total[rows] = total
 
-    # -- what depends on more than one row -----------------------------------------------------------------------
+    # -- scores over all rows ----------------------------------------------------------------------------------------
 
     def _vary(self, request: Request, evaluation: Evaluation) -> Floats:
         state, nodes = self.state, self.state.all_rows
@@ -247,7 +257,10 @@ class Evaluator:
 
 
 def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
-    """Return the scores of a request, one alone if it decides ALONE; cluster-scoped ones are not asked yet."""
+    """Return the scores that take part for a request, only one if it returns ALONE.
+
+    PreScore of cluster-scoped plugins runs later.
+    """
     chosen: list[ActivePlugin] = []
     for plugin in policy.scores:
         answer = None

@@ -1,19 +1,27 @@
-"""Keep as much CPU and memory beside free cards as the pods that will come for these cards need.
+"""Keep the CPU and memory next to free GPUs that future pods with GPUs need.
 
-Problem: cards without CPU serve nobody; a node with CPU to spare beside none is no loss.
-Rule: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, variance sigma^2 * G, where rho and
-sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with cards. What is expected to stay empty for
-want of CPU, with C left, is the newsvendor's loss in GPUs (demand taken as logistic, s = sigma * sqrt(3 G) / pi):
-    S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free cards
+Problem: a free GPU without CPU is unusable; free CPU next to no GPU is no loss.
+Rule for a pod with GPUs: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, variance
+sigma^2 * G, where rho and sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with GPUs. The GPUs
+expected to stay empty for lack of CPU, with C left, are the newsvendor's loss (demand taken as logistic,
+s = sigma * sqrt(3 G) / pi):
+    S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free GPUs
     cost = S(C - c, G - g) - S(C, G), of CPU and of memory, + tightness * (C - c) / rho of CPU
     score = 50 - 5 * cost, cut to 0-100
-A pod with little CPU per GPU makes a node that is short of CPU whole again (cost < 0), one with much goes where CPU is
-ample (cost 0): the ratios of pods and nodes are matched without a table of node kinds. `tightness` decides where
-nothing is at stake: the node fuller of CPU, so that large pods find room. `need` "capacity" asks for no mix: rho is
-what half of all cards have at least beside them, and sigma 0, so that S = max(0, G - C / rho).
-Source: the newsvendor loss of inventory theory, applied to cards and CPU; this project's own.
+Rule for a pod without GPUs: it takes the share x of the node's free CPU or memory, the larger one, and with it the
+same share of the G free GPUs:
+    cost = x * G + tightness * (C - c) / rho of CPU
+so the pod goes to nodes with few free GPUs and much CPU, and whole GPU nodes stay whole. The rule needs no mean,
+because a pod that takes every core of a node needs all of them.
+A pod with little CPU per GPU goes to a node that is short of CPU (cost < 0), one with much to a node with spare CPU
+(cost 0): the ratios of pods and nodes match without a table of node kinds. `tightness` decides if both costs are
+equal: the node with less free CPU, so that large pods find capacity. `need` "capacity" needs no mix: rho is the CPU
+that half of all GPUs have at least, and sigma 0, so that S = max(0, G - C / rho).
+Source: the newsvendor loss of inventory theory, applied to GPUs and CPU; specific to hetsched.
 Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S = (20 - 15) / 10 = 0.5 GPUs. A pod of
 1 GPU and 4 cores leaves 1 and 11: S = 0, cost -0.5; one of 1 GPU and 12 cores leaves 1 and 3: S = 0.7, cost 0.2.
+A pod of 12 cores without GPUs takes 12 / 104 of a node with 2 free GPUs and 104 cores: cost 0.23; of one with 8 and 96
+cores it takes 12 / 96: cost 1.
 """
 
 from __future__ import annotations
@@ -73,7 +81,7 @@ def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
 
 
 def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
-    """Return what the median card has beside it."""
+    """Return the CPU and memory per GPU of the median GPU."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).sum(axis=0)
     needs = []
@@ -122,14 +130,17 @@ class GpuHeadroom:
         after = np.maximum(gpus - taken, 0.0) if taken else gpus
         allocatable, requested = nodes.static("allocatable"), nodes.load("requested")
         cost: Floats = np.zeros(nodes.n)
+        share: Floats = np.zeros(nodes.n)
         for need in needs:
             left = (allocatable[need.row] - requested[need.row]).astype(np.float64)
             rest = left - asked[need.row]
-            lost = stranded(need, rest, after)
-            lost -= stranded(need, left, gpus)
-            cost += lost
+            if taken:
+                cost += stranded(need, rest, after) - stranded(need, left, gpus)
+            else:
+                np.maximum(share, np.minimum(asked[need.row] / np.maximum(left, 1.0), 1.0), out=share)
             if need.row == _CPU_ROW and self.params.tightness:
                 cost += self.params.tightness / need.mean * np.maximum(rest, 0.0)
+        cost += share * gpus
         cost *= POINTS_PER_GPU
         np.subtract(50.0, cost, out=cost)
         np.maximum(cost, 0.0, out=cost)

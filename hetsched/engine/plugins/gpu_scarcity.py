@@ -1,20 +1,35 @@
-"""Leave card models to the pods that can use no other.
+"""Leave GPUs to the pods that can use no other.
 
-Problem: a pod that any card would serve may take the last one of the only model that another pod accepts.
-Rule: the mix's shapes that not every card serves (model, memory, cores, vendor) share their demand among the models
-they accept, by capacity. load(m) = that demand's part of all GPU demand / the model's part of all cards: at 1 these
-pods alone fill the model when the cluster is full. If their pods come at random, one of them wants a given card with
-    price(m) = 1 - exp(-load(m));   score = 100 - 5 * price * GPUs asked, over the node's cards that would do
-so a GPU costs what another pod is expected to lose. Pods that accept one model only pay the same everywhere.
-Source: opportunity cost, priced as the chance of a Poisson arrival; this project's own.
-Worked: 100 cards of A and 300 of B; a tenth of the demand accepts A alone: load(A) = 0.1 / 0.25 = 0.4,
+Problem: a pod that fits any GPU can take the last one of a model that another pod requires, or break into one of the
+few nodes that are large enough for another.
+Rule: the mix's shapes that not every GPU serves share their demand among the GPUs that serve them: those of the model,
+memory, cores and vendor they accept, on nodes with the requested number of them, CPU and memory.
+load(g) = that demand's part of all GPU demand / the part of all GPUs that share it: at 1 these pods alone fill the GPU
+when the cluster is full. With random arrivals, one of them needs a given GPU with
+    price(g) = 1 - exp(-load(g)) + rarity * (1 - GPUs of its model / GPUs of the most frequent model)
+               + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes before its node by name
+    score = 100 - 5 * requested GPUs * mean price of the node's GPUs that fit
+so the price of a GPU is the expected loss of another pod. `rarity` is the price of a rare model without known demand;
+`need` "capacity" needs no mix and omits the first term. `reserve` raises the price over the last quarter of a model's
+nodes: nodes fill up by rank, so the rank shows the used part of the model, and pods that fit any model use other models
+before they break into its last whole nodes.
+Source: opportunity cost, priced as the chance of a Poisson arrival; specific to hetsched.
+Worked: 100 GPUs of A and 300 of B; a tenth of the demand accepts A alone: load(A) = 0.1 / 0.25 = 0.4,
 price(A) = 1 - exp(-0.4) = 0.3297, price(B) = 0: a pod of 2 GPUs scores 100 - 5 * 0.3297 * 2 = 96.70 on A, 100 on B.
+With rarity 0.3 price(A) = 0.3297 + 0.3 * (1 - 100 / 300) = 0.5297: 94.70 on A. Reserve 1.5 adds 1.5 * (4 * 0.9 - 3) =
+0.9 to each price on the tenth of ten nodes of a model.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+import msgspec
 import numpy as np
 
+from hetsched.contracts.params import Params
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
@@ -22,40 +37,91 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
-from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
+from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU
+
+_STEEPNESS = 4.0
+"""One over the part of a model's nodes that `reserve` is for."""
+_MOST_SHAPES = 256
+"""How many shapes are looked at, the most frequent first; this bounds the time that a new mix costs."""
 
 
-def prices_of(state: ClusterState) -> Floats | None:
-    """Return (M,) the price of every card model, None where no demand is tied to any."""
+class GpuScarcityParams(Params, frozen=True):
+    """Where the need is read off, and what a rare model is worth without a known demand."""
+
+    need: Annotated[
+        Literal["mix", "capacity"],
+        msgspec.Meta(title="Need", description="Demand of the workload's mix, or how frequent the models are alone."),
+    ] = "mix"
+    rarity: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=1, title="Rarity", description="Price of a rare model without a known demand for it."),
+    ] = 0.0
+    reserve: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=10, title="Reserve", description="Price of a GPU on the last node of its model by name."),
+    ] = 0.0
+
+
+def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *, by_mix: bool = True) -> Floats | None:
+    """Return (G, N) the price of every GPU, None where all cost the same."""
     nodes = state.all_rows
     healthy: Bools = nodes.static("card_milli") > 0
-    models = nodes.static("card_model")
-    capacity = np.bincount(models[healthy], minlength=len(state.models)).astype(np.float64)
-    tied, total = np.zeros(len(capacity)), 0.0
-    for shape, share in normalized(state.mix):
-        if shape.gpu is None or not shape.gpu.count:
-            continue
-        demand = share * shape.gpu.count * shape.gpu.milli
+    gpus = np.count_nonzero(healthy)
+    demand_per_gpu, total = np.zeros(healthy.shape), 0.0
+    asking = [(shape, count) for shape, count in state.mix.counts if shape.gpu is not None and shape.gpu.count]
+    for shape, count in asking[:_MOST_SHAPES] if by_mix else ():
+        assert shape.gpu is not None
+        demand = float(count * shape.gpu.count * shape.gpu.milli)
         total += demand
-        facts = CardDemand(shape.gpu, state).facts(nodes, unknown=False)
-        serves = capacity if facts is None else np.bincount(models[healthy & facts], minlength=len(capacity))
-        if 0 < serves.sum() < capacity.sum():
-            tied += demand * serves / serves.sum()
-    if not tied.any():
-        return None
-    load = np.divide(tied / total, capacity / capacity.sum(), out=np.zeros(len(capacity)), where=capacity > 0)
-    prices: Floats = 1.0 - np.exp(-load)
-    return prices
+        serving = _serving(shape, nodes, healthy, state)
+        served = np.count_nonzero(serving)
+        if 0 < served < gpus:
+            demand_per_gpu[serving] += demand / served
+    prices: Floats = 1.0 - np.exp(-demand_per_gpu * gpus / max(total, 1.0))
+    models = nodes.static("card_model")
+    frequency = np.bincount(models[healthy])
+    for model in np.flatnonzero(frequency).tolist() if rarity or reserve else ():
+        of_model = healthy & (models == model)
+        having = of_model.any(axis=0)
+        rank = np.cumsum(having) - having  # nodes of the model that come before
+        late = np.maximum(_STEEPNESS * rank / having.sum() - (_STEEPNESS - 1.0), 0.0)
+        prior = rarity * (1.0 - frequency[model] / frequency.max()) + reserve * late
+        prices += np.where(of_model, prior, 0.0)
+    return prices if prices.any() else None
 
 
-@plugin("gpu-scarcity", summary="Leave card models to the pods that can use no other.", reads=Reads.STATIC)
+def _serving(shape: Shape, nodes: Window, healthy: Bools, state: ClusterState) -> Bools:
+    """Return (G, N) the GPUs that could serve a shape if nothing else ran."""
+    assert shape.gpu is not None
+    facts = CardDemand(shape.gpu, state).facts(nodes, unknown=False)
+    serving = healthy if facts is None else healthy & facts
+    large = serving.sum(axis=0) >= shape.gpu.count
+    for name in (CPU, MEMORY):
+        large &= nodes.static("allocatable")[state.resources.index[name]] >= shape.request(name)
+    found: Bools = serving & large
+    return found
+
+
+@plugin(
+    "gpu-scarcity",
+    summary="Leave GPUs to the pods that can use no other.",
+    params=GpuScarcityParams,
+    reads=Reads.STATIC,
+)
 class GpuScarcity:
-    wants_mix = True
+    params: GpuScarcityParams
+
+    @property
+    def wants_mix(self) -> bool:
+        return self.params.need == "mix"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         gpu = request.shape.gpu
-        prices = state.once("gpu-scarcity", lambda: prices_of(state)) if gpu is not None and gpu.count else None
-        if gpu is None or prices is None:
+        if gpu is None or not gpu.count:
+            return SKIP
+        prior, by_mix = (self.params.rarity, self.params.reserve), self.wants_mix
+        prices = state.once(("gpu-scarcity", prior, by_mix), lambda: prices_of(state, *prior, by_mix=by_mix))
+        if prices is None:
             return SKIP
         gpus = gpu.count * gpu.milli / WHOLE_CARD_MILLI
         request.memo["gpu-scarcity"] = (CardDemand(gpu, state), POINTS_PER_GPU * gpus * prices)
@@ -70,6 +136,8 @@ class GpuScarcity:
         facts = wanted.facts(nodes, unknown=False)
         if facts is not None:
             serves = serves & facts
-        paid = np.where(serves, prices[nodes.static("card_model")], 0.0).sum(axis=0)
+        if nodes.rows is not None:
+            prices = prices[:, nodes.rows]
+        paid = np.where(serves, prices, 0.0).sum(axis=0)
         score: Floats = np.maximum(100.0 - paid / np.maximum(serves.sum(axis=0), 1), 0.0)
         return score

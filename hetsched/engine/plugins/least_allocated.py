@@ -1,9 +1,9 @@
-"""Prefer nodes with more left over.
+"""Prefer nodes with more free capacity.
 
 Rule, per resource with weight w:  score = floor((capacity - requested) * 100 / capacity), 0 if it does not fit or the
 capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without
 a request counts as 100m CPU and 200 MiB memory. With `use` "measured" the node's measured use and the pod's expected
-use take the place of requests (requests where nobody measured).
+use take the place of requests (requests without a sample). `pods` "cpu" leaves pods with GPUs to the other scores.
 Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noderesources/least_allocated.go).
 """
 
@@ -16,9 +16,12 @@ import numpy as np
 
 from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Ints, Window
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
+from hetsched.engine.framework.node_class import is_gpu_pod
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import SKIP, Skip
 
 _Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
@@ -31,6 +34,9 @@ class LeastAllocatedParams(Params, frozen=True):
     use: Annotated[Literal["requested", "measured"], msgspec.Meta(title="Use", description="What counts as used.")] = (
         "requested"
     )
+    pods: Annotated[
+        Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those without GPUs.")
+    ] = "all"
 
 
 @plugin("least-allocated", summary="Prefer nodes with the most CPU and memory left.", params=LeastAllocatedParams)
@@ -40,6 +46,9 @@ class LeastAllocated:
     @property
     def measures(self) -> bool:
         return self.params.use == "measured"
+
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
+        return SKIP if self.params.pods == "cpu" and is_gpu_pod(request.shape) else None
 
     def score(self, request: Request, nodes: Window) -> Floats:
         capacity = nodes.static("allocatable")[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetsched.contracts.node_report import GpuCard
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler, score
 
@@ -14,6 +15,14 @@ def test_strictly_a_cpu_pod_never_runs_on_a_gpu_node() -> None:
     assert answer.codes("gpu") == ["ClassSplit"]
     busy = a_pod("busy").gpu(1).running_on("gpu")
     assert ask("class-split", a_pod(), [CPU, GPU], [busy]).feasible == ["cpu"]
+
+
+def test_a_gpu_node_stays_one_while_its_cards_are_unhealthy_or_in_maintenance() -> None:
+    for card in (GpuCard(0, healthy=False, maintenance=True), GpuCard(0, healthy=False)):
+        node = a_node("gpu").having(gpus=(card,))
+        answer = ask("class-split", a_pod(), [CPU, node])
+        assert (answer.feasible, answer.codes("gpu")) == (["cpu"], ["ClassSplit"])
+        assert score("class-split", a_pod(), [CPU, node], params={"strict": False}) == {"cpu": 100, "gpu": 0}
 
 
 def test_a_gpu_pod_is_left_to_gpu_fit() -> None:

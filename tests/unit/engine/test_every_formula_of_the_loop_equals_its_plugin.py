@@ -24,10 +24,12 @@ GATES = (
 KNOWN = [
     ("least-allocated", {}),
     ("least-allocated", {"cpu": 3, "memory": 0}),
+    ("least-allocated", {"pods": "cpu"}),
     ("balanced-allocation", {}),
     ("tightest-fit", {"gpu": 2.5}),
     ("nash-gain", {}),
     ("nash-gain", {"full": 0.01}),
+    ("nash-gain", {"pods": "cpu"}),
     ("gpu-headroom", {"need": "capacity"}),
     ("gpu-headroom", {"need": "capacity", "tightness": 0}),
     ("ihep", {}),

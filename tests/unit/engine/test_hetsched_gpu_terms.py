@@ -102,18 +102,53 @@ def test_where_no_card_is_at_stake_the_fuller_node_is_tighter() -> None:
 
 
 def test_a_model_is_priced_by_what_can_use_no_other() -> None:
-    # 1 card of T4 and 3 of A10; a tenth of the demand accepts T4 alone: load 0.1 / 0.25 = 0.4,
-    # price 1 - exp(-0.4) = 0.3297; 2 GPUs on T4s: 100 - 5 * 2 * 0.3297 = 96.70
+    # 1 card of T4 and 3 of A10; a ninth of the demand accepts T4 alone: load 1/9 / 0.25 = 0.4444,
+    # price 1 - exp(-0.4444) = 0.3588; 2 GPUs on T4s: 100 - 5 * 2 * 0.3588 = 96.41
     fleet = [a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")]
     state = cluster(fleet)
-    pods = [a_pod(f"p{i}").gpu(1) for i in range(9)] + [a_pod("q").gpu(1, model="T4")]
+    pods = [a_pod(f"p{i}").gpu(1) for i in range(8)] + [a_pod("q").gpu(1, model="T4")]
     state.use_mix(mix_of([built(pod) for pod in pods]))
     prices = prices_of(state)
     assert prices is not None
-    assert prices[state.models.index["T4"]] == pytest.approx(1 - math.exp(-0.4))
-    assert prices[state.models.index["A10"]] == 0
+    assert prices[0, state.row_of["t"]] == pytest.approx(1 - math.exp(-4 / 9))
+    assert prices[:, state.row_of["a"]].tolist() == [0, 0, 0]
     found = scores("gpu-scarcity", state, a_pod().gpu(2))
-    assert found == {"t": pytest.approx(96.70, abs=0.01), "a": 100}
+    assert found == {"t": pytest.approx(96.41, abs=0.01), "a": 100}
+
+
+def test_nodes_large_enough_for_few_pods_are_priced_like_a_scarce_model() -> None:
+    # 8 GPUs beside 128 cores, 8 beside 64; half of the demand needs 100 cores and so the first: load 0.5 / 0.5 = 1
+    state = cluster([a_node("large").cpu(128).gpus(8), a_node("small").cpu(64).gpus(8)])
+    state.use_mix(mix_of([built(a_pod("p").cpu(100).gpu(8)), built(a_pod("q").cpu(60).gpu(8))]))
+    prices = prices_of(state)
+    assert prices is not None
+    assert prices[:, state.row_of["large"]].tolist() == pytest.approx([1 - math.exp(-1)] * 8)
+    assert not prices[:, state.row_of["small"]].any()
+
+
+def test_a_rare_model_has_a_price_before_a_pod_asks_for_it() -> None:
+    # 1 card of 4 is a T4, 3 are A10: rarity * (1 - 1/3) on the T4, nothing on the most frequent model
+    state = cluster([a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")])
+    assert prices_of(state) is None
+    prices = prices_of(state, rarity=0.3)
+    assert prices is not None
+    assert prices[0, state.row_of["t"]] == pytest.approx(0.2)
+    assert not prices[:, state.row_of["a"]].any()
+
+
+def test_the_last_quarter_of_the_nodes_of_a_model_is_dearer() -> None:
+    # 8 nodes: ranks 0 to 7/8; 4 * 7/8 - 3 = 0.5 of the reserve on the last, 0 up to 6/8
+    state = cluster([a_node(f"n{number}").gpus(1, "T4") for number in range(8)])
+    prices = prices_of(state, reserve=2.0)
+    assert prices is not None
+    assert prices[0].tolist() == pytest.approx([0] * 7 + [1.0])
+
+
+def test_a_pod_without_cards_goes_where_it_takes_the_smallest_share_of_free_cards() -> None:
+    # 12 of 104 cores beside 2 GPUs: 0.2308 GPUs, 50 - 1.15; 12 of 96 beside 8: 1 GPU, 45; without GPUs 50.
+    fleet = [a_node("t").cpu(104).gpus(2), a_node("g").cpu(96).gpus(8), a_node("c").cpu(16)]
+    found = scores("gpu-headroom", cluster(fleet), a_pod().cpu(12), {"need": "capacity", "tightness": 0})
+    assert found == {"t": pytest.approx(50 - 5 * 24 / 104), "g": pytest.approx(45), "c": 50}
 
 
 def test_it_sits_out_where_no_demand_is_tied_to_a_model() -> None:
@@ -128,4 +163,4 @@ def test_memory_of_a_card_ties_a_pod_to_the_cards_that_have_it() -> None:
     state.use_mix(mix_of([built(a_pod("p").gpu(1)), built(a_pod("q").gpu(1, memory_mib=40000))]))
     prices = prices_of(state)
     assert prices is not None
-    assert prices[state.models.index["A100-SXM4-40GB"]] == pytest.approx(1 - math.exp(-1))
+    assert prices[0, state.row_of["a"]] == pytest.approx(1 - math.exp(-1))

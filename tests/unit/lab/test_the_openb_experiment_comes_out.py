@@ -53,9 +53,47 @@ def test_hetsched_gpu_leaves_no_more_cards_unused_than_fgd(rule) -> None:
 
 
 def test_cards_that_some_pods_are_tied_to_are_left_to_them() -> None:
-    made = ran("first-fit", "fgd", "hetsched-gpu", lists={"tied": a_list(tied=True)}, points=(1.0, 1.3), ties=("name",))
+    made = ran(
+        "first-fit",
+        "fgd",
+        "hetsched-gpu",
+        lists={"tied": a_list(tied=True)},
+        points=(1.0, 1.3),
+        shown=(1.0, 1.3),
+        ties=("name",),
+    )
     assert [e for e in made.expectations if "at 100 %" in e.text and e.held]
     assert made.held
+
+
+def test_each_load_is_compared_with_the_best_rival_of_the_same_tie_rule() -> None:
+    names = ("first-fit", "fgd", "random", "hetsched", "hetsched-gpu")
+    made = ran(*names, points=(0.5, 0.8, 1.0, 1.3), shown=(0.5, 0.8, 1.0, 1.3), ties=("name", "random"))
+    for policy, below_full, above_full in (("hetsched", 0.3, 0.5), ("hetsched-gpu", 0.3, 0.3)):
+        for rule in ("name", "random"):
+            case = f"small, {openb.TIES_TEXT[rule]}"
+            for load in (50, 80, 100, 130):
+                figures = {
+                    name: value(made, name, case, f"GPUs allocated at {load} % (%)") for name in (*names[:2], policy)
+                }
+                best = max(figures["first-fit"], figures["fgd"])
+                below = value(made, policy, case, f"GPUs below the best rival at {load} % (points)")
+                assert below == pytest.approx(best - figures[policy], abs=0.011)
+                (line,) = [e for e in made.expectations if e.text.startswith(f"{case}, at {load} %: {policy} ")]
+                assert line.held == (below <= (below_full if load < 100 else above_full))
+
+
+def test_a_policy_that_misses_its_rival_fails_the_expectation() -> None:
+    case, metric = "small, ties by name", "GPUs below the best rival at 80 % (points)"
+    spread = msgspec.structs.replace(BUILTIN["spread"], name="hetsched")
+    study = Study(NODES, {"small": a_list(tied=False)}, (BUILTIN["best-fit"], spread), ("name",), 2, (0.8,), (0.8,))
+    whole = tuple(
+        msgspec.structs.replace(pod, shape=a_pod().cpu(8).gpu(8).build().shape) for pod in a_list(tied=False)[:8]
+    )
+    mixed = msgspec.structs.replace(study, lists={"small": (*a_list(tied=False)[:60], *whole)})
+    made = openb.run(mixed, lambda done, total: None)
+    assert value(made, "hetsched", case, metric) > 0.3
+    assert [e.held for e in made.expectations] == [False]
 
 
 def test_published_figures_stand_beside_the_runs_under_their_protocol() -> None:
