@@ -1,18 +1,19 @@
-"""Why this node, why not that one.
+"""Diagnosis of a refused pod: reasons per node, verdict and events that may help.
 
-Problem: a refusal without numbers is useless; "0/48 nodes are available" has to say which rule took how many, what
-was missing, and whether waiting can help at all.
-Rule: every node is charged to the first filter, in policy order, that refuses it. The verdict is
-    misconfigured  the pod's own request is wrong;
-    never-fits     no node could take it even empty: all pods gone, nodes Ready and uncordoned, condition taints off,
-                   rules between pods taken as satisfiable;
-    not-now        otherwise. A node refused only because a fact is unknown counts as one that could.
-Explanations run the very filters and scores that decided, as full sweeps, outside the hot path. What the pod waits for
-follows from who refused first on each node: before those change their answer, none of these nodes opens.
+"0/48 nodes are available" has to name the rule for each group of nodes, the missing amounts, and whether waiting can
+help. Every node is counted for the first filter, in policy order, that refuses it. The verdict is
+    misconfigured  the pod's own request is invalid;
+    never-fits     no node fits even empty: all pods gone, nodes Ready and uncordoned, condition taints off, rules
+                   between pods assumed satisfiable;
+    not-now        otherwise. A node refused only because a fact is unknown counts as a candidate, and so does one
+                   that no single filter refuses both now and empty.
+Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
+for follow from the first refusing filter of each node: no node opens before one of those changes its answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,15 +41,18 @@ _HEADS = {
     Verdict.NOT_NOW: "{pod} does not fit now",
 }
 
-# What the summary names; of more than these one less is named, and the others are counted.
+# Maximum number of reasons in the summary; with more reasons, one less is named and the others are counted.
 _MOST_REASONS = 5
 
-# Up to here looking for the maximum again is faster than sorting.
+# Maximum number of nodes, per reason, that could take the pod when empty.
+_MOST_CANDIDATES = 8
+
+# Up to this count, repeated searches for the maximum are faster than sorting.
 _FEW = 8
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of the funnel: how many nodes were left before and after one filter."""
+    """One step of the funnel: the number of nodes before and after one filter."""
 
     plugin: str
     before: int
@@ -56,9 +60,10 @@ class Step(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """The whole answer for one unplaced pod; `resolvable` are the rows that fewer pods could open.
+    """Complete diagnosis of one unplaced pod; `resolvable` are the rows that preemption could open.
 
-    `waits_for` is what may open a node, empty where nothing will.
+    `waits_for` are the events that may open a node, empty if none can. `candidates` are, for each reason, the first
+    nodes that fit the pod when empty.
     """
 
     verdict: Verdict
@@ -67,25 +72,43 @@ class Diagnosis(msgspec.Struct, frozen=True):
     summary: str
     resolvable: tuple[int, ...] = ()
     waits_for: tuple[WaitsFor, ...] = ()
+    candidates: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def recorded(self) -> tuple[Reason, ...]:
+        """Return the reasons with their candidate nodes, as decision records store them."""
+        if not any(self.candidates):
+            return self.reasons
+        pairs = zip(self.reasons, self.candidates, strict=True)
+        return tuple(msgspec.structs.replace(reason, candidates=names) for reason, names in pairs)
 
     def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
         return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)
 
 
 class _Sweep:
-    """All filters over one window: who refused which rows, and why."""
+    """Evaluation of all filters over one window: the refused rows and reasons of each filter.
 
-    def __init__(self, scheduler: Scheduler, request: Request, nodes: Window, *, hypothetical: bool) -> None:
+    An evaluation of the emptied cluster gets the one of the current cluster as `now`, and counts a refusal only if the
+    same filter refuses the row there too: what the emptied cluster restores (a GPU in maintenance) may exclude a node
+    that the filter accepts today.
+    """
+
+    def __init__(self, scheduler: Scheduler, request: Request, nodes: Window, now: _Sweep | None = None) -> None:
         self.left: Bools = np.ones(nodes.n, np.bool_)
         self.definite: Bools = np.zeros(nodes.n, np.bool_)
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
         self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
+        self.refused: dict[str, Bools] = {}  # of the filters that refuse any row
         self.funnel: list[Step] = []
         for plugin in scheduler.policy.gates:
-            if hypothetical and plugin.info.scope is Scope.CLUSTER:
+            if now is not None and plugin.info.scope is Scope.CLUSTER:
                 continue
             before = int(self.left.sum())
-            for refusal, rows in _refusals(scheduler, plugin, request, nodes):
+            refused: Bools = np.zeros(nodes.n, np.bool_)
+            for refusal, there in _refusals(scheduler, plugin, request, nodes):
+                rows = there if now is None else there & now.refused.get(plugin.name, False)
+                refused |= rows
                 if not refusal.unknown:
                     self.definite |= rows
                 if not refusal.resolvable:
@@ -97,12 +120,38 @@ class _Sweep:
                 if charging is plugin:
                     self.left &= ~charged
             self.funnel.append(Step(plugin.name, before, int(self.left.sum())))
+            if refused.any():
+                self.refused[plugin.name] = refused
+
+    def fewest(self, rows: Bools) -> tuple[tuple[str, ...], ...]:
+        """Return the sets of plugins that refuse these rows, in policy order; only sets of the smallest size.
+
+        A row opens once all plugins of its set accept it, so the smallest sets are the nearest to acceptance.
+        """
+        if not self.refused:
+            return ()
+        table = np.array([refused[rows] for refused in self.refused.values()])
+        counts = table.sum(axis=0)
+        if not counts.any():
+            return ()
+        shortest = table[:, counts == counts[counts > 0].min()]
+        found = np.unique(shortest.T @ (1 << np.arange(len(self.refused), dtype=np.int64))).tolist()
+        names = list(self.refused)
+        return tuple(tuple(name for place, name in enumerate(names) if code >> place & 1) for code in found)
 
     def near(self, rows: Bools) -> frozenset[tuple[str, str, str]]:
-        """Return which reasons (plugin, code, message) keep the pod off one of these rows."""
+        """Return the reasons (plugin, code, message) that keep the pod off one of these rows."""
         return frozenset(
             (plugin.name, refusal.code, refusal.message) for plugin, refusal, mask in self.first if (mask & rows).any()
         )
+
+    def candidates(self, rows: Bools, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Return, for each of the reasons, the first of these rows that it refuses, by name."""
+        found: dict[tuple[str, Refusal], list[str]] = {}
+        for plugin, refusal, charged in self.first:
+            places = np.flatnonzero(charged & rows)[:_MOST_CANDIDATES].tolist()
+            found.setdefault((plugin.name, refusal), []).extend(names[row] for row in places)
+        return tuple(tuple(some[:_MOST_CANDIDATES]) for some in found.values())
 
     def reasons(self) -> tuple[Reason, ...]:
         counted: dict[tuple[str, Refusal], int] = {}
@@ -135,7 +184,7 @@ def _reason(plugin: str, refusal: Refusal, nodes: int, step: Step) -> Reason:
 
 
 def misconfigured(pod: PodSpec) -> Diagnosis:
-    """Explain a pod whose own request is wrong."""
+    """Return the diagnosis of a pod with an invalid request."""
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
     head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
@@ -144,7 +193,7 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
 
 
 def gated(pod: PodSpec) -> Diagnosis:
-    """Explain a pod that somebody holds back."""
+    """Return the diagnosis of a pod with scheduling gates."""
     names = ", ".join(pod.gates)
     message = f"it has the scheduling gate{'s' if len(pod.gates) > 1 else ''} {names}"
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
@@ -153,7 +202,7 @@ def gated(pod: PodSpec) -> Diagnosis:
 
 
 def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
-    """Explain why no node was feasible for `pod` on the scheduler's present state."""
+    """Return why no node is feasible for `pod` on the scheduler's current state."""
     if pod.problems:
         return misconfigured(pod)
     if pod.gates:
@@ -163,22 +212,23 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     whole = _about_the_pod(scheduler, request)
     if whole is not None:
         return whole
-    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
-    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    now = _Sweep(scheduler, request, state.all_rows)
+    empty = _Sweep(scheduler, request, state.emptied(), now)
     never = bool(empty.definite.all())
     verdict = Verdict.NEVER_FITS if never else Verdict.NOT_NOW
     sweep = empty if never else now
     rows = tuple(np.flatnonzero(now.resolvable & ~now.left & ~empty.definite).tolist())
     reasons = sweep.reasons()
     near = sweep.near(~empty.definite)
-    named = None if never else {plugin for plugin, _, _ in near}
-    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()), named=named)
+    together = sweep.fewest(np.ones_like(empty.definite) if never else ~empty.definite)
+    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()), together=together)
     sentence = _sentence(pod, verdict, reasons, len(state.reports), near)
-    return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits)
+    candidates = () if never else sweep.candidates(~empty.definite, state.columns.names)
+    return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits, candidates)
 
 
 def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
-    """Return the answer of a plugin that refuses the pod as a whole, so that no node need be looked at."""
+    """Return the diagnosis by a plugin that refuses the pod as a whole, without evaluating nodes; else None."""
     nodes = len(scheduler.state.reports)
     for plugin in scheduler.policy.pre_filters:
         if plugin.info.scope is Scope.CLUSTER:
@@ -187,16 +237,18 @@ def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
                 reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
                 head = _HEADS[answer.verdict].format(pod=request.pod.key)
                 waits = waits_for(scheduler, request, (reason,), answer.verdict)
+                because = tuple(msgspec.structs.replace(one, candidates=()) for one in answer.because)
                 return Diagnosis(
-                    answer.verdict, (reason, *answer.because), (), f"{head}: {answer.message}", waits_for=waits
-                )
+                    answer.verdict, (reason, *because), (), f"{head}: {answer.message}", waits_for=waits,
+                    candidates=((), *(one.candidates for one in answer.because)),
+                )  # fmt: skip
     return None
 
 
 def _sentence(
     pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int, near: frozenset[tuple[str, str, str]]
 ) -> str:
-    """Say how many nodes each reason keeps; of many reasons those of nodes that could take it (`near`) come first."""
+    """Format the number of nodes per reason; with many reasons, those of nodes that could fit (`near`) come first."""
     head = _HEADS[verdict].format(pod=pod.key)
     if not nodes:
         return f"{head}: the cluster has no nodes"
@@ -214,7 +266,7 @@ def _sentence(
 def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
     """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
 
-    The state is left as it is: ask before the pod is booked, or on a fork.
+    The state is unchanged: call it before the pod is booked, or on a fork.
     """
     if not pod.ready:
         return ()
@@ -268,7 +320,7 @@ def of_node(scheduler: Scheduler, pod: PodSpec, row: int) -> NodeOutcome:
 
 
 def _best_rows(total: Floats, limit: int) -> Rows:
-    """Return the feasible rows with the highest totals, best first, equal ones by name."""
+    """Return the feasible rows with the highest totals, best first, ties by name."""
     if limit > _FEW:
         rows: Rows = np.argsort(-total, kind="stable")[:limit]
         return rows[total[rows] > INFEASIBLE]
@@ -301,7 +353,7 @@ def score_columns(scheduler: Scheduler, request: Request, feasible: Bools) -> li
 def _columns(
     plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
 ) -> list[Column]:
-    """Score all rows or some by row-scoped plugins that are prepared, and by cluster-scoped ones."""
+    """Score all or some rows with the prepared row-scoped plugins and the cluster-scoped ones."""
     window = state.all_rows if rows is None else Window(state.columns, rows)
     columns: list[Column] = []
     for plugin in plugins:
@@ -320,7 +372,7 @@ def _columns(
 
 
 def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
-    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False))
+    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows))
 
 
 def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
@@ -333,9 +385,9 @@ def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
 
 
 def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
-    """Return the reasons of the nodes that are refused only because a fact is not known; no others are told."""
+    """Return the reasons of the nodes that are refused only because a fact is unknown."""
     request = scheduler.state.compile(pod)
-    now = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    now = _Sweep(scheduler, request, scheduler.state.all_rows)
     open_rows = ~now.left & ~now.definite
     return tuple(
         Reason(refusal.code, plugin.name, int((rows & open_rows).sum()), refusal.message)
@@ -345,8 +397,8 @@ def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
 
 
 def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason, Bools]]:
-    """Return the reasons for which filters refuse rows first, as things are now, with the rows (N,) of each."""
-    sweep = _Sweep(scheduler, request, scheduler.state.all_rows, hypothetical=False)
+    """Return the first refusing reasons on the current state, with the rows (N,) of each."""
+    sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
         for plugin, refusal, rows in sweep.first
@@ -354,9 +406,9 @@ def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason,
 
 
 def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
-    """Return, for each row that a filter refuses now, the first reason, and whether fewer pods could open the row."""
+    """Return, for each refused row, the first reason, and whether preemption could open the row."""
     state = scheduler.state
-    now = _Sweep(scheduler, request, state.all_rows, hypothetical=False)
-    empty = _Sweep(scheduler, request, state.emptied(), hypothetical=True)
+    now = _Sweep(scheduler, request, state.all_rows)
+    empty = _Sweep(scheduler, request, state.emptied(), now)
     opened = now.resolvable & ~empty.definite
     return {row: (reason, bool(opened[row])) for row, reason in _first_reasons(now).items()}

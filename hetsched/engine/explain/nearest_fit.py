@@ -1,17 +1,18 @@
-"""Nearest fit: the smallest change of a request that would make it fit.
+"""Nearest fit: the smallest change of a request that makes it fit.
 
-Problem: "no" is half an answer; the other half is "with 7 GiB instead of 8 it would run on gpu-3".
-Rule: every field of the request that could ask for less is given up alone; where that opens a node, the smallest
-change of the field that still does is an answer. Only where no single field helps, short of giving it up whole, pairs
-of the fields that do not help alone are tried the same way. Every answer is applied to the request and goes through
-the real cycle, Reserve included, before it is told. Answers are sorted by size (see `relaxations`), then by how many
-nodes would do, then by field: at most five, and of each field the smallest. The search evaluates filters over windows
-of nodes, and ends when it has looked at `Budget.rows` of them: what it found until then is told.
-Invariants: the state is left as it was; same state, policy and pod give the same answers.
+A refusal is completed by a statement such as "with 7 GiB instead of 8 it would run on gpu-3". Every relaxable field of
+the request is dropped alone; if that opens a node, the smallest sufficient change of the field is a result. Only if no
+single field helps, short of dropping it completely, pairs of the fields that do not help alone are tried in the same
+way. Every result is applied to the request and verified by the real cycle, Reserve included. Results are sorted by
+size (see `relaxations`), then by the number of fitting nodes, then by field: at most five, and the smallest of each
+field. The search evaluates filters over windows of nodes, and returns its results so far once it evaluated
+`Budget.rows` of them.
+Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import combinations
@@ -21,10 +22,11 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.decision import FieldChange, NearestFit
-from hetsched.contracts.wishes import GANG_MIN_AVAILABLE
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Rows, Window
 from hetsched.engine.cluster.expected_use import DECLARED, basis_of
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.request import width
 from hetsched.engine.framework.status import SKIP, Refusal
 
 from .isa_relaxations import instruction_sets
@@ -37,21 +39,21 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 5
 MOST_NODES = 10
 _ROWS = 1_500_000
-# What one evaluation costs at least, in rows: small clusters do not get endless searches either.
+# Minimum cost of one evaluation in rows: it bounds the search in small clusters too.
 _LEAST_ROWS = 500
 _WHOLE = 1.0
 _MEMBER_ROWS = 600
 
 
 class Budget:
-    """How many rows may still be evaluated; one budget may serve several searches."""
+    """Number of rows that may still be evaluated; several searches may share one budget."""
 
     def __init__(self, rows: int = _ROWS) -> None:
         self.rows = rows
 
 
 class _Exhausted(Exception):
-    """The budget is used up; what was found so far stands."""
+    """The budget is used up; the results so far are valid."""
 
 
 class _Candidate(NamedTuple):
@@ -66,16 +68,16 @@ class _Candidate(NamedTuple):
 
 
 def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[NearestFit, ...]:
-    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the present state.
+    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the current state.
 
-    Of a pod whose gang was announced, these are changes of all members that ask for the same; of one whose gang is
-    not known none are told.
+    For a pod of an announced gang, the changes apply to all members with the same request; for a pod of an unknown
+    gang the result is empty.
     """
     return tuple(change.fit for change in changes(scheduler, pod, budget))
 
 
 class Change(NamedTuple):
-    """A change that would do, and the pods as they would then ask: the pod itself, or all that wait of its gang."""
+    """A sufficient change with the changed pods: the pod itself, or all pending members of its gang."""
 
     fit: NearestFit
     pods: tuple[PodSpec, ...]
@@ -119,12 +121,12 @@ def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
 
 
 class _Search:
-    """One search: the fields of one request, and the filters they are tried on."""
+    """One search: the fields of one request, and the filters that test them."""
 
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget) -> None:
         state = scheduler.state
         self._scheduler, self._pod, self._budget = scheduler, pod, budget
-        # Its own permit room: nobody who waits in the other one may hear of a trial.
+        # A trial has its own waiting pods, so that it does not affect those of the scheduler.
         self._trial = type(scheduler)(state, scheduler.policy)
         self._trial.evaluator = scheduler.evaluator
         self._relaxations: list[Relaxation] = [
@@ -134,7 +136,7 @@ class _Search:
         ]
 
     def candidates(self) -> list[_Candidate]:
-        """Return what fits: changes of one field, and of two where that takes less than giving one up whole."""
+        """Return the sufficient changes of one field, and of two if that takes less than dropping one completely."""
         found: list[_Candidate] = []
         with suppress(_Exhausted):
             helping: set[int] = set()
@@ -154,7 +156,7 @@ class _Search:
                 yield position, self._candidate(step)
 
     def _pairs(self, relaxations: list[Relaxation]) -> Iterator[_Candidate]:
-        """Yield changes of two fields: the first as small as the second given up allows, then the second."""
+        """Yield changes of two fields: the first as small as possible with the second dropped, then the second."""
         shape = self._pod.shape
         for one, other in combinations(relaxations, 2):
             loosest = other.loosest(one.loosest(shape))
@@ -178,23 +180,23 @@ class _Search:
         return _Candidate(tuple(sorted(steps, key=lambda step: step.field)), shape, self.fits(shape, None))
 
     def places(self, candidate: _Candidate) -> bool:
-        """Run the real cycle with the changed request, and take the booking back."""
+        """Run the real cycle with the changed request, and undo the placement."""
         outcome = self._trial.schedule(msgspec.structs.replace(self._pod, shape=candidate.shape))
         placed = outcome.node is not None
         self._trial.undo(outcome)
         return placed
 
     def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
-        """Return who would then ask for what."""
+        """Return the pods with the changed request."""
         return (msgspec.structs.replace(self._pod, shape=candidate.shape),)
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
-        """Return on which of some rows, or of all, every filter of the policy would let the shape in."""
+        """Return those of some rows, or of all, on which every filter of the policy accepts the shape."""
         scheduler = self._scheduler
         state = scheduler.state
         request = state.compile(msgspec.structs.replace(self._pod, shape=shape))
         nodes = state.all_rows if rows is None else Window(state.columns, rows)
-        self._budget.rows -= max(nodes.n, _LEAST_ROWS)
+        self._budget.rows -= max(nodes.n, _LEAST_ROWS) * width(shape)
         if self._budget.rows < 0:
             raise _Exhausted
         left: Bools = np.ones(nodes.n, np.bool_)
@@ -219,14 +221,17 @@ class _Search:
 
 
 class _GangSearch(_Search):
-    """A search for a gang: a change fits if the real cycle places as many members as must run together."""
+    """Search for a gang: a change fits if the filters place the minimum number of members.
+
+    `places` then runs the whole cycle, gang plugin and quotas included.
+    """
 
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget, members: list[PodSpec]) -> None:
         super().__init__(scheduler, pod, budget)
         assert pod.gang is not None
         state = scheduler.state
         self._waiting = [member for member in members if member.key not in state.bookings]
-        self._least = pod.gang.min_available
+        self._least, self._least_field = pod.gang.min_available, pod.gang.min_field
         self._booked = state.gangs.members_booked(f"{pod.namespace}/{pod.gang.name}")
 
     def candidates(self) -> list[_Candidate]:
@@ -235,16 +240,35 @@ class _GangSearch(_Search):
             rows, count = self._try(self._pod.shape)
             fewer = count + self._booked
             if 0 < fewer < self._least:
-                words, size = f"min-available {self._least} -> {fewer}", 1 - fewer / self._least
-                step = Step(GANG_MIN_AVAILABLE, str(self._least), str(fewer), words, size, lambda shape: shape)
+                name = re.split("[./]", self._least_field)[-1]
+                words, size = f"{name} {self._least} -> {fewer}", 1 - fewer / self._least
+                step = Step(self._least_field, str(self._least), str(fewer), words, size, lambda shape: shape)
                 found.append(_Candidate((step,), self._pod.shape, rows))
         return found
 
     def places(self, candidate: _Candidate) -> bool:
-        return True  # `fits` ran the real cycle
+        """Run the real cycle with all pending members as one gang, and undo their placements.
+
+        A back-off of the gang ends by itself and does not count.
+        """
+        self._budget.rows -= self._cost() * width(candidate.shape)
+        if self._budget.rows < 0:
+            return False
+        gangs, members = self._scheduler.state.gangs, self.changed(candidate)
+        rolls, resting = gangs.rolls, gangs.resting
+        gangs.resting = {key: until for key, until in resting.items() if key != gang_key(self._pod)}
+        gangs.announce(members)
+        outcomes = [self._trial.schedule(member, preempts=False) for member in members]
+        self._trial.settle()
+        placed = sum(outcome.node is not None for outcome in outcomes)
+        for outcome in reversed(outcomes):
+            self._trial.undo(outcome)
+        gangs.rolls, gangs.resting = rolls, resting
+        least = members[0].gang.min_available if members and members[0].gang is not None else 0
+        return placed + self._booked >= least
 
     def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
-        least = next((int(step.to) for step in candidate.steps if step.field == GANG_MIN_AVAILABLE), self._least)
+        least = next((int(step.to) for step in candidate.steps if step.field == self._least_field), self._least)
         asked = self._pod.shape
         return tuple(
             msgspec.structs.replace(
@@ -259,12 +283,15 @@ class _GangSearch(_Search):
         used, count = self._try(shape)
         return used if count + self._booked >= self._least else used[:0]
 
-    def _try(self, shape: Shape) -> tuple[Rows, int]:
-        """Place members one by one, those that ask as this pod does with `shape`, and take all back.
+    def _cost(self) -> int:
+        return max(self._scheduler.state.all_rows.n, _LEAST_ROWS) + _MEMBER_ROWS * len(self._waiting)
 
-        Returns the rows they came to, and how many there were, no more than must be.
+    def _try(self, shape: Shape) -> tuple[Rows, int]:
+        """Place members one by one, those with this pod's request as `shape`, and undo all placements.
+
+        Returns the rows used, and the number of placed members, at most the required minimum.
         """
-        self._budget.rows -= max(self._scheduler.state.all_rows.n, _LEAST_ROWS) + _MEMBER_ROWS * len(self._waiting)
+        self._budget.rows -= self._cost() * width(shape)
         if self._budget.rows < 0:
             raise _Exhausted
         placed: list[Outcome] = []

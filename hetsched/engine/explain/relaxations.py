@@ -1,12 +1,11 @@
-"""Ways in which a request could ask for less: its numbers, and what they share with rules.
+"""Relaxations of a request: its numbers, and the protocol shared with rules.
 
-Rule: a relaxation is one field of the request. `loosest` gives up all of it, so where not even that fits nothing of the
-field has to be tried; of what every pod uses some of (CPU, memory, storage, watts) the least amount stays. A number is
-searched for the value nearest to the asked one that fits: by halving where less is never harder to place, value by
-value where it can be (CPUs and cards that zones and kubelets align).
-The size of a change is the share of a number that is given up, and 1/2 for every rule that is dropped or added, since
-no number says what a rule is worth: half a request.
-Units: numbers are in the base units of the request; pods with several containers ask for less in the largest of them.
+A relaxation is one field of the request. `loosest` drops it completely, so if not even that fits, no smaller change
+has to be tried; resources that every pod uses (CPU, memory, storage, watts) keep the least amount. A number is
+searched for the fitting value nearest to the requested one: by bisection if less is never harder to place, value by
+value if it can be (CPUs and GPUs that zones and kubelets align). The size of a change is the dropped share of a
+number, and 1/2 (half a request) for every rule that is dropped or added, since a rule has no natural number.
+Units: numbers are in the base units of the request; in pods with several containers the largest ones are reduced.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, format_amount
+from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, format_amount, readable_amount
 from hetsched.contracts.wishes import EXPECTED_USAGE, EXPECTED_WATTS, GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
 from hetsched.contracts.workload import ContainerDemand, GpuDemand, Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Rows
 
 RULE_SIZE = 0.5
-# Values that are tried one by one; longer ranges are halved, which finds the nearest where less is never harder.
+# Values tried one by one; longer ranges are bisected, which finds the nearest if less is never harder to place.
 _TRIED_ONE_BY_ONE = 64
-# What every pod uses some of: a request of zero would only hide that.
+# Resources that every pod uses: a request of zero would only hide the use.
 _NEVER_NONE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 Apply = Callable[[Shape], Shape]
-# Tells on which of some rows, or of all (None), a shape fits.
+# Returns on which of some rows, or of all (None), a shape fits.
 Fits = Callable[[Shape, Rows | None], Rows]
 
 
 class Step(NamedTuple):
-    """One change of one field; `words` say it shortly, `apply` makes it on any shape that states the field."""
+    """One change of one field; `words` is a short text, `apply` changes any shape that states the field."""
 
     field: str
     from_: str
@@ -45,18 +44,19 @@ class Step(NamedTuple):
 
 
 class Relaxation(Protocol):
-    """One field of a request that could ask for less."""
+    """One field of a request that can be relaxed."""
 
     loosest: Apply
 
     def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
-        """Yield changes of `shape` that fit somewhere; `rows` fit when all of the field is given up."""
+        """Yield changes of `shape` that fit somewhere; `rows` fit if the whole field is dropped."""
 
 
 class Number:
-    """A number of the request and its least value; `most` is what it may rise to, where more is easier to place.
+    """A number of the request and its least value; `most` is its upper limit, where more is easier to place.
 
-    `even`: less is never harder to place. `last` is a value beyond `least` that means "not asked at all".
+    `show` formats a value for the field, `read` for messages. `even`: less is never harder to place. `last` is a value
+    beyond `least` that means "not requested at all".
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Number:
         even: bool = True,
         last: int | None = None,
         show: Callable[[int], str] = str,
+        read: Callable[[int], str] | None = None,
         unit: str = "",
     ) -> None:
         self.field, self.name, self.unit = field, name, unit
-        self._put, self._show = put, show
+        self._put, self._show, self._read = put, show, read or show
         self._asked, self._last, self._even = asked, last, even
         self._by = by if limit > asked else -by
         self._count = abs(limit - asked) // by
@@ -109,7 +110,7 @@ class Number:
 
     def _step(self, value: int) -> Step:
         asked, becomes = self._show(self._asked), self._show(value)
-        words = f"{self.name} {asked} -> {becomes}{self.unit}"
+        words = f"{self.name} {self._read(self._asked)} -> {self._read(value)}{self.unit}"
         size = abs(value - self._asked) / max(self._asked, 1)
         return Step(self.field, asked, becomes, words, size, partial(self._set, value=value))
 
@@ -118,9 +119,9 @@ class Number:
 
 
 def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Relaxation]:
-    """Yield the numbers that a shape asks for.
+    """Yield the numbers that a shape requests.
 
-    `zoned`: some node's zones or kubelet may look at whole CPUs. `declared`: the pod itself says what it will use.
+    `zoned`: some node's zones or kubelet may require whole CPUs. `declared`: the pod itself declares its expected use.
     """
     pins = shape.numa is not None and shape.numa.cpu_policy != "none"
     whole = (zoned or pins) and any(container.cpus for container in shape.containers)
@@ -137,6 +138,7 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
                 by=1000 if by_cpu else 1,
                 even=not by_cpu,
                 show=partial(format_amount, resource),
+                read=partial(readable_amount, resource),
             )
     for resource, expected in shape.expected_usage if declared else ():
         put = partial(_with_expected, resource=resource)
@@ -169,7 +171,7 @@ def _card_numbers(gpu: GpuDemand, *, zoned: bool) -> Iterator[Relaxation]:
     ):
         if asked:
             name = key.rpartition("/")[2]
-            # An amount of 0 asks for none; a share of a card is then charged by its thousandths.
+            # An amount of 0 requests none; a share of a GPU is then charged by its thousandths.
             yield Number(key, name, partial(_with_gpu, fact=fact), asked, 1, last=0, unit=unit)
 
 
@@ -223,7 +225,7 @@ def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
 
 
 def _lessened(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
-    """Take an amount from the largest container, then from the next; one that asks for nothing whole goes."""
+    """Reduce the largest container, then the next; a container that requests nothing is removed."""
     left = {position: less for position in range(len(containers)) if containers[position].init}
     remaining = less
     order = sorted(range(len(containers)), key=lambda position: -int(getattr(containers[position], fact)))

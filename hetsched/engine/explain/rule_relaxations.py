@@ -1,14 +1,15 @@
-"""Rules of a request that could be dropped or widened: selectors, taints, neighbours, ports, zones, cards' models.
+"""Rules of a request that can be dropped or widened: selectors, taints, neighbours, ports, zones, GPU models.
 
-Rule: `loosest` drops the whole field; where that fits, the options are tried: each entry alone, then the field as a
-whole. What can only be widened towards something that exists is read from the nodes that would then fit: their taints,
-the models of their cards. Taints that stand for a node's condition are no reason to tolerate anything.
+`loosest` drops the whole field; if that fits, the options are tried: each entry alone, then the field as a whole.
+Options that widen towards existing values are read from the nodes that would then fit: their taints, the models of
+their GPUs. Taints that represent a node's condition are not proposed for toleration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from hetsched.contracts.node_report import CONDITION_TAINTS, Taint
 from hetsched.contracts.wishes import AWARENESS, CPU_POLICY, GPU_MODEL, KUBERNETES_ARCH
 from hetsched.contracts.workload import HostPort, NodeTerm, NumaDemand, PodTerm, Shape, Toleration
 from hetsched.engine.cluster.columns import Rows
-from hetsched.engine.cluster.selectors import expression_text
+from hetsched.engine.cluster.selectors import expression_text, term_texts
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.tolerations import HARD_EFFECTS, tolerates
 from hetsched.engine.numa.zones import SHARING
@@ -39,8 +40,8 @@ class Choice:
         self._options = options
 
     def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
-        for number, step in enumerate(self._options(shape, rows)):
-            if number < MOST_OPTIONS and fits(step.apply(shape), rows).size:
+        for step in islice(self._options(shape, rows), MOST_OPTIONS):
+            if fits(step.apply(shape), rows).size:
                 yield step
 
 
@@ -87,7 +88,7 @@ def _without(shape: Shape, *, name: str, positions: frozenset[int]) -> Shape:
     return msgspec.structs.replace(shape, **{name: kept})
 
 
-# -- which nodes ----------------------------------------------------------------------------------------------------
+# -- nodes ----------------------------------------------------------------------------------------------------------
 
 
 def _with_selector(shape: Shape, kept: tuple[tuple[str, str], ...]) -> Shape:
@@ -124,15 +125,13 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
                     text = expression_text(expression)
                     words = f"drop node affinity {text}"
                     yield Step(field, text, "", words, RULE_SIZE, partial(_replaced, node_terms=changed))
-    text = " or ".join(
-        " and ".join(expression_text(e) for e in (*term.expressions, *term.fields)) or "nothing" for term in terms
-    )
+    text = " or ".join(term_texts(terms))
     count = max((len(term.expressions) + len(term.fields) for term in terms), default=1)
     yield Step(field, text, "", f"drop node affinity {text}", RULE_SIZE * count, partial(_replaced, node_terms=None))
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield the tolerations that open the nodes with the fewest taints more, most nodes first."""
+    """Yield the tolerations that open the nodes with the fewest further taints, most nodes first."""
     ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):
@@ -154,7 +153,7 @@ def _tolerating(shape: Shape, added: tuple[Toleration, ...]) -> Shape:
     return msgspec.structs.replace(shape, tolerations=shape.tolerations + added)
 
 
-# -- which neighbours -----------------------------------------------------------------------------------------------
+# -- neighbours -----------------------------------------------------------------------------------------------------
 
 
 def _neighbour_options(name: str, field: str, shape: Shape, rows: Rows) -> Iterator[Step]:
@@ -203,7 +202,7 @@ def _port_options(shape: Shape, rows: Rows) -> Iterator[Step]:
     )
 
 
-# -- which cards and zones ------------------------------------------------------------------------------------------
+# -- GPUs and zones -------------------------------------------------------------------------------------------------
 
 
 def _with_models(shape: Shape, models: tuple[str, ...]) -> Shape:
@@ -212,7 +211,7 @@ def _with_models(shape: Shape, models: tuple[str, ...]) -> Shape:
 
 
 class _Models:
-    """The models that are accepted; those that would do as well are told together."""
+    """The accepted models; further models that would also fit are grouped."""
 
     loosest: Apply = staticmethod(partial(_with_models, models=()))
 

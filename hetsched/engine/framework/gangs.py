@@ -1,13 +1,12 @@
 """Gangs: pods that start together or not at all.
 
-Problem: two gangs that each hold half of what they need wait for each other for ever; a gang that was given up must
-not hold anything, and its other members must not be tried one by one to find that out again.
-Rule: the ledger knows which members are booked, whoever booked them. A driver that has a whole queue before it
-*announces* it: then it is known who else can still come. A gang is given up as soon as those who are booked and those
-who were not tried yet are too few, and stays given up until the next announcement; its first member that found no
-node is remembered with its reasons. Drivers that announce nothing take members as they come.
+Two gangs that each hold half of their needs would deadlock. A rejected gang holds nothing, and its other members are
+not tried one by one to find that out again. The state tracks which members are booked, by any scheduler. A driver that
+has a complete queue *announces* it, so the members that can still arrive are known. A gang is rejected as soon as the
+booked members and the untried members together are too few, and stays rejected until the next announcement; the first
+member that found no node is kept with its reasons. Without an announcement members are taken as they arrive.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
-Invariants: `booked` equals a fresh scan of the bookings; a copy has the bookings and no announcement.
+Invariants: `booked` equals a full scan of the bookings; a copy has the bookings and no announcement.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def gang_key(pod: PodSpec) -> str | None:
 
 
 def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
-    """Put the members of each gang right behind its first one; everything else stays in the order given."""
+    """Move the members of each gang directly behind its first one; all other pods keep their order."""
     gangs: dict[str, list[PodSpec]] = {}
     for pod in pods:
         if pod.gang is not None:
@@ -54,10 +53,10 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
 
 
 class Roll:
-    """The members of one gang that an announced queue holds, and what became of them so far.
+    """Members of one gang in an announced queue, and their results so far.
 
-    `refusal` is why the gang was given up. `breaker` is the first member that found no node, with its diagnosis;
-    `never` holds the members that no node could take even empty.
+    `refusal` is why the gang was rejected. `breaker` is the first member that found no node, with its diagnosis;
+    `never` holds the members that fit no node even when it is empty.
     """
 
     __slots__ = ("_known", "breaker", "checked", "members", "never", "refusal", "unfit", "untried")
@@ -65,7 +64,7 @@ class Roll:
     def __init__(self) -> None:
         self.members: dict[str, PodSpec] = {}
         self.untried: set[str] = set()
-        self.unfit: list[str] = []  # members whose own request is wrong
+        self.unfit: list[str] = []  # members whose own request is invalid
         self.checked = False
         self.refusal: Refusal | None = None
         self.breaker: tuple[str, Diagnosis] | None = None
@@ -73,11 +72,11 @@ class Roll:
         self._known: dict[Shape, Verdict] = {}
 
     def knows(self, shape: Shape) -> bool:
-        """Tell whether a member of this shape found no node before."""
+        """Return whether a member of this shape already found no node."""
         return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
-        """Note that a member found no node; without a diagnosis it is that of the last one of its shape."""
+        """Record that a member found no node; without a diagnosis the last one of its shape applies."""
         if diagnosis is not None:
             self._known[pod.shape] = diagnosis.verdict
             self.breaker = self.breaker or (pod.key, diagnosis)
@@ -86,15 +85,15 @@ class Roll:
 
 
 class Gangs:
-    """Who belongs together: booked members by gang, and the members that an announced queue holds."""
+    """PodGroup registry: booked members by gang, and the members of an announced queue."""
 
     def __init__(self) -> None:
         self.booked: dict[str, set[str]] = {}
         self.rolls: dict[str, Roll] = {}
-        self.resting: dict[str, float] = {}  # gangs in back-off, and until when on the driver's clock, seconds
+        self.resting: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
-        """Count a member that is booked (`sign` 1) or goes (-1); other pods are left alone."""
+        """Count a member that is booked (`sign` 1) or removed (-1); pods without a gang are ignored."""
         key = gang_key(pod)
         if key is None:
             return
@@ -107,7 +106,7 @@ class Gangs:
                 del self.booked[key]
 
     def announce(self, pods: Iterable[PodSpec]) -> None:
-        """Say which pods a driver is about to try, and no others; what an earlier announcement led to is forgotten."""
+        """Set the complete list of pods that a driver is about to try, and discard the results of the previous one."""
         self.rolls = {}
         for pod in pods:
             key = gang_key(pod)
@@ -121,14 +120,14 @@ class Gangs:
                 roll.untried.add(pod.key)
 
     def try_now(self, pod: PodSpec) -> None:
-        """Note that an announced member has its turn."""
+        """Mark an announced member as tried."""
         if pod.gang is not None:
             roll = self.roll_of(pod)
             if roll is not None:
                 roll.untried.discard(pod.key)
 
     def roll_of(self, pod: PodSpec) -> Roll | None:
-        """Return the roll that an announced member is on."""
+        """Return the registry entry of an announced member, or None."""
         roll = self.rolls.get(gang_key(pod) or "")
         return roll if roll is not None and pod.key in roll.members else None
 
@@ -136,7 +135,7 @@ class Gangs:
         return len(self.booked.get(key, ()))
 
     def wake(self, now_seconds: float) -> None:
-        """End the back-offs that are over."""
+        """End expired back-offs."""
         for key in [key for key, until in self.resting.items() if until <= now_seconds]:
             del self.resting[key]
 
@@ -148,10 +147,10 @@ class Gangs:
 
 
 def room_for(roll: Roll, state: ClusterState, *, empty: bool = False) -> int:
-    """Return how many of a roll's members could be booked at most, by free amounts (or by all amounts) alone.
+    """Return an upper bound of the members that could be booked, by free (or, if `empty`, all) amounts alone.
 
-    Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the answer
-    is never too low, and exact for one shape where nothing but amounts decides.
+    Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the result is
+    never too low, and exact for one shape if only amounts decide.
     """
     shapes = {id(pod.shape): pod.shape for pod in roll.members.values()}
     by_identity = Counter(id(pod.shape) for pod in roll.members.values())  # most members share one object
@@ -162,7 +161,7 @@ def room_for(roll: Roll, state: ClusterState, *, empty: bool = False) -> int:
 
 
 def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
-    """Return how many pods of one shape the free (or all) amounts of all nodes would take, were they alone."""
+    """Return how many pods of one shape fit the free (or all) amounts of all nodes, without other pods."""
     nodes = state.all_rows
     slots: Ints = np.full(nodes.n, np.iinfo(np.int64).max // max(nodes.n, 1), np.int64)
     for name, need in shape.requests:
@@ -186,15 +185,23 @@ def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
     return int(slots.sum())
 
 
-def short_of(least: Sequence[tuple[str, int]], state: ClusterState) -> tuple[str, ...]:
-    """Return the resources of which the whole cluster has less free than `least`."""
+def short_of(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
+    """Return the resources of which the whole cluster has less free (less in total if `empty`) than `least`."""
+    nodes = state.all_rows
     short = []
     for name, amount in least:
         row = state.resources.index.get(name)
-        if row is None:
-            short.append(name)
-            continue
-        free = state.all_rows.static("allocatable")[row] - state.all_rows.load("requested")[row]
-        if int(np.maximum(free, 0).sum()) < amount:
+        if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu alone, without an allocatable
+            cards = nodes.static("card_milli") + nodes.static("card_resting")
+            there = cards if empty else nodes.load("card_milli_free")
+            has = int((there >= WHOLE_CARD_MILLI).sum())
+        elif row is None:
+            has = 0
+        else:
+            there = nodes.static("allocatable")[row]
+            if not empty:
+                there = np.maximum(there - nodes.load("requested")[row], 0)
+            has = sum(there.tolist())  # Python's integers: nodes without a maximum number of pods overflow 64 bits
+        if has < amount:
             short.append(name)
     return tuple(short)

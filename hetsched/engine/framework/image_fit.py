@@ -1,11 +1,11 @@
-"""Whether a pod's images have something that runs on a node.
+"""Whether a pod's images have a build that runs on a node.
 
-Problem: an image without a build for the node's architecture, or with one for a newer core only, ends in a crash loop.
-Rule: the node's architecture is one that all images offer, and the node has what they need there (the floor). What a
-program without a variant needs (x86-64-v1, armv8.0-a, rv64gc) is there also where a node of that architecture states a
-lower bound only: the kubelet that reports it is such a program. Everything else beyond a lower bound is unknown. An
-emulator runs the images where it covers their floor of its architecture. Architectures outside the lattice are
-compared by name.
+An image without a build for the node's architecture, or only with one for a newer core, ends in a crash loop. All
+images must offer the node's architecture, and the node must have what they need there (the floor). The baseline of
+programs without a variant (x86-64-v1, armv8.0-a, rv64gc) is assumed on a node of that architecture that states a lower
+bound only, because the kubelet that reports it is such a program. Everything else beyond a lower bound is unknown. An
+emulator runs the images if it covers their floor of its architecture. Architectures outside the lattice are compared
+by name.
 Source: public contract section 1; opencontainers/image-spec image-index.md; GORISCV64=rva20u64 of the Go toolchain.
 """
 
@@ -17,7 +17,7 @@ from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.workload import ImageDemand
 from hetsched.isa import match
 
-from .isa_strings import architecture, offered_isa, required_isa
+from .isa_strings import architecture, may_have, missing_for_sure, offered_isa, required_isa
 from .status import Refusal
 
 _BASES = {name: required_isa(text).canonical for name, text in (
@@ -29,7 +29,7 @@ NONE_IN_COMMON = Refusal("ImagesDisagree", "there is no Linux architecture that 
 
 @lru_cache(maxsize=65536)
 def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
-    """Say why the images do not run natively on a node, None where they do or nothing is known of them."""
+    """Return why the images do not run natively on a node; None if they do or nothing is known of them."""
     if images.floors is None:
         return None
     floors = dict(images.floors)
@@ -45,21 +45,34 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
     if base is None or (floor == base and not (offer.complete and offer.native)):
         return None
     if not floor:
-        message = f"what its images need on {arch} is not known: they are built for a variant that nobody here knows"
+        message = f"the requirement of its images on {arch} is unknown: they are built for an unknown variant"
         return Refusal("ImageVariantUnknown", message, unknown=True)
     missing = match(required_isa(floor), offered_isa(offer.native)).missing if offer.native else (floor,)
     if not missing:
         return None
-    if not offer.complete or not offer.native:
-        message = f"its images need {floor} on {arch}, and nobody said whether the node has it"
+    if may_have(offer, required_isa(floor)):
+        message = f"its images need {floor} on {arch}, and no source reports whether the node has it"
         return Refusal("ImageVariantUnknown", message, missing=missing, unknown=True)
+    missing = missing_for_sure(offer, required_isa(floor)) or missing
     message = f"its images need {floor} on {arch}, the node lacks {', '.join(missing)}"
     return Refusal("ImageVariantMissing", message, missing=missing)
 
 
+def variant_warnings(images: ImageDemand, offer: IsaReport) -> tuple[str, ...]:
+    """Return warnings for images that a stock containerd refuses on a node although the node has what they need."""
+    if not images.variants_only:
+        return ()
+    arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
+    return tuple(
+        f"a stock containerd refuses {image} on this node: its index has CPU variants of {arch} only"
+        for of, image in images.variants_only
+        if of == arch
+    )
+
+
 @lru_cache(maxsize=65536)
 def emulator_covers(images: ImageDemand, offered: str) -> bool:
-    """Tell whether an emulator with this instruction set runs the images."""
+    """Return whether an emulator with this instruction set runs the images."""
     if images.floors is None:
         return True
     isa = offered_isa(offered)

@@ -1,17 +1,22 @@
-"""How a pod's instructions run on a node: natively, by emulation, not at all, or nobody can tell.
+"""How a pod's instructions run on a node: natively, emulated, not at all, or unknown.
 
-Problem: the filter, the affinity and the grant must give one answer, for the lattice and for the publication's letters.
-Rule: a native need is compared with what the node runs natively; a need that allows emulation with its emulators (for
-`cross-isa` its cross toolchains, for the label QEMU either). `passes` says which comes first:
-    native-first  native outranks emulated, and a pod that names no native need may run natively all the same;
-    qemu-first    emulation outranks the native need, and without one a pod runs only where it is emulated.
-What runs natively on the chosen node is granted as native, whichever pass found the node.
-`mode` says how strings are compared: `lattice` knows what an extension implies; `paper` compares the letters of two
-RISC-V labels and looks for other labels inside the node's, as published, and asks the lattice about what the
-publication has no rule for (profiles, levels, other spellings of an architecture).
-A node whose ISA nobody stated is unknown, not "no"; so is what lies beyond a lower bound (`complete` false).
-Whatever a pod states, its images have to run the same way (`image_fit`): natively, or by the emulator; beside a cross
-toolchain they run natively. A pod that states nothing runs natively wherever its images do.
+The filter, the affinity and the grant share this module, for the lattice and for the publication's letters.
+
+A native requirement is compared with the node's native ISA; a requirement that allows emulation with the node's
+emulators (for `cross-isa` with its cross toolchains, for the label QEMU with either). `passes` sets the order:
+    native-first  native outranks emulated, and a pod without a native requirement may still run natively;
+    qemu-first    emulation outranks native, and a pod without a native requirement runs only where it is emulated.
+A pod that runs natively on the selected node is granted native, whichever pass found the node.
+
+`mode` sets how strings are compared: `lattice` uses the implications of extensions; `paper` compares the letters of
+two RISC-V labels and searches other labels as substrings of the node's, as published, and falls back to the lattice
+for strings without a rule in the publication (profiles, levels, other spellings of an architecture).
+
+A node without a stated ISA is unknown, not refused; so is a feature beyond a lower bound (`complete` false), unless
+the source of the report rules it out (`absent`). The pod's images have to run in the same way as its stated
+requirement (`image_fit`): natively, or by the emulator; with a cross toolchain they run natively. A pod without a
+requirement runs natively wherever its images do.
+
 Source: public contract section 1; ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)), Algorithm 1.
 """
 
@@ -33,7 +38,7 @@ from hetsched.isa import Isa, match
 from hetsched.isa.paper import is_letters, modules, paper_affinity
 
 from .image_fit import emulator_covers, image_gap
-from .isa_strings import offered_isa, required_isa
+from .isa_strings import may_have, missing_for_sure, offered_isa, required_isa
 from .status import Refusal
 
 if TYPE_CHECKING:
@@ -67,7 +72,7 @@ class IsaParams(Params, frozen=True):
 
 
 class Run(NamedTuple):
-    """How a demand runs on an offer; the texts are empty and the affinity 0 where it does not."""
+    """How a demand runs on an offer; if it does not, the texts are empty and the affinity is 0."""
 
     rank: int
     mode: str = ""
@@ -90,7 +95,7 @@ def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> R
 
 
 def ranks(state: ClusterState, mode: Mode, passes: Passes, demand: IsaDemand) -> Ints:
-    """Return (K,) the rank of `demand` on each of the state's distinct offers; asked once per inventory."""
+    """Return (K,) the rank of `demand` on each of the state's distinct offers; computed once per inventory."""
     known: Callable[[IsaDemand], Ints] = state.once(
         ("isa-ranks", mode, passes), lambda: lru_cache(_KEPT)(partial(_ranks, mode, passes, tuple(state.offers.values)))
     )
@@ -110,7 +115,7 @@ def grant_of(run: Run) -> IsaGrant:
 
 
 def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Refusal:
-    """Say why `demand` does not run on a node with `offer`."""
+    """Return the refusal of `demand` on a node with `offer`."""
     gap = _images_gap(demand, offer)
     if gap is not None:
         return gap
@@ -125,7 +130,7 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
     if required.arch != native.arch or required.xlen != native.xlen:
         message = f"the node runs {_machine(native)}, {required.canonical} is needed{_emulators_gap(demand, offer)}"
         return Refusal("IsaArchMismatch", message, missing=(required.arch,))
-    missing = match(required, native).missing
+    missing = missing_for_sure(offer, required) or match(required, native).missing
     if mode == "paper" and is_letters(needs[0]) and is_letters(offer.native or ""):
         missing = tuple(sorted(name.lower() for name in modules(needs[0]) - modules(offer.native or "")))
     message = f"the node lacks {', '.join(missing)}{_emulators_gap(demand, offer)}"
@@ -133,7 +138,7 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
 
 
 def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
-    """Say why the pod's images do not run on a node, natively or by an emulator that the pod allows."""
+    """Return why the pod's images run neither natively on a node nor by an emulator that the pod allows, or None."""
     gap = None if demand.images is None else image_gap(demand.images, offer)
     if gap is None or demand.images is None:
         return None
@@ -142,7 +147,7 @@ def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
 
 
 def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> str:
-    """Say what the emulator or toolchain that comes nearest lacks, nothing where none is for that architecture."""
+    """Describe what the nearest emulator or toolchain of that architecture lacks; empty if there is none."""
     gaps: list[tuple[int, str]] = []
     for text, offers, _ in _emulated_needs(demand, offer):
         for offered in map(offered_isa, offers if text else ()):
@@ -154,7 +159,7 @@ def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> str:
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:
-    """Return what two offers of one instruction set have in common."""
+    """Return a key that is equal for two offers of the same instruction set."""
     if mode == "paper" and is_letters(offered):
         return offered.strip().upper()[:4], modules(offered)
     isa = offered_isa(offered)
@@ -176,7 +181,7 @@ def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> 
 
 
 def _emulated(mode: Mode, demand: IsaDemand, offer: IsaReport) -> Run | None:
-    """Return the closest of the emulators or toolchains that do, the first of equals."""
+    """Return the closest matching emulator or toolchain, the first of equals."""
     found: Run | None = None
     for text, offers, runs_images in _emulated_needs(demand, offer):
         for offered in offers if text else ():
@@ -197,7 +202,7 @@ def _images_run_natively(demand: IsaDemand, offer: IsaReport) -> bool:
 
 
 def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
-    """Return the run as native where the node needs no emulator for it."""
+    """Return the run as native if the node needs no emulator for it."""
     if offer.native is None or not _images_run_natively(demand, offer):
         return emulated
     if _affinity(mode, emulated.required, offer.native) is None:
@@ -206,7 +211,7 @@ def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) 
 
 
 def _affinity(mode: Mode, required: str, offered: str) -> float | None:
-    """Return the affinity, 0-1, None where the offer does not cover the requirement."""
+    """Return the affinity, 0-1, or None if the offer does not cover the requirement."""
     if mode == "paper":
         if is_letters(required) and is_letters(offered):
             return paper_affinity(required, offered)
@@ -216,12 +221,10 @@ def _affinity(mode: Mode, required: str, offered: str) -> float | None:
 
 
 def _could_be_more(passes: Passes, demand: IsaDemand, offer: IsaReport) -> bool:
-    """Tell whether the node states a lower bound only and is of an architecture that the demand names."""
+    """Return whether the node states only a lower bound and nothing rules out that it has what the demand names."""
     if offer.complete or offer.native is None:
         return False
-    native = offered_isa(offer.native)
-    needs = [required_isa(text) for text in _native_needs(passes, demand)]
-    return any((need.arch, need.xlen) == (native.arch, native.xlen) for need in needs)
+    return any(may_have(offer, required_isa(text)) for text in _native_needs(passes, demand))
 
 
 def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
@@ -233,7 +236,7 @@ def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
 
 
 def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...], bool]]:
-    """Return what may be met by which offers, and whether these run the pod's images too, as toolchains do not."""
+    """Return (requirement, offers, whether these offers also run the pod's images); toolchains do not run images."""
     return [
         (demand.emulated, offer.emulated, True),
         (demand.cross, offer.cross, False),
@@ -243,5 +246,5 @@ def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tupl
 
 
 def _machine(native: Isa) -> str:
-    """Name the kind of machine in a word: rv64, x86, arm."""
+    """Return the short name of a machine: rv64, x86, arm."""
     return f"rv{native.xlen}" if native.arch == "riscv" else native.arch

@@ -1,7 +1,7 @@
-"""Instruction set strings of pods and nodes, read once.
+"""Cached parsing of the instruction set strings of pods and nodes.
 
-Rule: a pod's string is read strictly, it was checked when the pod came. A node's may come from a machine and hold names
-that only the lenient reading of kernel strings accepts.
+A pod's string is parsed strictly; it was validated on submission. A node's string may come from a machine and contain
+names that only the lenient parser of kernel strings accepts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import IsaReport
 from hetsched.isa import Isa, parse
 
 _NAMES = {"x86": "amd64", "arm": "arm64"}
@@ -21,7 +22,7 @@ def required_isa(text: str) -> Isa:
 
 @lru_cache(maxsize=65536)
 def offered_isa(text: str) -> Isa:
-    """Read a node's string; adapters have checked it, machine sources may hold names that only they accept."""
+    """Parse a node's string; if the strict parser refuses a name, use the parser of machine sources."""
     try:
         return parse(text, source="node-label")
     except InputError:
@@ -29,5 +30,27 @@ def offered_isa(text: str) -> Isa:
 
 
 def architecture(isa: Isa) -> str:
-    """Return the architecture by its name in `kubernetes.io/arch`."""
+    """Return the architecture's name in `kubernetes.io/arch`."""
     return _NAMES.get(isa.arch) or f"riscv{isa.xlen}"
+
+
+@lru_cache(maxsize=65536)
+def may_have(offer: IsaReport, required: Isa) -> bool:
+    """Return whether a node may have `required` without stating it: its ISA is unknown or a lower bound."""
+    if offer.native is None:
+        return True
+    native = offered_isa(offer.native)
+    if offer.complete or (required.arch, required.xlen) != (native.arch, native.xlen):
+        return False
+    return not missing_for_sure(offer, required)
+
+
+def missing_for_sure(offer: IsaReport, required: Isa) -> tuple[str, ...]:
+    """Return which required features, else levels, a node with a lower bound is known to lack."""
+    features = tuple(name for name in offer.absent if name in required.needed)
+    levels = (name for name in offer.absent if _is_level(name) and required_isa(name).extensions <= required.needed)
+    return features or tuple(levels)
+
+
+def _is_level(name: str) -> bool:
+    return name.startswith("x86-64-v")

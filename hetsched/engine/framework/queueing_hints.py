@@ -1,17 +1,19 @@
-"""What a refused pod waits for.
+"""QueueingHint: the events that may make an unschedulable pod schedulable.
 
-Problem: trying every waiting pod after every change costs a batch each time; trying too few leaves a pod for ever.
-Rule: a node opens only after the first filter that refuses it changes its answer, so what may help the pod is what may
-help any of those filters (`helped_by`); they say it in words (`waits`). Where the filters left a node that could not be
-booked, anything may help. Of a pod that no node takes even empty, pods that come and go help none. Of any other the
-words are those of filters that keep it off a node which would take it empty: at other nodes more would have to change.
-Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; that the first refusers are enough is our own.
-Invariant: a change that makes a refused pod fit is of a kind that it waits for.
+Retrying every pending pod after every change costs a batch each time; retrying too few leaves a pod pending for ever.
+A node becomes feasible only after the first filter that refuses it changes its answer, so the events to register are
+the union of those of these filters (`helped_by`); the filters also describe the condition in words (`waits`). If the
+filters accepted a node but the reservation failed, any event counts. For a pod that fits no empty node, arrivals and
+departures of pods are left out. The text names only conditions that would help: those of the nodes that the fewest
+filters refuse and, for a pod that fits an empty cluster, only of nodes that would accept it when empty. Conditions
+that one node needs together are joined by "and".
+Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; using the first refusers only is our own.
+Invariant: a change that makes a refused pod schedulable is of a registered kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hetsched.contracts.decision import Reason, Verdict
@@ -43,7 +45,7 @@ _SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
 
 
 def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:
-    """Return what is different about a node; a fact that nobody sorted counts as all of them."""
+    """Return the kinds of events between two reports of a node; an unclassified field counts as all of them."""
     changed = {name for name in NodeReport.__struct_fields__ if getattr(before, name) != getattr(after, name)}
     changed -= _SAYS_NOTHING
     if not changed <= _OF_FIELD.keys():
@@ -58,23 +60,27 @@ def waits_for(
     verdict: Verdict,
     *,
     refused_all: bool = True,
-    named: Collection[str] | None = None,
+    together: Sequence[tuple[str, ...]] | None = None,
 ) -> tuple[WaitsFor, ...]:
-    """Return what may help a refused pod, plugin by plugin; `reasons` are the first refusals of all nodes.
+    """Return the events that may help a refused pod, per plugin; `reasons` are the first refusals of all nodes.
 
-    Only the plugins that are `named` say it in words too, all where it is None.
+    `together` holds the sets of plugins that must all accept to open a node; the first plugin of a set describes the
+    condition for all of them. None: each plugin describes its own condition.
     """
     if verdict is Verdict.MISCONFIGURED:
         return ()
     vain = LOADS if verdict is Verdict.NEVER_FITS else frozenset()
     plugins = {plugin.name: plugin for plugin in scheduler.policy.gates}
     found = []
+
+    def condition(name: str) -> str:
+        says = getattr(plugins[name].instance, "waits", None)
+        return says(request) if says is not None else f"another answer of {name}"
+
     for name in dict.fromkeys(reason.plugin for reason in reasons):
-        plugin = plugins[name]
-        says = getattr(plugin.instance, "waits", None)
-        text = says(request) if says is not None else f"another answer of {name}"
-        text = text if named is None or name in named else ""
-        found.append(_wait(name, plugin.info.helped_by - vain, text))
+        sets = [(name,)] if together is None else [each for each in together if each[0] == name]
+        text = ", or ".join(" and ".join(map(condition, each)) for each in sets)
+        found.append(_wait(name, plugins[name].info.helped_by - vain, text))
     if not scheduler.state.reports:
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:
@@ -86,13 +92,13 @@ def waits_for(
 
 
 def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
-    """Return that a pod waits for whoever holds it back."""
+    """Return the wait for the removal of a pod's scheduling gates."""
     text = f"its scheduling gate{'s' if len(pod.gates) > 1 else ''} {', '.join(pod.gates)} to be taken off"
     return (_wait("request", frozenset({Event.POD_CHANGED}), text),)
 
 
 def for_anything(plugin: str, text: str) -> tuple[WaitsFor, ...]:
-    """Return that a pod is tried again after any change, and from time to time: nobody knows what would help."""
+    """Return a wait for any event, plus periodic retries, because the helpful event is unknown."""
     return (_wait(plugin, ANYTHING, text),)
 
 

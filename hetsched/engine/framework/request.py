@@ -1,7 +1,7 @@
 """A pod compiled against one cluster: names become rows, demands become vectors.
 
-Rule: everything that depends on the pod's `Shape` alone is compiled once per shape and shared by all its pods. `memo`
-is where plugins keep what they prepared; the evaluator shares it between pods of one shape under one policy.
+Everything that depends on the pod's `Shape` alone is compiled once per shape and shared by all its pods. `memo` is the
+plugins' CycleState; the evaluator shares it between pods of one shape under one policy.
 """
 
 from __future__ import annotations
@@ -17,28 +17,45 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 
-class CompiledShape:
-    """What a shape adds to a node, ready for the ledger.
+# A shape with more node requirements than this counts as several ordinary ones.
+_WIDTH = 100
 
-    Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) what one pod
-    adds to a node's load column, `expected_extra` (4,) what its expected use differs from its requests, or None.
-    `has_rules` tells whether it makes demands on its neighbours, `kubelet_pins` whether a kubelet that pins would
-    give it CPUs of its own.
+
+def width(shape: Shape) -> int:
+    """Return how many ordinary shapes a shape counts as, by its number of node requirements."""
+    terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
+    stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
+    return 1 + stated // _WIDTH
+
+
+class CompiledShape:
+    """Compiled form of a shape: its contribution to a node's load.
+
+    Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) one pod's
+    contribution to a node's load column, `expected_extra` (4,) expected use minus requests, or None. `has_rules`: the
+    shape has inter-pod affinity or host ports. `kubelet_pins`: a kubelet with the static CPU policy would give it
+    exclusive CPUs. `zoned_devices`: it requests devices with known zones. `width`: how many ordinary shapes it equals
+    in memory and evaluation cost.
     """
 
-    __slots__ = ("_requested", "delta", "expected_extra", "has_rules", "kubelet_pins", "nonzero", "shape")
+    __slots__ = (
+        "_requested", "delta", "expected_extra", "has_rules", "kubelet_pins", "nonzero", "shape", "width",
+        "zoned_devices",
+    )  # fmt: skip
 
     def __init__(self, shape: Shape, state: ClusterState) -> None:
         self.shape = shape
+        self.width = width(shape)
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
-        self.kubelet_pins = shape.guaranteed
         layout, index = state.columns.layout, state.resources.index
+        self.kubelet_pins = shape.guaranteed
+        self.zoned_devices = any(name in layout.devices for one in shape.containers for name, _ in one.devices)
         self._requested = layout.load["requested"]
         requested, nonzero, used = layout.start("requested"), layout.start("nonzero"), layout.start("used")
-        # Filled as a list: an array takes ten times as long for every single element.
+        # Filled as a list: assigning single elements of an array takes ten times as long.
         delta = [0] * layout.load_rows
         for name, amount in shape.requests:
-            delta[requested + index[name]] = max(amount, 0)
+            delta[requested + index[name]] += max(amount, 0)  # resources that no node has share a row
         delta[nonzero], delta[nonzero + 1] = shape.nonzero_cpu_millis, shape.nonzero_memory_bytes
         asked = dict(shape.requests)
         for position, name in enumerate(USAGE_RESOURCES, start=used):
@@ -64,9 +81,9 @@ class CompiledShape:
 
 
 class Request:
-    """One pod on its way through a scheduling cycle; `feasible` (N,) is known to cluster-scoped PreScore steps.
+    """One pod in a scheduling cycle; `feasible` (N,) is set for cluster-scoped PreScore plugins.
 
-    `near_cards` are the cards of the zones that a Reserve step chose, None where none did: later steps prefer them.
+    `near_cards` are the GPUs of the zones that a Reserve plugin selected, or None; later plugins prefer them.
     """
 
     __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "near_cards", "pod", "shape")

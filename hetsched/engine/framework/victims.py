@@ -1,11 +1,11 @@
-"""Which booked pods could leave for a newcomer, row by row, kept up to date.
+"""Per-row index of the booked pods that may be preempted, updated incrementally.
 
-Problem: looking for victims pod by pod over all nodes costs more than a thousand decisions.
-Rule: pods that may leave stand in slots per row, the least important first; their amounts and priorities are arrays,
-and `relieved` is the load of every row with all of them gone, charged by the ledger's own arithmetic. What evicting
-costs at least on each row is kept per shape. Only rows in the ledger's log are read again. What may leave is said by
-the caller's rule, under a key that names it.
-Invariants: the slots of a row are its bookings for which the rule holds; `relieved` equals a ledger that forgot them,
+Searching for victims pod by pod over all nodes costs more than a thousand decisions. Pods that may be preempted are
+kept in slots per row, the least important first; their amounts and priorities are arrays. `relieved` is the load of
+every row without all of them, computed by the same charging code as the state. The lower bound of the eviction cost on
+each row is kept per shape. Only rows in the state's change log are read again. The caller's rule, identified by a key,
+decides which pods may be preempted.
+Invariants: the slots of a row are its bookings for which the rule holds; `relieved` equals a state that forgot them,
 without the rules between pods.
 """
 
@@ -24,28 +24,28 @@ from .request import CompiledShape
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
-SUM_OFFSET = 2**31  # added per pod to sums of priorities, so that fewer pods go before lower ones
+SUM_OFFSET = 2**31  # added per pod to sums of priorities, so that fewer victims outweigh lower priorities
 _NOBODY = 2**31
 _NEWEST = 99999999999999
 _KEPT = 16
 
 
 def start_of(booking: Booking) -> int:
-    """Return when a pod was made as a sortable number; one that nobody dated counts as the newest."""
+    """Return a pod's creation time as a sortable number; a pod without one counts as the newest."""
     digits = "".join(filter(str.isdigit, booking.pod.created_at))[:14]
     return int(digits.ljust(14, "0")) if digits else _NEWEST
 
 
 def importance(booking: Booking) -> tuple[int, int, str]:
-    """Order pods, the most important first: high priority, then long running, then name."""
+    """Sort key with the most important pod first: high priority, then long running, then name."""
     return (-booking.pod.priority, start_of(booking), booking.pod.key)
 
 
 class Bounds:
-    """What evicting for one shape costs at least, on every row; kept for one policy.
+    """Lower bounds of the eviction cost for one shape, on every row; kept for one policy.
 
-    Shapes: all (N,): `possible` where the pod may fit once all have left, `highest` priority of a victim, `total` of
-    their priorities, how many `pods`, and the `newest` start.
+    Shapes: all (N,): `possible` where the pod may fit without all preemptible pods, `highest` priority of a victim,
+    `total` of their priorities, number of `pods`, and the `newest` start.
     """
 
     __slots__ = ("highest", "newest", "owner", "pods", "possible", "seen", "total")
@@ -60,11 +60,11 @@ class Bounds:
         self.newest: Ints = np.zeros(count, np.int64)
 
     def at(self, row: int) -> tuple[int, int, int, int, int]:
-        """Return the bound of one row: highest priority, sum, pods, start (later is less), row."""
+        """Return the bound of one row: highest priority, sum, pods, negated start (later is less), row."""
         return (int(self.highest[row]), int(self.total[row]), int(self.pods[row]), -int(self.newest[row]), row)
 
     def learn(self, row: int, cost: tuple[int, int, int, int] | None) -> None:
-        """Note what evicting on a row really costs, or that it is of no use; it holds until the row changes."""
+        """Record the actual eviction cost on a row, or that eviction does not help; valid until the row changes."""
         if cost is None:
             self.possible[row] = False
         else:
@@ -85,7 +85,7 @@ class Bounds:
 
 
 class Removable:
-    """The pods of one state that one rule lets leave."""
+    """The pods of one state that one rule allows to preempt."""
 
     def __init__(self, state: ClusterState, may_leave: Callable[[Booking], bool]) -> None:
         self._may_leave = may_leave
@@ -93,7 +93,7 @@ class Removable:
 
     @staticmethod
     def of(state: ClusterState, key: tuple[object, ...], may_leave: Callable[[Booking], bool]) -> Removable:
-        """Return what the rule `key` lets leave, as the state is now; the last few rules are kept with the state."""
+        """Return the index for the rule `key`, updated to the current state; the state caches the last few rules."""
         kept: dict[tuple[object, ...], Removable] = state.derived.setdefault(Removable, {})
         found = kept.pop(key, None)
         if found is None:
@@ -127,14 +127,12 @@ class Removable:
         if self._epoch != state.epoch:
             self._build(state)
             return
-        # Who was taken off to try, and put back, left nothing behind but lines in the log.
+        # Pods that were removed for a trial and restored left only entries in the log.
         changed = [row for row in set(state.log[self._seen :]) if self._booked[row].keys() != _by_id(state, row).keys()]
         self._changed.extend(changed)
         for row in changed:
             self.relieved.load[:, row] = state.columns.load[:, row]
-            self._zones.held.pop(row, None)
-            if row in state.zones.held:
-                self._zones.held[row] = dict(state.zones.held[row])
+            self._zones.copy_row(row, state.zones)
             self._read(state, row)
         self._seen = len(state.log)
 
@@ -168,10 +166,10 @@ class Removable:
         possible: Callable[[Columns, Rows], Rows],
         short: Callable[[Rows], tuple[Rows, Ints]],
     ) -> Bounds:
-        """Return what it costs at least to make room for a shape, as things are now.
+        """Return lower bounds of the cost to make room for a shape in the current state.
 
-        `possible` tells on which rows a pod of the shape fits once all who may have left, `short` how much of which
-        resources (k,) the rows (n,) lack (k, n); both are those of `owner`, a policy.
+        `possible` returns the rows on which a pod of the shape fits without all preemptible pods, `short` the
+        resources (k,) and shortfalls (k, n) of rows (n,); both belong to `owner`, a policy.
         """
         known = self._bounds.get((id(shape), id(owner)))
         if known is None:
@@ -191,11 +189,12 @@ class Removable:
         return known
 
     def _bound(self, known: Bounds, rows: Rows, resources: Rows, short: Ints) -> None:
-        """Write the bounds of some rows: in their order never too high, whatever else keeps the pod off.
+        """Compute the bounds of some rows: in their order never too high, whatever else keeps the pod off.
 
-        One pod leaves at least. The highest priority is the one at which the amounts, added from the lowest priority
-        on, make up for what is short. Where it is no higher, nobody above it leaves: then so many pods leave as the
-        largest amounts of the others need, and so many of that priority as there are too few below it.
+        At least one pod is evicted. The highest priority is the one at which the amounts, added from the lowest
+        priority up, cover the shortfall. If the actual one is no higher, no pod above it is evicted: then the number
+        of victims is at least the number of the largest amounts that cover the shortfall, and at least as many of that
+        priority as are missing below it.
         """
         priority = self._priority[:, rows]
         amounts = self._amounts[:, resources][:, :, rows]
@@ -219,5 +218,5 @@ class Removable:
 
 
 def _by_id(state: ClusterState, row: int) -> dict[int, Booking]:
-    """Return the bookings of a row by identity, so that one that was replaced shows."""
+    """Return the bookings of a row by identity, so that a replaced booking is detected."""
     return {id(booking): booking for booking in state.on_row[row].values()}

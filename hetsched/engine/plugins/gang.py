@@ -1,29 +1,30 @@
-"""All members of a gang, or none (coscheduling).
+"""Place all members of a gang, or none (coscheduling).
 
-Rule, for a pod that belongs to a gang of which `min` members must run together:
-    PreFilter   refused while the gang rests after a failure, was given up in this queue, has fewer than `min` members
-                in existence (booked or waiting), or could not be had whole: the members by which it falls short of
-                `min` must fit into what all nodes have free, and its PodGroup's minResources into the whole cluster
-    Permit      `booked` counts this member; booked >= min: allowed, with all members that wait for it; else it waits
-                for the PodGroup's scheduleTimeoutSeconds, or `timeout_seconds`
-    no node     (PostFilter) booked >= min: nothing happens. Where the queue was announced, it is known who can still
-                come: booked + untried >= min: the others wait on; else all that wait are sent away and the rest of
-                the gang is not tried any more. Where it was not: a gap (min - booked) / min of at most `gap_percent`
-                is waited for, a wider one sends all away
-    Unreserve   one member's booking is undone, by a time-out or otherwise: all that wait for it are sent away
-A gang that was sent away rests for `backoff_seconds`. Members whose priorities or sizes differ are misconfigured, all
-of them.
-No deadlock: a member waits only for members that were announced and not tried yet, each of which is tried once, so
-every wait ends with the queue; unannounced members wait until their time is over. Whoever waits no longer is undone in
-the same cycle, so two gangs never keep what the other needs.
-Invariant: after an announced queue, no gang has gained members and stands below `min`.
-Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go); that it looks at who
-can still come, and at what one gang needs as a whole, is our own.
+Rule, for a pod of a gang of which `min` members must run together:
+    PreFilter   rejects during the backoff of the gang, after the gang failed in this queue, with fewer than `min`
+                existing members (reserved or pending), or if the gang cannot fit as a whole: the missing members must
+                fit into the free capacity of all nodes, and minResources of the PodGroup into the whole cluster;
+                minResources beyond the capacity of the empty cluster never fit
+    Permit      `booked` counts this member; booked >= min: allowed, with all waiting members; otherwise the member
+                waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
+    PostFilter  booked >= min: no effect. With an announced queue the remaining members are known: booked + untried >=
+                min: the members wait on; otherwise all waiting members are rejected and the rest of the gang is not
+                tried. Without one, a gap (min - booked) / min of at most `gap_percent` is waited for; a larger gap
+                rejects all
+    Unreserve   a reservation of a member is removed, by a time-out or otherwise: all waiting members are rejected
+A rejected gang backs off for `backoff_seconds`. Members with different priorities or sizes make the whole gang
+misconfigured.
+No deadlock: a member waits only for announced, untried members, each of which is tried once, so every wait ends with
+the queue; unannounced members wait until their time-out. The scheduler removes the reservation of a rejected member in
+the same cycle, so two gangs never hold what the other needs.
+Invariant: after an announced queue, no gang has new members and fewer than `min`.
+Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go). The checks of the
+remaining members and of the gang as a whole are specific to hetsched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import msgspec
@@ -164,6 +165,11 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
     short = short_of(gang.min_resources, state)
     if not short:
         return None
+    never = short_of(gang.min_resources, state, empty=True)
+    if never:
+        message = f"gang {key}: its minResources are more than the whole cluster has when empty ({', '.join(never)})"
+        refusal = _refusal("GangMinResources", message, Verdict.NEVER_FITS)
+        return msgspec.structs.replace(refusal, missing=never)
     message = f"gang {key}: the cluster has less free than its minResources ({', '.join(short)})"
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
@@ -173,7 +179,7 @@ def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Re
     members = roll.members.values()
     for what, field, values in (
         ("priorities", "spec.priority", {pod.priority for pod in members}),
-        ("sizes", wishes.GANG_MIN_AVAILABLE, {pod.gang.min_available for pod in members if pod.gang is not None}),
+        ("sizes", gang.min_field, {pod.gang.min_available for pod in members if pod.gang is not None}),
     ):
         if len(values) > 1:
             message = f"gang {key}: its members have different {what}: {', '.join(map(str, sorted(values)))}"
@@ -209,10 +215,16 @@ def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) 
     because: tuple[Reason, ...] = ()
     if roll.breaker is not None:
         member, diagnosis = roll.breaker
-        because = tuple(sorted(diagnosis.reasons, key=lambda reason: -reason.nodes)[:_TOP_REASONS])
+        because = _foremost(diagnosis.recorded)
         message += f"; {diagnosis.summary}" if because else f"; {member} found no node"
     never = _existing(key, roll, state) - len(roll.never) < gang.min_available
     return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)
+
+
+def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Return a few reasons, those first that keep the pod off nodes that could take it, by number of nodes."""
+    ranked = sorted(reasons, key=lambda reason: (not reason.candidates, -reason.nodes))
+    return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 
 
 def _existing(key: str, roll: Roll, state: ClusterState) -> int:

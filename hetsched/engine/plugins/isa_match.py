@@ -1,15 +1,14 @@
-"""Run a pod only where its instructions run.
+"""Run a pod only on nodes that support its instruction set.
 
-Problem: an image for the wrong instruction set, or for an extension the core lacks, is scheduled happily and dies.
-Rule: a node fits natively when closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`;
-it fits by emulation when the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node
-offers the requirement. What comes first scores 100: native, or with `passes: qemu-first` emulated. A node whose ISA
-nobody stated is unknown, not "no": it is refused, and never makes the pod *never fits*; so is what lies beyond a lower
-bound (`complete` false). `hetsched.engine.framework.isa_fit` has the rule in full, and what `mode: paper` compares
-instead. Where the platforms of the pod's images are known, they narrow the nodes besides
-(`hetsched.engine.framework.image_fit`); where an index could not be read, `unknownImage` decides: refuse the pod until
-it can be, or warn and go by the rest. Nodes share few distinct ISA strings, so the lattice is asked once per distinct
-offer, and a node's answer is a look-up.
+Problem: an image for the wrong instruction set, or for a missing extension, is scheduled and fails at start.
+Rule: a node fits natively if closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`.
+It fits by emulation if the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node offers
+the requirement. The first choice scores 100: native, or with `passes: qemu-first` emulated. A node with an unknown ISA
+is refused and never makes the pod *never fits*; so is a feature beyond a lower bound (`complete` false).
+`hetsched.engine.framework.isa_fit` has the full rule, and the comparison of `mode: paper`. Known platforms of the pod's
+images restrict the nodes too (`hetsched.engine.framework.image_fit`). For an unreadable index `unknownImage` decides:
+refuse the pod until it is readable, or warn and use the other facts. Nodes share few distinct ISA strings, so the
+lattice is evaluated once per distinct offer, and the result of a node is a look-up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
 """
 
@@ -28,7 +27,7 @@ from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
-from hetsched.engine.framework.image_fit import UNKNOWN_IMAGE
+from hetsched.engine.framework.image_fit import UNKNOWN_IMAGE, variant_warnings
 from hetsched.engine.framework.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -38,7 +37,7 @@ ANY = Allocation(isa=IsaGrant("any"))
 
 
 class IsaMatchParams(IsaParams, frozen=True):
-    """How instruction sets are compared, and what an image counts of which nobody knows the platforms."""
+    """How instruction sets are compared, and the treatment of images with unknown platforms."""
 
     unknown_image: Annotated[
         Literal["refuse", "warn"],
@@ -128,8 +127,11 @@ class IsaMatch:
         demand, params = request.shape.isa, self.params
         if demand is None:
             return ANY
-        run = run_on(params.mode, params.passes, demand, state.reports[row].isa)
-        return Allocation(isa=grant_of(run) if run.rank >= SECOND else IsaGrant("any"))
+        offer = state.reports[row].isa
+        run = run_on(params.mode, params.passes, demand, offer)
+        grant = grant_of(run) if run.rank >= SECOND else IsaGrant("any")
+        warnings = () if run.mode == "emulated" or demand.images is None else variant_warnings(demand.images, offer)
+        return Allocation(isa=msgspec.structs.replace(grant, warnings=warnings) if warnings else grant)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """How a pod's instructions run takes nothing from the node."""

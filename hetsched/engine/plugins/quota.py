@@ -1,9 +1,10 @@
-"""Keep every team within its quota, and let it borrow what others leave unused.
+"""Keep every team within its quota, and let it borrow unused quota of others.
 
-Rule, per resource that the pod asks for, with what its namespace's booked pods use:
-    used + request > max                       refused, `QuotaMaxExceeded`; alone already too large: it never fits
-    sum of used + request > sum of min         refused, `QuotaBorrowingExhausted`: all that is guaranteed is in use
-Pods of namespaces without an ElasticQuota are not looked at. `preemption` takes back what was borrowed: see there.
+Rule, per requested resource, with the usage of the placed pods of the namespace:
+    used + request > max                       refused, `QuotaMaxExceeded`; a request above max alone never fits
+    sum of used + request > sum of min         refused, `QuotaBorrowingExhausted`: all guaranteed quota is used; a
+                                               request above the sum of min alone never fits
+Pods of namespaces without an ElasticQuota are ignored. `preemption` takes borrowed quota back.
 Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `engine.quotas`.
 """
 
@@ -32,18 +33,21 @@ class Quota:
             return SKIP
         over = quotas.over_max(pod.namespace, request.shape.requests)
         if over:
-            alone = quotas.over_max(pod.namespace, request.shape.requests, empty=True)
+            never = bool(quotas.over_max(pod.namespace, request.shape.requests, empty=True))
             most, used = dict(quotas.limits[pod.namespace].max), quotas.used[pod.namespace]
-            verdict = Verdict.NEVER_FITS if alone else None
+            verdict = Verdict.NEVER_FITS if never else None
             text = _sums(request, {name: (used.get(name, 0), most[name]) for name in over})
-            message = f"the quota of {pod.namespace} would be exceeded: {text}"
-            return Refusal("QuotaMaxExceeded", message, over, resolvable=not alone, verdict=verdict)
+            message = f"quota {quotas.limits[pod.namespace].name} of {pod.namespace} would be exceeded: {text}"
+            return Refusal("QuotaMaxExceeded", message, over, resolvable=not never, verdict=verdict)
         short = quotas.exhausted(request.shape.requests)
         if short:
             shared = quotas.shared
             text = _sums(request, {name: (shared[name] - quotas.left(name), shared[name]) for name in short})
-            message = f"what all quotas guarantee together is in use: {text}"
-            return Refusal("QuotaBorrowingExhausted", message, short, resolvable=True)
+            name = quotas.limits[pod.namespace].name
+            message = f"quota {name} of {pod.namespace} can borrow no more, what all quotas guarantee is in use: {text}"
+            never = any(request.shape.request(resource) > shared[resource] for resource in short)
+            verdict = Verdict.NEVER_FITS if never else None
+            return Refusal("QuotaBorrowingExhausted", message, short, resolvable=not never, verdict=verdict)
         return None
 
     def waits(self, request: Request) -> str:

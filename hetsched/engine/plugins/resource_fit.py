@@ -1,7 +1,7 @@
-"""Never book more of a resource than a node has.
+"""Never assign more of a resource than a node has.
 
-Rule: for every resource the pod requests, requested + request <= allocatable, extended resources included. GPU
-resources are left to `gpu-fit` where the policy has it, because that plugin knows the single cards.
+Rule: for every requested resource, requested + request <= allocatable, including extended resources. If the policy has
+`gpu-fit`, that plugin checks GPU resources, because it knows the single GPUs.
 Source: kube-scheduler's NodeResourcesFit plugin; requests follow Kubernetes' rules for init and sidecar containers
 and pod overhead (see `adapters.manifests`).
 """
@@ -20,6 +20,8 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
+MOST_UNKNOWN = 8  # resources that no node has and that reasons name
+
 
 @plugin(
     "resource-fit",
@@ -35,6 +37,10 @@ class ResourceFit:
             for name, amount in request.shape.requests
             if amount > 0 and not ("gpu-fit" in self.peers and name in GPU_RESOURCES)
         ]
+        unknown = [name for name, _, _ in needs if name not in state.resources.index]
+        if len(unknown) > MOST_UNKNOWN:  # any of them refuses every node
+            left_out = set(unknown[MOST_UNKNOWN:])
+            needs = [need for need in needs if need[0] not in left_out]
         request.memo["resource-fit"] = (
             [name for name, _, _ in needs],
             np.array([row for _, row, _ in needs], np.intp),

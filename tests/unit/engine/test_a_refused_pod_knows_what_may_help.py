@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import NodeReport, Taint, Usage
+from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, in_words
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose, refused_rows
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.queueing_hints import differences
@@ -84,9 +85,32 @@ def test_every_filter_says_what_it_waits_for() -> None:
 def test_it_is_told_in_words() -> None:
     pod = a_pod("p").cpu("4").gpu(2, model="A100")
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
-    # the first lacks CPU, which is asked first; the other has CPU, but no cards
-    assert in_words(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
+    # The first lacks CPU and cards, the other only cards: a node with CPU alone would not help.
+    assert in_words(found.waits_for) == "a node with 2 free A100 cards"
     assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
+
+
+def test_words_name_each_condition_that_alone_would_help() -> None:
+    nodes = a_node("small").cpu(2).gpus(2), a_node("bare").cpu(8)
+    found = explained(a_pod("p").cpu("4").gpu(2, model="A100"), *nodes, policy=policy_of("resource-fit", "gpu-fit"))
+    assert in_words(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
+
+
+def test_words_leave_out_a_condition_that_would_not_help() -> None:
+    policy = policy_of("node-ready", "taints", "resource-fit")
+    found = explained(
+        a_pod("huge").cpu("256"), a_node("n1").cpu(64), a_node("n2").cpu(64).tainted("gpu"), policy=policy
+    )
+    assert found.verdict is Verdict.NEVER_FITS
+    assert in_words(found.waits_for) == "a node with cpu 256, memory 1Gi free"
+    # A changed taint of n2 still leads to another try: n2 may have grown by then.
+    assert [one.plugin for one in found.waits_for] == ["taints", "resource-fit"]
+
+
+def test_words_join_conditions_that_one_node_needs_together() -> None:
+    policy = policy_of("taints", "resource-fit")
+    found = explained(a_pod("huge").cpu("256"), a_node("n2").cpu(64).tainted("gpu"), policy=policy)
+    assert in_words(found.waits_for) == "a node whose taints it tolerates and a node with cpu 256, memory 1Gi free"
 
 
 def test_the_words_are_of_nodes_that_could_take_it() -> None:
@@ -134,3 +158,64 @@ def test_what_is_different_about_a_node_is_told_fact_by_fact() -> None:
         Event.NODE_LABELS,
     }
     assert differences(node, replace(node, uid="another")) > NODE_FACTS
+
+
+# -- verdict, events and filter agree --------------------------------------------------------------------------------
+
+SPLIT = policy_of("node-ready", "taints", PluginUse("class-split", params={"strict": True}), "resource-fit")
+
+
+def resting_node(name: str, slots: int = 1) -> NodeBuilder:
+    """Return a node whose only GPU is in maintenance."""
+    return a_node(name).pods(slots).gpus(1, healthy=False, maintenance=True)
+
+
+def test_a_card_that_comes_back_is_no_reason_to_say_never() -> None:
+    """The only GPU is in maintenance and the pod slots of its node are full: both pass."""
+    fleet = [built(resting_node("n0")), built(a_node("n1").tainted("a"))]
+    policy = policy_of("node-ready", "taints", "resource-fit", "gpu-fit")
+    state = state_of(fleet, [(built(a_pod("r")), "n0")])
+    pod = built(a_pod("p").gpu())
+    found = diagnose(Scheduler(state, policy), pod)
+    assert found.verdict is Verdict.NOT_NOW
+    assert bits_of(found.waits_for) & bits([Event.POD_RELEASED])
+    assert {(reason.plugin, reason.nodes) for reason in found.reasons} == {("taints", 1), ("resource-fit", 1)}
+    # Preemption asks the same evaluation: no pod that leaves brings the GPU back.
+    refused = refused_rows(Scheduler(state, policy), state.compile(pod))
+    assert [refused[state.row_of[name]][1] for name in ("n0", "n1")] == [False, False]
+
+
+def test_a_gpu_node_in_maintenance_stays_closed_to_cpu_pods() -> None:
+    """A strict class-split refuses by the installed GPUs, now and in the emptied cluster."""
+    fleet = [built(resting_node("n0")), built(a_node("n1").tainted("a"))]
+    pod = built(a_pod("p"))
+    found = diagnose(Scheduler(state_of(fleet, [(built(a_pod("r")), "n0")]), SPLIT), pod)
+    assert found.verdict is Verdict.NEVER_FITS
+    assert {(reason.plugin, reason.nodes) for reason in found.reasons} == {("taints", 1), ("class-split", 1)}
+    assert not fits(state_of(fleet, []), pod, SPLIT)
+
+
+def test_never_is_said_by_the_filter_that_refuses_now_and_of_the_empty_cluster() -> None:
+    """A node that is refused today by its GPU in maintenance is refused for good by its labels, and waits for these."""
+    found = explained(
+        a_pod("p").gpu().on_nodes_with(disk="ssd"),
+        resting_node("n0", slots=10),
+        policy=policy_of("gpu-fit", "node-affinity"),
+    )
+    assert found.verdict is Verdict.NEVER_FITS
+    assert [reason.plugin for reason in found.reasons] == ["node-affinity"]
+    assert [one.plugin for one in found.waits_for] == ["node-affinity"]
+
+
+@settings(max_examples=50)
+@given(fleet=mixed_fleets(), pods=mixed_pods(), picks=st.lists(st.integers(0, 6), min_size=12, max_size=12))
+def test_no_subset_of_the_pods_has_to_leave_for_one_that_never_fits(
+    fleet: list[NodeReport], pods: list[PodSpec], picks: list[int]
+) -> None:
+    """Never means: not with all pods gone, and not with any of them gone, on the nodes as they are."""
+    pod, *rest = pods
+    running = [(one, fleet[pick % len(fleet)].name) for one, pick in zip(rest, picks, strict=False)]
+    if diagnose(Scheduler(state_of(fleet, running), EVERY_FILTER), pod).verdict is not Verdict.NEVER_FITS:
+        return
+    for left in (running, running[1:], running[::2], []):
+        assert not fits(state_of(fleet, left), pod)

@@ -411,3 +411,25 @@ def test_batches_leave_gangs_to_the_cycle(sizes: list[tuple[int, int, int]], pla
         deciding.settle()
     assert [(o.pod.key, o.node, o.held) for o in found] == [(o.pod.key, o.node, o.held) for o in expected]
     assert at_once.state.digest() == one_by_one.state.digest()
+
+
+@pytest.mark.parametrize("count", [1, 8, 16])
+def test_min_resources_count_pods_of_nodes_without_a_limit(count: int) -> None:
+    group = GangMember("g", 2, min_resources=(("pods", 2),))
+    pods = [a_pod(f"g-{n}").having(gang=group) for n in range(2)]
+    nodes = [a_node(f"n{number}").having(allocatable={"cpu": 2000, "memory": 2**32}) for number in range(count)]
+    assert len(placed(run(scheduler(nodes, policy=gangs()), pods))) == 2
+
+
+def test_min_resources_above_the_empty_cluster_never_fit() -> None:
+    def verdicts(*least: tuple[str, int]) -> set[Verdict]:
+        group = GangMember("g", 2, min_resources=least)
+        pods = [a_pod(f"g-{n}").cpu(1).gpu(1).having(gang=group).build() for n in range(2)]
+        state = cluster([a_node("n").cpu(4).gpus(2)], [a_pod("r").cpu(1).running_on("n")])
+        found = what_if(state, gangs(), pods, evaluated_at="")
+        return {item.verdict for item in found.unplaced}
+
+    assert verdicts(("cpu", 4001)) == {Verdict.NEVER_FITS}
+    assert verdicts(("cpu", 4000)) == {Verdict.NOT_NOW}
+    assert verdicts(("nvidia.com/gpu", 3)) == {Verdict.NEVER_FITS}
+    assert verdicts(("nvidia.com/gpu", 2), ("cpu", 3000)) == set()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.node_report import IsaReport
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import active, ask, cluster, policy_of, scheduler
 
@@ -132,3 +133,24 @@ def test_a_node_of_which_nothing_is_known_is_no_no() -> None:
     silent = a_node("silent").isa(None)
     (refusal,) = ask("isa-match", a_pod().images(("linux/amd64",)), [silent]).reasons["silent"]
     assert (refusal.code, refusal.unknown) == ("ImagePlatformUnknown", True)
+
+
+def test_image_with_variants_only_is_placed_with_a_warning() -> None:
+    policy = policy_of("isa-match")
+    warning = "a stock containerd refuses image-0 on this node: its index has CPU variants of amd64 only"
+
+    def warnings(*platforms: str) -> object:
+        found = scheduler([a_node("new").isa("x86-64-v4")], policy=policy).schedule(a_pod().images(platforms).build())
+        assert found.node == "new"
+        assert found.allocation.isa is not None
+        return found.allocation.isa.warnings or ()
+
+    assert warnings("linux/amd64/v3") == (warning,)
+    assert warnings("linux/amd64/v2", "linux/amd64/v3", "linux/riscv64/rva22u64") == (warning,)
+    assert warnings("linux/amd64/v3", "linux/amd64") == ()
+    assert warnings("linux/amd64/v1") == ()
+    state = cluster([a_node("new").isa("x86-64-v4")])
+    document = what_if(state, policy, [a_pod("p").images(("linux/amd64/v3",)).build()], evaluated_at="").document()
+    assert document["placements"][0]["isa"]["warnings"] == (warning,)
+    plain = what_if(state, policy, [a_pod("p").images(("linux/amd64",)).build()], evaluated_at="").document()
+    assert "warnings" not in plain["placements"][0]["isa"]

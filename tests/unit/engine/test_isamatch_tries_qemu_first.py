@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.decision import Verdict
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler
 
@@ -84,3 +87,26 @@ def test_profiles_are_asked_of_the_lattice() -> None:
     fleet = [a_node("plain").isa("rv64gc"), a_node("profile").isa("rva22u64_v")]
     assert ask("isa-match", a_pod().isa("rva22u64"), fleet, params=QEMU_FIRST).feasible == ["profile"]
     assert ask("isa-match", a_pod().isa("RV64IMFD"), fleet, params=QEMU_FIRST).feasible == ["plain", "profile"]
+
+
+def test_architecture_labels_of_the_publication_are_placed() -> None:
+    def node(name: str, arch: str) -> str:
+        return (
+            f"{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{ARCH: {arch}}}}}, "
+            "status: {allocatable: {cpu: 4, memory: 8Gi, pods: 9}}}"
+        )
+
+    def pod(name: str, arch: str) -> str:
+        return (
+            f"{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{ARCH: {arch}}}}}, "
+            "spec: {containers: [{name: main}]}}"
+        )
+
+    fleet = {"arm": "ARM64", "board": "RV64IMFD", "coarse": "RISC-V", "x": "X86"}
+    nodes = "\n---\n".join(node(*each) for each in fleet.items())
+    pods = "\n---\n".join([pod("a", "ARM"), pod("r", "RISC-V"), pod("d", "RV64IMFD")])
+    state = ClusterState(parse_cluster([("nodes", nodes.encode())]).nodes)
+    policy = scheduler([], policy="isamatch").policy
+    asked = parse_workload([("pods", pods.encode())]).pending
+    found = {one.pod: one.node for one in what_if(state, policy, asked, evaluated_at="").placements}
+    assert found == {"default/a": "arm", "default/r": "coarse", "default/d": "board"}

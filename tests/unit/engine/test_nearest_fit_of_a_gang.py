@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hetsched.contracts.decision import NearestFit
+from hetsched.contracts.wishes import GROUP_MIN_COUNT, GROUP_MIN_MEMBER
+from hetsched.contracts.workload import GangMember
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of
@@ -32,6 +36,15 @@ def test_all_members_change_together_or_fewer_must_run() -> None:
     ]
 
 
+@pytest.mark.parametrize(("field", "name"), [(GROUP_MIN_MEMBER, "minMember"), (GROUP_MIN_COUNT, "minCount")])
+def test_the_minimum_of_a_pod_group_is_named_by_its_field(field: str, name: str) -> None:
+    member = GangMember("g", 3, min_field=field)
+    pods = [a_pod(f"g-{number}").cpu("4").memory(0).having(gang=member).build() for number in range(3)]
+    found = what_if(cluster([a_node("a").cpu(8)]), POLICY, pods, evaluated_at="")
+    fit = found.unplaced[0].nearest_fit[0]
+    assert (fit.field, fit.change, fit.from_, fit.to) == (field, f"{name} 3 -> 2", "3", "2")
+
+
 def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> None:
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
     assert answers(nodes, members=3, cpu="2666m", least=3) == []
@@ -43,3 +56,17 @@ def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> Non
 def test_where_not_even_one_member_fits_no_smaller_gang_is_told() -> None:
     (first, *_) = answers([a_node("a").cpu(8).cordoned()], members=2, cpu="4", least=2)
     assert first == ()
+
+
+def test_no_change_is_offered_that_the_gang_plugin_refuses() -> None:
+    # Members with different priorities are misconfigured: no amount of memory places them.
+    pods = [a_pod(f"g-{n}").cpu(1).memory("1Gi").gang("g", 2).priority(n).build() for n in range(2)]
+    found = what_if(cluster([a_node("a").cpu(8)]), POLICY, pods, evaluated_at="")
+    assert [item.verdict.value for item in found.unplaced] == ["misconfigured", "misconfigured"]
+    assert [item.nearest_fit for item in found.unplaced] == [(), ()]
+
+
+def test_cpu_of_a_change_is_written_in_cores() -> None:
+    found = what_if(cluster([a_node("a").cpu("39900m")]), POLICY, [a_pod("p").cpu("200").build()], evaluated_at="")
+    (fit,) = found.unplaced[0].nearest_fit
+    assert (fit.change, fit.from_, fit.to) == ("cpu 200 -> 39.9", "200", "39900m")

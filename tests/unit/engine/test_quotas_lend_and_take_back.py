@@ -101,7 +101,24 @@ def test_the_reason_has_the_numbers() -> None:
     for name in "abc":
         scheduler.schedule(pod("q1", name).build())
     summary = diagnose(scheduler, pod("q1", "d").build()).summary
-    assert "the quota of q1 would be exceeded: cpu 6 + 2 of 6" in summary
+    name = scheduler.state.quotas.limits["q1"].name
+    assert name
+    assert f"quota {name} of q1 would be exceeded: cpu 6 + 2 of 6" in summary
+
+
+def test_a_refusal_names_the_quota_that_can_borrow_no_more() -> None:
+    scheduler = deciding(quota("rich", 8, None), quota("poor", 0, None))
+    scheduler.schedule(pod("rich", "all", "8").build())
+    name = scheduler.state.quotas.limits["poor"].name
+    summary = diagnose(scheduler, pod("poor", "more", "1").build()).summary
+    assert f"quota {name} of poor can borrow no more, what all quotas guarantee is in use: cpu 8 + 1 of 8" in summary
+
+
+def test_request_above_all_guarantees_never_fits() -> None:
+    scheduler = deciding(quota("q1", 4, None), quota("q2", 2, None))
+    assert refused(scheduler, pod("q1", "all", "6.1")) == (Verdict.NEVER_FITS, "QuotaBorrowingExhausted")
+    assert scheduler.schedule(pod("q1", "fits", "6").build()).node
+    assert refused(scheduler, pod("q2", "waits", "6")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
 
 
 def test_a_quota_without_min_has_none_and_one_without_max_no_limit() -> None:

@@ -137,3 +137,24 @@ def test_rows_that_fewer_pods_could_open_are_known() -> None:
 
 def test_a_cluster_without_nodes_says_so() -> None:
     assert "the cluster has no nodes" in verdict(a_pod(), []).summary
+
+
+@pytest.mark.parametrize(
+    ("absent", "needed", "expected", "missing"),
+    [
+        (("avx2",), "x86-64-v3", Verdict.NEVER_FITS, ("avx2",)),
+        (("avx2",), "x86-64-v1+bmi1", Verdict.NOT_NOW, ()),
+        (("x86-64-v3",), "x86-64-v3", Verdict.NEVER_FITS, ("x86-64-v3",)),
+        (("x86-64-v3",), "x86-64-v4", Verdict.NEVER_FITS, ("x86-64-v3",)),
+        (("x86-64-v3",), "x86-64-v2", Verdict.NOT_NOW, ()),
+    ],
+)
+def test_what_a_lower_bound_rules_out_never_fits(
+    absent: tuple[str, ...], needed: str, expected: Verdict, missing: tuple[str, ...]
+) -> None:
+    node = a_node("n").having(isa=IsaReport("amd64", complete=False, absent=absent))
+    found = verdict(a_pod().isa(needed), [node])
+    (reason,) = found.reasons
+    assert (found.verdict, reason.missing) == (expected, missing)
+    image = verdict(a_pod().images((f"linux/amd64/{needed[-2:]}",)), [node]) if "+" not in needed else found
+    assert image.verdict is expected
