@@ -1,19 +1,21 @@
-"""Which running pods to move, and what for: the fewest moves that even the cluster out, make room, or free rare nodes.
+"""Recommended moves of running pods: the fewest that balance the cluster, make room, or free rare nodes.
 
-Rule, by goal; every move is one of `moving`, so each target is what the policy itself chooses at that moment:
-    balance  until the mean balance degree reaches the target: of the least even nodes, the move that gains most; then
-             moves without which the target is reached too are left out. A move has to lift the degrees of all nodes
-             together by `LEAST_GAIN`, else it is not worth a restart, and takes no rare place in vain.
-    room     pods are taken in queue order; for each that fits nowhere, `freeing` finds the fewest moves.
-    rare     every narrow pod (`rarity`) whose new node is not rare in that way, most wanted nodes first.
-`balance` is a bounded greedy search: it looks at the `WORST` least even nodes and `CANDIDATES` pods of theirs at each
-step, so its number of moves is small, not proved least; `room` proves it within its tries.
-Nothing is moved here, and nothing is written: an operator confirms a plan, and each step is checked again then.
+Every move is one of `moves`, so each target is the node that the policy itself selects at that moment. By goal:
+    balance  until the mean balance degree reaches the target: among the least balanced nodes, the move that gains
+             most; then moves that are not needed for the target are dropped. A move has to raise the sum of the
+             nodes' degrees by `LEAST_GAIN`, else it does not justify a restart, and it takes no rare place that the
+             pod does not need.
+    room     pods are taken in queue order; for each that fits nowhere, `minimal_moves` finds the fewest moves.
+    rare     for each pending pod that needs a rare node and fits nowhere, the fewest moves of narrow pods (`rarity`)
+             off such nodes after which the cycle places it. Moves that place no pending pod are not proposed.
+`balance` is a bounded greedy search: each step examines the `WORST` least balanced nodes and `CANDIDATES` of their
+pods, so its number of moves is small but not proven minimal; `room` proves it within its tries. This module moves and
+writes nothing: an operator confirms a plan, and each step is checked again then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -29,9 +31,9 @@ from hetsched.engine.framework import nash
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.rarity import Asker, Rarity, needed_by, needs, rarity_of, wasted_on
 
-from .minimal_moves import Freeing
 from .movable_pods import Unit, Units, units_of
 from .moves import Board, Moved, cost_of
+from .room_search import Failure, RoomSearch, groups_of
 from .what_if import placement
 
 WORST = 24
@@ -42,7 +44,7 @@ _TRIFLE = 1e-9
 
 
 class _Found(msgspec.Struct):
-    """What a search came to; `moves` are made on the board and told in their order."""
+    """Result of a search; `moves` are made on the board and reported in their order."""
 
     verdict: AdviceVerdict
     summary: str
@@ -66,11 +68,11 @@ def advise(
 ) -> Advice:
     """Return the moves that answer a question, or why there are none.
 
-    `state` is left as it was unless the caller lets it be `consume`d. `own` are the policies of pods (keys) that are
-    decided by another one.
+    `state` is unchanged unless the caller sets `consume`. `own` maps pods (keys) to the policies that decide for them,
+    if not `policy`.
 
-    `kept` maps pods (keys) that the caller keeps where they are to a code of `movable.MESSAGES`. `returns`: evicted
-    pods without a controller come back by themselves. `evaluated_at` is RFC 3339.
+    `kept` maps pods (keys) that must stay on their node to a code of `movable.MESSAGES`. `returns`: evicted pods
+    without a controller are recreated. `evaluated_at` is RFC 3339.
     """
     snapshot, stale = state.digest(), tuple(state.stale())
     given = state if consume else state.fork()
@@ -97,7 +99,7 @@ def advise(
 
 
 def token_of(question: Question, policy: Policy, pods: Sequence[MovedPod]) -> str:
-    """Name a plan by its question, its policy and where which pods go; what else happened changes nothing."""
+    """Return a token of a plan: its question, its policy, and the source and target of its pods."""
     asked = (question.goal, question.target, question.most_moves, question.pods)
     moves = [(pod.pod, pod.uid, pod.from_, pod.to) for pod in pods]
     parts = msgspec.json.encode((asked, policy.spec.name, policy.spec.version, moves), order="sorted")
@@ -121,7 +123,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
         if best is None:
             break
         moved = board.move(best)
-        assert moved is not None  # it was made a moment ago, on the same board
+        assert moved is not None  # just made on the same board
         made.append(moved)
         left.remove(best)
     made = _without_needless(board, made, goal)
@@ -136,13 +138,13 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     )
     nearest = Nearest("", f"the balance stays at {board.balance:.4f} of {goal:g}: {why}")
     if not made:
-        return _Found(AdviceVerdict.NONE, f"nothing helps: {nearest.message}", [], nearest=nearest)
+        return _Found(AdviceVerdict.NONE, f"no useful plan: {nearest.message}", [], nearest=nearest)
     text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f} of {goal:g}; {why}"
     return _Found(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 
 
 def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_tries: int) -> Unit | None:
-    """Return the unit whose move gains most, the cheapest of equals; none that would take a rare place in vain."""
+    """Return the unit whose move gains most, the cheapest of equals; moves that waste a rare place are excluded."""
     least = LEAST_GAIN / max(int((board.state.all_rows.static("ready") != 0).sum()), 1)
     best: tuple[float, tuple[int, int, int, int, float]] | None = None
     chosen: Unit | None = None
@@ -164,7 +166,7 @@ def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_t
 
 
 def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
-    """Return units on the least even nodes, those first whose leaving evens their node out most."""
+    """Return units on the least balanced nodes, first those whose removal balances their node most."""
     state = board.state
     degrees = node_balance(state)
     order = np.argsort(degrees, kind="stable")
@@ -187,7 +189,7 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
 
 
 def _without_needless(board: Board, made: list[Moved], goal: float) -> list[Moved]:
-    """Leave moves out without which the goal is reached all the same; the board then has the others made."""
+    """Drop moves that the goal does not need; the board then has the others made."""
     if board.balance < goal - _TRIFLE:
         return made
     plan = [moved.unit for moved in made]
@@ -232,44 +234,33 @@ def _evens(board: Board, moved: Moved) -> str:
 
 
 def _room(board: Board, units: Units, question: Question) -> _Found:
-    moves: list[Move] = []
-    places: list[Placement] = []
-    at_least, fewest = 0, True
-    gone: set[str] = set()
-    for pod in board.scheduler.policy.queue(question.pods, board.state):
-        scheduler = board.scheduler_of(pod)
-        outcome = scheduler.schedule(pod, preempts=False)
-        if outcome.node is None:
-            if not pod.ready:
-                text = diagnose(scheduler, pod).summary
-                return _Found(AdviceVerdict.NONE, text, [], nearest=Nearest("", text))
-            on_row = {
-                row: kept for row, found in units.on_row.items() if (kept := [u for u in found if _still(u, gone, row)])
-            }
-            tries = max(question.most_tries - board.tries, 0)  # they are of the whole question
-            search = Freeing(board, pod, on_row, question.most_moves - len(moves), tries)
-            freed = search.search()
-            at_least, fewest = at_least + freed.at_least, fewest and freed.fewest and not moves
-            if freed.units is None:
-                nearest = search.nearest()
-                head = f"{pod.key} finds no room by {question.most_moves} moves or fewer"
-                return _Found(AdviceVerdict.NONE, f"{head}: {nearest.message}", [], nearest=nearest, at_least=at_least)
-            made = _make(board, freed.units) or []
-            gone |= {booking.pod.key for unit in freed.units for booking in unit}
-            moves += [board.told(moved, f"makes room for {pod.key} on {_nodes(board, moved)}") for moved in made]
-            outcome = scheduler.schedule(pod, preempts=False)
-        if outcome.node is not None and not outcome.held:
-            places.append(placement(outcome, board.state))
+    pods = list(board.scheduler.policy.queue(question.pods, board.state))
+    wrong = next((pod for pod in pods if not pod.ready), None)
+    if wrong is not None:
+        text = diagnose(board.scheduler_of(wrong), wrong).summary
+        return _Found(AdviceVerdict.NONE, text, [], nearest=Nearest("", text))
+    search = RoomSearch(board, question)
+    for group in groups_of(pods):
+        failure = search.make_room(group, units.on_row)
+        if failure is not None:
+            head = f"no useful plan: {failure.pod.key} finds no room by {question.most_moves} moves or fewer"
+            text = f"{head}: {failure.nearest.message}"
+            search.take_back()
+            return _Found(AdviceVerdict.NONE, text, [], nearest=failure.nearest, at_least=search.at_least)
+    search.drop_needless()
+    places = [placement(outcome, board.state) for outcome in search.placed]
+    moves = [_room_move(board, search, moved) for moved in search.moves]
     if not moves:
         where = ", ".join(f"{place.pod} on {place.node}" for place in places[:3])
         return _Found(AdviceVerdict.NOTHING, f"there is room already: {where}", [], places, fewest=True)
     where = ", ".join(dict.fromkeys(place.node for place in places))
     text = f"by {_moves(moves)} there is room for {_pods(question)} on {where}"
-    return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=at_least, fewest=fewest)
+    return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=search.at_least, fewest=search.fewest)
 
 
-def _still(unit: Unit, gone: set[str], row: int) -> bool:
-    return not any(booking.pod.key in gone for booking in unit)
+def _room_move(board: Board, search: RoomSearch, moved: Moved) -> Move:
+    pods = search.helped_by(moved)
+    return board.told(moved, f"makes room for {_some(pods)} on {_nodes(board, moved)}", pods)
 
 
 def _pods(question: Question) -> str:
@@ -280,59 +271,85 @@ def _pods(question: Question) -> str:
 
 
 def _rare(board: Board, units: Units, question: Question) -> _Found:
-    state = board.state
-    rarity = rarity_of(state)
-    waiting = _askers(board, question.pods)
-    running = _askers(board, [booking.pod for _, booking in sorted(state.bookings.items())])
-    narrow: list[tuple[int, Unit, str, str]] = []
-    for row, found in units.on_row.items():
-        ways = rarity.ways(row)
-        if not ways:
+    """Find moves of narrow pods off rare nodes for the pending pods that need these nodes and do not fit now."""
+    rarity = rarity_of(board.state)
+    search = RoomSearch(board, question)
+    helped: set[str] = set()
+    stuck: list[Failure] = []
+    hopeless: set[Shape] = set()
+    for group in groups_of(list(board.scheduler.policy.queue(question.pods, board.state))):
+        if not all(pod.ready for pod in group) or search.fits(group):
             continue
-        wanted = needed_by(row, waiting, rarity, state)
-        others = wanted or needed_by(row, running, rarity, state)
-        for unit in found:
-            if not others or any(needs(booking.pod.shape, row, rarity, state) for booking in unit):
-                continue
-            way = next(way for way in ways if way in others)
-            narrow.append((0 if way in wanted else 1, unit, way, others[way]))
-    if not narrow:
-        return _Found(AdviceVerdict.NOTHING, "no pod sits on a rare node that others need without needing it", [])
-    narrow.sort(key=lambda item: item[0])
-    moves: list[Move] = []
-    stuck: list[Unit] = []
-    done: set[str] = set()
-    for _, unit, way, wants in narrow:
-        if len(moves) >= question.most_moves or board.tries >= question.most_tries:
-            break
-        if not _still(unit, done, 0):
+        wanted = _wanted_rows(board, group, rarity)
+        if not wanted:
             continue
-        moved = board.move(unit)
-        if moved is None or any(outcome.row in rarity.rows[way] for outcome in moved.outcomes):
-            if moved is not None:
-                board.take_back(moved)
-            stuck.append(unit)
+        keys, shapes = {pod.key for pod in group}, {pod.shape for pod in group}
+        if shapes & hopeless or board.tries >= question.most_tries:
+            stuck.append(Failure(group[0], Nearest("", "the search has come to its limit of tries")))
             continue
-        done |= {booking.pod.key for booking in unit}
-        moves.append(board.told(moved, f"{_nodes(board, moved)} is rare by its {_WORDS[way]}, which {wants} needs"))
-    nearest = None
-    if stuck:
-        named = tuple(booking.pod.key for unit in stuck for booking in unit)
-        count = f"{len(named)} narrow pod stays" if len(named) == 1 else f"{len(named)} narrow pods stay"
-        message = f"{count}: no other place, or only on a node that is as rare"
-        nearest = Nearest(state.columns.names[stuck[0][0].row], message, named[:5])
+        narrow = _narrow(board, units, wanted, rarity)
+        failure = search.make_room(group, narrow, _keeps_free(rarity, wanted))
+        if failure is None:
+            helped |= keys
+        else:
+            stuck.append(failure)
+            hopeless |= shapes
+    if not helped and not stuck:
+        return _Found(AdviceVerdict.NOTHING, "no waiting pod needs a rare node on which there is no room", [])
+    search.drop_needless()
+    moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]
+    nearest = Nearest(stuck[0].nearest.node, _stuck(stuck), stuck[0].nearest.pods) if stuck else None
     if not moves:
         assert nearest is not None
-        return _Found(AdviceVerdict.NONE, nearest.message, [], nearest=nearest)
-    missing = len(narrow) - len(moves)
-    verdict = AdviceVerdict.PARTLY if missing else AdviceVerdict.PLAN
-    rest = f"; {missing} more {'stays' if missing == 1 else 'stay'}" if missing else ""
-    text = f"by {_moves(moves)} rare nodes are free for those who need them{rest}"
-    return _Found(verdict, text, moves, nearest=nearest, at_least=len(moves), fewest=not missing)
+        return _Found(AdviceVerdict.NONE, f"no useful plan: {nearest.message}", [], nearest=nearest)
+    places = [placement(outcome, board.state) for outcome in search.placed if outcome.pod.key in helped]
+    verdict = AdviceVerdict.PARTLY if stuck else AdviceVerdict.PLAN
+    where = ", ".join(dict.fromkeys(place.node for place in places))
+    rest = f"; {nearest.message}" if nearest is not None else ""
+    text = f"by {_moves(moves)} there is room for {_some([place.pod for place in places])} on {where}{rest}"
+    return _Found(verdict, text, moves, places, nearest=nearest)
+
+
+def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
+    """Return the rare nodes (rows) on which a pod of a group could run, with the rare ways in which it needs them."""
+    askers = _askers(board, group)
+    rows = sorted(frozenset().union(*rarity.rows.values()))
+    found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
+    return {row: ways for row, ways in found.items() if ways}
+
+
+def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], rarity: Rarity) -> dict[int, list[Unit]]:
+    """Return, by row, the units on these rare nodes that need none of the ways in which the node is rare."""
+    shapes = board.state
+    return {
+        row: [unit for unit in units.on_row[row] if not any(needs(b.pod.shape, row, rarity, shapes) for b in unit)]
+        for row in wanted
+        if row in units.on_row
+    }
+
+
+def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[Moved], bool]:
+    """Return a predicate that refuses moves to nodes that are rare in a requested way."""
+    ways = frozenset().union(*wanted.values())
+    taken = frozenset().union(*(rarity.rows[way] for way in ways))
+    return lambda moved: not any(outcome.row in taken for outcome in moved.outcomes)
+
+
+def _rare_move(board: Board, search: RoomSearch, moved: Moved, rarity: Rarity) -> Move:
+    pods = search.helped_by(moved)
+    ways = dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row))
+    text = f"{_nodes(board, moved)} is rare by its {' and '.join(ways)}; makes room for {_some(pods)}"
+    return board.told(moved, text, pods)
+
+
+def _stuck(stuck: Sequence[Failure]) -> str:
+    first = stuck[0]
+    who = f"{first.pod.key} and {len(stuck) - 1} more still find" if len(stuck) > 1 else f"{first.pod.key} still finds"
+    return f"{who} no room: {first.nearest.message}"
 
 
 def _askers(board: Board, pods: Iterable[PodSpec]) -> list[Asker]:
-    """Return one pod for each shape, with the nodes on which it could run whatever is booked."""
+    """Return one pod for each shape, with the nodes on which it could run in an empty cluster."""
     found: dict[Shape, Asker] = {}
     for pod in pods:
         if pod.shape not in found and pod.ready:
@@ -346,11 +363,16 @@ def _askers(board: Board, pods: Iterable[PodSpec]) -> list[Asker]:
 _WORDS = {"cards": "cards", "isa": "instruction set", "size": "size"}
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- messages
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _moves(moves: Sequence[object]) -> str:
     return "1 move" if len(moves) == 1 else f"{len(moves)} moves"
+
+
+def _some(pods: Sequence[str]) -> str:
+    return ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
 
 
 def _nodes(board: Board, moved: Moved) -> str:

@@ -1,11 +1,10 @@
-"""From a what-if answer and what programs really need to findings that stop a merge, or do not.
+"""CI gate: findings that stop a merge, from a what-if result and the requirements of the built programs.
 
-Problem: a manifest can be right for the scheduler and wrong for its program: built with vectors, asking for none, it
-runs until it meets a board without them.
-Rule: the scheduler's verdict counts as it is. A program's need is compared with what its pod states as if the pod's
-statement were a node: what is missing then could be missing on a node that the pod is given. A pod is tried with what
-its programs need, not with what it forgot to say.
-Invariant: no artefact, no findings about instruction sets.
+A manifest can be valid for the scheduler and wrong for its program: built with vector instructions, requesting none,
+it runs until it is placed on a board without them. The scheduler's verdict is used as it is. A program's requirement
+is matched against the pod's statement as if that were a node: what is missing there could be missing on the node that
+the pod gets. A pod is tried with the requirements of its programs, including those that it does not state.
+Invariant: without artefacts there are no findings about instruction sets.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import msgspec
 
 from hetsched.contracts.decision import NearestFit, Reason, Unplaced, Verdict, WhatIfAnswer
 from hetsched.contracts.findings import Artefact, Finding, Gate, Level, Place
+from hetsched.contracts.warnings import ManifestWarning
 from hetsched.contracts.workload import IsaDemand, PodSpec
 from hetsched.isa import match, parse
 
-# What every machine of an architecture has; a program that needs no more needs no statement besides the architecture.
+# Baseline of every machine of an architecture; a program within it needs no statement besides the architecture.
 FLOORS = {"amd64": "x86-64-v1", "arm64": "armv8.0-a", "riscv64": "rv64gc", "riscv32": "rv32imac"}
 _ARCHITECTURES = {"x86": "amd64", "arm": "arm64"}
 _ANNOTATION = "metadata.annotations[hetsched.io/isa]"
@@ -28,7 +28,7 @@ _MOST_NAMES = 6
 
 
 def with_needs(pods: Iterable[PodSpec], artefacts: Mapping[str, Sequence[Artefact]]) -> list[PodSpec]:
-    """Return the pods as their programs need them: one that states less, or nothing, gets the need of its programs."""
+    """Return the pods with their programs' requirements where they state less or nothing."""
     return [_raised(pod, artefacts.get(pod.key, ())) for pod in pods]
 
 
@@ -39,8 +39,12 @@ def judge(
     places: Mapping[str, Place],
     *,
     fail_on_not_now: bool = False,
+    strict: bool = False,
 ) -> Gate:
-    """Return what is to be told about `pods`, which were asked about as `with_needs` returns them."""
+    """Return the gate's result for `pods`, which were evaluated as `with_needs` returns them.
+
+    `strict`: a misspelt field or annotation stops a merge.
+    """
     refused = {pod.pod: pod for pod in answer.unplaced}
     findings: list[Finding] = []
     for pod in pods:
@@ -50,9 +54,32 @@ def judge(
     for eviction in answer.evictions:
         message = f"{eviction.pod} (priority {eviction.priority}) would be evicted from {eviction.node} for this"
         findings.append(Finding("EvictsOthers", Level.WARNING, pods[0].key if pods else "", message))
+    findings.extend(_of_manifests(answer.warnings or (), pods, places, strict=strict))
     errors = [finding for finding in findings if finding.level is Level.ERROR]
     verdict = Verdict.worst([Verdict(finding.verdict or "misconfigured") for finding in errors])
-    return Gate(verdict, _summary(pods, findings), tuple(findings), tuple(pod.key for pod in pods), dict(places))
+    waiting = tuple(pod.key for pod in pods if pod.key in refused and refused[pod.key].verdict is Verdict.NOT_NOW)
+    summary = _summary(pods, findings, len(waiting))
+    return Gate(verdict, summary, tuple(findings), tuple(pod.key for pod in pods), dict(places), waiting)
+
+
+def _of_manifests(
+    warnings: Iterable[ManifestWarning], pods: Sequence[PodSpec], places: Mapping[str, Place], *, strict: bool
+) -> Iterator[Finding]:
+    """Yield probable misspellings in manifests, each at the first pod of its document."""
+    first: dict[str, str] = {}
+    for pod in pods:
+        place = places.get(pod.key)
+        if place is not None:
+            first.setdefault(f"{place.file}#{place.document}", pod.key)
+    for warning in warnings:
+        document, _, field = warning.place.partition(" ")
+        pod_key = first.get(document, "")
+        refused = strict and warning.is_refused_by_strict
+        yield Finding(
+            warning.code, Level.ERROR if refused else Level.WARNING, pod_key,
+            warning.message if pod_key else f"{document}: {warning.message}", field=field, hint=warning.hint,
+            verdict="misconfigured" if refused else "",
+        )  # fmt: skip
 
 
 def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
@@ -80,7 +107,7 @@ def _of_architecture(artefact: Artefact, stated: str) -> str | None:
 
 
 def architecture(requirement: str) -> str:
-    """Return Kubernetes' name of the architecture that a requirement is for."""
+    """Return the Kubernetes name of a requirement's architecture."""
     isa = parse(requirement)
     return _ARCHITECTURES.get(isa.arch, f"riscv{isa.xlen}")
 
@@ -103,7 +130,7 @@ def _of_instructions(pod: PodSpec, artefacts: Sequence[Artefact]) -> Iterator[Fi
                 hint="Build it for this architecture, or ask for the one it has", verdict="misconfigured",
             )  # fmt: skip
         elif demand is not None and demand.source == "kubernetes.io/arch":
-            # A node selector names an architecture and says nothing about how it was built.
+            # A node selector names an architecture but not the ISA level of the build.
             yield from _unstated(pod, artefact, [architecture(stated)])
         else:
             yield from _compared(pod, stated, demand.source if demand else "", artefact)
@@ -183,11 +210,18 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding]) -> str:
+def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding], waiting: int) -> str:
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    wrong = len({finding.pod for finding in findings if finding.level is Level.ERROR})
+    total = len(pods)
+    wrong = len({finding.pod for finding in findings if finding.level is Level.ERROR and finding.pod})
     told = ", ".join(f"{count} {level.value}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
     if wrong:
         return f"{wrong} of {len(pods)} pods would not run as {'it is' if len(pods) == 1 else 'they are'}: {told}"
-    all_of_them = "the one pod" if len(pods) == 1 else f"all {len(pods)} pods"
-    return f"{all_of_them} may be merged{f': {told}' if told else ''}"
+    if counts[Level.ERROR]:
+        return f"the manifests may not be merged: {told}"
+    counted = f": {told}" if told else ""
+    if waiting:
+        do = "does" if waiting == 1 else "do"
+        whole = "the pod does not fit now" if total == 1 else f"{waiting} of {total} pods {do} not fit now"
+        return f"{whole} and would wait; this does not stop a merge{counted}"
+    return f"{'the one pod' if total == 1 else f'all {total} pods'} may be merged{counted}"

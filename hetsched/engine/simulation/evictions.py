@@ -1,7 +1,7 @@
-"""What evictions of one run come to: who left a node where it ran before, and who is only not placed after all.
+"""Evictions of one run: pods evicted from running, and pods of the run that lose their placement.
 
-Rule: a driver tells of every placement of its run in the end. A pod that the run placed and that had to leave again is
-not placed, with the reason `Preempted`; it is not tried again, so every pod is decided once and a run always ends.
+A driver reports every placement at the end of its run. A pod that the run placed and later evicted counts as not
+placed, with the reason `Preempted`; it is not tried again, so every pod is decided once and a run always ends.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.decision import Evicted
+from hetsched.contracts.pod_sentences import PREEMPTED_IN_RUN
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Outcome
 from hetsched.engine.framework.status import Refusal
@@ -18,7 +19,7 @@ PREEMPTED = "Preempted"
 
 
 def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterState) -> Iterator[Evicted]:
-    """Yield the pods that left for `outcome` and ran before; take those back that the run itself had placed.
+    """Yield the pods evicted for `outcome` that ran before; undo those that the run itself had placed.
 
     `earlier` are the outcomes of the run so far by pod key.
     """
@@ -32,4 +33,4 @@ def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterSt
             yield Evicted(key, state.columns.names[booking.row], booking.pod.priority, budgets.get(key) or None)
         else:
             own.node, own.row, own.allocation, own.evicted = None, -1, EMPTY, ()
-            own.refusal = ("preemption", Refusal(PREEMPTED, f"preempted by {outcome.pod.key}"))
+            own.refusal = ("preemption", Refusal(PREEMPTED, PREEMPTED_IN_RUN.format(pods=outcome.pod.key)))

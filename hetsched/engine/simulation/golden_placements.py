@@ -1,10 +1,9 @@
-"""Judge golden placements: one pod, one policy, nodes without any pod.
+"""Evaluate golden placements: one pod, one policy, nodes without any pod.
 
-Rule: the pod goes through the very cycle that decides, on nodes that are Ready, uncordoned and free of condition
-taints and of maintenance, with nothing measured. It is tried alone: what it would start or share with others does not
-count. A pod that finds no node although none of its refusals is definite on some node is *unknown*, not broken: a fact
-is missing there.
-Invariant: a judgement leaves the state as it was.
+The pod goes through the scheduling cycle on nodes that are Ready, uncordoned and free of condition taints and of
+maintenance, without measured usage. It is tried alone: its gang and shared volumes or devices do not count. A pod that
+finds no node, but is refused on some node only for unknown facts, is *unknown*, not broken.
+Invariant: an evaluation leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from hetsched.contracts.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose, doubtful
 from hetsched.engine.framework.cycle import Outcome, Scheduler
-from hetsched.engine.framework.isa_strings import offered_isa, required_isa
+from hetsched.engine.framework.isa_strings import may_have, offered_isa, required_isa
 from hetsched.isa import match
 
 _LONGEST = 400
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """One golden placement, ready to be judged."""
+    """One golden placement, ready for evaluation."""
 
     name: str
     cluster: str
@@ -35,7 +34,7 @@ class Golden(msgspec.Struct, frozen=True):
 
 
 def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
-    """Return nodes as they would be with nobody on them and nothing the matter with them."""
+    """Return the nodes without pods and without conditions, maintenance or measured usage."""
     return [
         msgspec.structs.replace(
             report,
@@ -51,26 +50,36 @@ def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
 
 
 def alone(pod: PodSpec) -> PodSpec:
-    """Return a pod as it is judged: of no gang, on no node, held back by nobody."""
+    """Return a pod for evaluation: without gang, node and scheduling gates."""
     return msgspec.structs.replace(pod, node_name="", allocation=None, gang=None, gates=())
 
 
 def judge(scheduler: Scheduler, golden: Golden) -> Judged:
-    """Judge one golden placement on a state without pods."""
+    """Evaluate one golden placement; a booked pod of the same name is removed for the evaluation."""
 
     def told(state: GoldenState, got: str) -> Judged:
         return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
 
     if not scheduler.state.reports:
         return told(GoldenState.UNKNOWN, "the cluster has no nodes")
-    pod, expect = alone(golden.pod), golden.expect
+    pod = alone(golden.pod)
+    # The state of a decision may contain a running pod of this name.
+    running = scheduler.state.forget(pod.key)
+    try:
+        return told(*_judged(scheduler, pod, golden.expect))
+    finally:
+        if running is not None:
+            scheduler.state.restore(running)
+
+
+def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, str]:
     outcome = scheduler.schedule(pod, preempts=False)
     if outcome.node is None:
-        return told(*_refused(scheduler, pod, expect))
+        return _refused(scheduler, pod, expect)
     try:
         if expect.refused is not None:
-            return told(GoldenState.BROKEN, f"placed on {outcome.node}")
-        return told(*_placed(scheduler, outcome, expect))
+            return GoldenState.BROKEN, f"placed on {outcome.node}"
+        return _placed(scheduler, outcome, expect)
     finally:
         scheduler.undo(outcome)
 
@@ -86,7 +95,7 @@ def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[G
 
 
 def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tuple[GoldenState, str]:
-    """Compare the node that was chosen with the nodes that are expected."""
+    """Compare the selected node with the expected nodes."""
     assert outcome.node is not None
     report = scheduler.state.reports[outcome.row]
     if expect.nodes:
@@ -102,7 +111,7 @@ def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tupl
         return GoldenState.UNKNOWN, f"{outcome.node}, whose instruction set is unknown"
     found = match(required_isa(expect.isa), offered_isa(report.isa.native))
     got = f"{outcome.node} with {report.isa.native}"
-    if found.satisfied or report.isa.complete:
+    if found.satisfied or not may_have(report.isa, required_isa(expect.isa)):
         return _is(found.satisfied), got
     return GoldenState.UNKNOWN, f"{got} and perhaps more"
 

@@ -1,14 +1,15 @@
-"""How many more copies of a pod fit, node by node.
+"""Headroom: how many more copies of a pod fit, node by node.
 
-Problem: that 68 % of the CPUs are requested does not say whether one more job of mine fits, and where.
-Rule: copies of a shape without rules about other pods (`alone`) do not concern each other across nodes, so what a set
-of nodes takes is the sum over its nodes. Where nothing but `resource-fit` looks at what is booked, a node takes
-    min over the resources asked for of floor((allocatable - requested) / asked)
-Elsewhere copies are booked on the node one after another, by the very filters and Reserve steps that decide, until one
-refuses; then they are taken back. What a node takes follows from its own columns and the CPUs that are held there, so
-it is remembered by these, and a node that did not change since, or is like another one, costs a look.
-Quotas, evictions and gangs are left aside: this is what fits beside all that is booked.
-Invariants: the sum equals what a what-if of so many copies places without evictions; the state is left as it was.
+A utilisation of 68 % does not say whether and where one more job fits. Copies of a shape without rules about other
+pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If only
+`resource-fit` depends on the load, a node takes
+    min over the requested resources of floor((allocatable - requested) / request)
+Otherwise copies are booked on the node one after another, by the policy's own filters and Reserve plugins, until one
+is refused; then they are undone. The result depends on the node's own columns and its assigned CPUs, so it is cached
+by these, and an unchanged node, or one equal to another, costs a look-up. Quotas, preemption and gangs are not
+considered: this is the room in addition to all booked pods.
+Invariants: the sum equals the number of copies that a what-if places without evictions; the state is unchanged
+afterwards.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Ints, Window
 from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.isa_fit import run_on
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluation
 from hetsched.engine.framework.status import Refusal
 
-MOST_COPIES = 10_000  # on one node: a shape that asks for nothing has no end
+MOST_COPIES = 10_000  # on one node: limit for a shape that requests nothing
 _MOST_KNOWN = 200_000
-# Their Reserve steps refuse only what their filters refuse too.
+# Their Reserve plugins refuse only what their filters refuse too.
 _RESERVES = frozenset({"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"})
 
 
 def alone(shape: Shape) -> Shape:
-    """Return the shape without what concerns other pods, single volumes or devices, or one named node."""
+    """Return the shape without its relations to other pods, single volumes or devices, or one named node."""
     return msgspec.structs.replace(
         shape, affinity=(), anti_affinity=(), preferred_affinity=(), preferred_nodes=(), spread=(), host_ports=(),
         claims=(), devices=(), required_node="",
@@ -39,20 +41,24 @@ def alone(shape: Shape) -> Shape:
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """What fits now. Shapes: `counts` (N,) copies by row; `exact` (N,) bool, False where at least so many fit."""
+    """Copies that fit now. Shapes: `counts` (N,) copies by row; `exact` (N,) bool, False if it is a lower bound.
+
+    `emulated` (N,) bool: on this row a copy would run by emulation or a cross toolchain.
+    """
 
     counts: Ints
     exact: Bools
+    emulated: Bools
 
 
 class Budget(msgspec.Struct):
-    """How many copies may be booked before the rest is left for the next time."""
+    """Number of copies that may be booked before the rest is left for the next call."""
 
     bookings: int
 
 
 class Headroom:
-    """Counts copies on one state, as it is now; remembers what single nodes take.
+    """Counter of copies on the current state, with a cache of the results of single nodes.
 
     Use it with schedulers of one policy, on one state or forks of it.
     """
@@ -68,22 +74,23 @@ class Headroom:
         counts: Ints = np.zeros(len(feasible), np.int64)
         exact: Bools = np.ones(len(feasible), np.bool_)
         names = {plugin.name for plugin in evaluation.load_filters}
+        emulated = _emulated(scheduler, request)
         if names <= {"resource-fit"} and {plugin.name for plugin in scheduler.policy.reserves} <= _RESERVES:
             counts[feasible] = _quotients(scheduler, request)[feasible]
             exact = counts < MOST_COPIES
-            return Copies(counts, exact)
+            return Copies(counts, exact, emulated)
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         for row in np.flatnonzero(feasible).tolist():
             counts[row], exact[row] = self._on_row(scheduler, request, evaluation, row, budget)
-        return Copies(counts, exact)
+        return Copies(counts, exact, emulated)
 
     def _on_row(
         self, scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int, budget: Budget
     ) -> tuple[int, bool]:
         columns, zones = scheduler.state.columns, scheduler.state.zones
         cells = columns.static[:, row].tobytes() + columns.load[:, row].tobytes()
-        # Links between cards belong to single nodes.
+        # Links between GPUs belong to single nodes.
         own = row if row in scheduler.state.links else -1
         key = (request.shape, cells, frozenset(zones.held.get(row, ())), own)
         found = self._known.get(key)
@@ -95,8 +102,21 @@ class Headroom:
         return found, found < MOST_COPIES
 
 
+def _emulated(scheduler: Scheduler, request: Request) -> Bools:
+    """Return (N,) where the pod's instructions would run emulated, by the policy's own comparison."""
+    state, demand = scheduler.state, request.shape.isa
+    plugin = next((plugin for plugin in scheduler.policy.plugins if plugin.name == "isa-match"), None)
+    if plugin is None or demand is None or not (demand.emulated or demand.cross or demand.qemu):
+        return np.zeros(len(state.reports), np.bool_)
+    params = plugin.instance.params
+    runs = (run_on(params.mode, params.passes, demand, offer) for offer in state.offers.values)
+    by_offer = np.array([run.mode == "emulated" for run in runs], np.bool_)
+    found: Bools = by_offer[state.all_rows.static("isa_offer")]
+    return found
+
+
 def _quotients(scheduler: Scheduler, request: Request) -> Ints:
-    """Return (N,) how often what is asked for goes into what is free."""
+    """Return (N,) how many times the request fits into the free amounts."""
     state = scheduler.state
     left_out = GPU_RESOURCES if any(plugin.name == "gpu-fit" for plugin in scheduler.policy.plugins) else frozenset()
     rows = [row for row in request.compiled.needs_rows.tolist() if state.resources.values[row] not in left_out]
@@ -109,7 +129,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
 
 
 def _booked(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
-    """Book copies on a row until one is refused, and take them back."""
+    """Book copies on a row until one is refused, and undo them."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []
     try:

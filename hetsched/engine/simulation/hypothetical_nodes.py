@@ -1,8 +1,8 @@
-"""A cluster with nodes that it does not have yet: those that are described, and copies of those it has.
+"""Hypothetical nodes: a cluster with additional described nodes, or copies of existing ones.
 
-Rule: a copy has all facts of its original but what only one machine can be: uid, addresses, the uuids of cards,
-measured use, the host name's label. It is named `<node>-copy-<n>`, the first free numbers. Added nodes are empty.
-Invariants: the given state stays as it is; what runs runs on where it was.
+A copy has all facts of its original except those of a single machine: uid, addresses, the uuids of GPUs, measured use,
+the label of the host name. It is named `<node>-copy-<n>`, with the first free numbers. Added nodes are empty.
+Invariants: the given state is unchanged; running pods stay on their nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import count, islice
 import msgspec
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.node_report import NodeReport, NumaReport
 from hetsched.engine.cluster.state import ClusterState
 
 HOST_NAME = "kubernetes.io/hostname"
@@ -21,7 +21,7 @@ MOST_COPIES = 5_000
 
 
 def copies(state: ClusterState, wanted: Mapping[str, int]) -> list[NodeReport]:
-    """Return so many copies of each of these nodes.
+    """Return the requested number of copies of each node.
 
     Raises: InputError `NodeUnknown`, `NodeCopiesInvalid`.
     """
@@ -44,12 +44,19 @@ def _copy(report: NodeReport, name: str) -> NodeReport:
     labels = {**report.labels, **({HOST_NAME: name} if HOST_NAME in report.labels else {})}
     cards = report.gpus and tuple(msgspec.structs.replace(card, uuid=None) for card in report.gpus)
     return msgspec.structs.replace(
-        report, name=name, uid="", labels=labels, addresses=(), usage=None, gpus=cards, unschedulable=False
-    )
+        report, name=name, uid="", labels=labels, addresses=(), usage=None, gpus=cards, unschedulable=False,
+        numa=report.numa and _unused(report.numa),
+    )  # fmt: skip
+
+
+def _unused(numa: NumaReport) -> NumaReport:
+    """Return the zones of a node without the CPUs and memory that its kubelet assigned to pods."""
+    zones = tuple(msgspec.structs.replace(zone, available={}) for zone in numa.zones)
+    return msgspec.structs.replace(numa, zones=zones, grants=())
 
 
 def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState:
-    """Build the state anew with more nodes; measured use stays as it is by now.
+    """Rebuild the state with more nodes; current measured use is kept.
 
     Raises: InputError `NodeExists`.
     """
@@ -69,16 +76,18 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
         running,
         state.namespaces,
         storage=state.volumes.storage,
+        devices=state.devices.known,
         quotas=state.quotas.limits.values(),
         budgets=state.budgets,
         experience=state.experience,
+        clocked=state.clocked,
     )
     larger.avoided = state.avoided
     return larger
 
 
 def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes to drain, each once.
+    """Return the nodes to drain, without duplicates.
 
     Raises: InputError `NodeUnknown`, `NodeRepeated`.
     """

@@ -1,20 +1,19 @@
-"""Room for a pod that fits nowhere: the fewest running pods that have to move for it.
+"""Minimal moves: the fewest moves of running pods that make room for a pod that fits nowhere.
 
-Rule: plans of one move are tried, then of two, and so on; a plan is a sequence of different units, each of which goes
-where the policy itself puts it. Before k moves are tried all shorter plans have failed, so the first length at which
-one is found is the fewest; of the first few found of that length the cheapest is taken. Two bounds keep this short
-without losing a plan. Where nothing but the node itself decides, the last unit leaves a node on which the pod fits once
-all who may move have left, and the largest amounts alone tell how many, b, have to leave it at least: at most k. And a
-plan of k moves spends k - b elsewhere.
-When `most_tries` moves were tried, the search stops and every promising node is emptied greedily instead: pod by pod,
-the cheapest first, until it fits, and then whoever need not have moved stays, as far as `PRUNING_TRIES` a node tell.
-Such a plan is not called the fewest.
-Invariant: the board is left as it was.
+Plans of one move are tried, then of two, and so on; a plan is a sequence of different units, each of which goes to the
+node that the policy selects. Before k moves are tried all shorter plans have failed, so the first successful length is
+the minimum; among the first few plans of that length the cheapest is taken. Two bounds shorten the search without
+losing a plan. If the node alone decides, the last unit leaves a node on which the pod fits without all movable pods,
+and the largest amounts give the least number b of pods that have to leave it: at most k. And a plan of k moves spends
+k - b on other nodes. After `most_tries` moves the search stops and every promising node is emptied greedily instead:
+pod by pod, the cheapest first, until the pod fits; then moves that are not needed are dropped, within `PRUNING_TRIES`
+per node. Such a plan is not reported as minimal.
+Invariant: the board is unchanged afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,16 +30,16 @@ from .moves import Board, Moved
 
 BEST_OF = 8
 PRUNING_TRIES = 200
-_NODES = 12  # that are emptied greedily
+_NODES = 12  # maximum number of nodes that are emptied greedily
 _NAMED = 5
 
 
 class _Spent(Exception):
-    """No more tries."""
+    """The tries are used up."""
 
 
 class Freed:
-    """What was found: the units to move, in order; None where there is no such plan within the bounds."""
+    """Result: the units to move, in order; None if there is no such plan within the bounds."""
 
     def __init__(self, units: list[Unit] | None, *, fewest: bool, at_least: int) -> None:
         self.units = units
@@ -49,10 +48,19 @@ class Freed:
 
 
 class Freeing:
-    """Looks for the moves that make room for one pod on a board."""
+    """Search for the moves that make room for one pod on a board; `accepts` filters the moves of a plan."""
 
-    def __init__(self, board: Board, pod: PodSpec, on_row: dict[int, list[Unit]], most_moves: int, tries: int) -> None:
+    def __init__(
+        self,
+        board: Board,
+        pod: PodSpec,
+        on_row: dict[int, list[Unit]],
+        most_moves: int,
+        tries: int,
+        accepts: Callable[[Moved], bool] | None = None,
+    ) -> None:
         self.board = board
+        self._accepts = accepts
         self.pod = pod
         self.on_row = on_row
         self.most_moves = most_moves
@@ -88,10 +96,13 @@ class Freeing:
             return Freed(self._cheapest(best) if best else None, fewest=shortest == length, at_least=length)
         return Freed(None, fewest=False, at_least=length + 1)
 
-    # -- exactly -----------------------------------------------------------------------------------------------------
+    # -- exact search ------------------------------------------------------------------------------------------------
 
     def _deepen(self, path: list[Unit], length: int, row: int, spare: int) -> None:
-        """Try all ways to go on; `row` is the node that the last one leaves, -1 any; `spare` moves may be elsewhere."""
+        """Try all continuations of `path`.
+
+        `row` is the node that the last unit leaves, -1 any; `spare` moves may be on other nodes.
+        """
         last = len(path) + 1 == length
         near = self.on_row.get(row, ()) if row >= 0 else self._units
         candidates = near if last or (row >= 0 and not spare) else [*near, *(u for u in self._units if u not in near)]
@@ -100,7 +111,7 @@ class Freeing:
                 continue
             if self.board.tries >= self.last_try:
                 raise _Spent
-            moved = self.board.move(unit)
+            moved = self._move(unit)
             if moved is None:
                 continue
             try:
@@ -115,20 +126,28 @@ class Freeing:
             if len(self._found) >= BEST_OF:
                 return
 
+    def _move(self, unit: Unit) -> Moved | None:
+        """Move a unit if `accepts` allows it."""
+        moved = self.board.move(unit)
+        if moved is not None and self._accepts is not None and not self._accepts(moved):
+            self.board.take_back(moved)
+            return None
+        return moved
+
     def _fits(self) -> bool:
         outcome = self._scheduler.schedule(self.pod, preempts=False)
         found = outcome.node is not None
         self._scheduler.undo(outcome)
         return found
 
-    # -- greedily ----------------------------------------------------------------------------------------------------
+    # -- greedy search -----------------------------------------------------------------------------------------------
 
     def _emptied(self, row: int) -> list[Unit] | None:
-        """Move pods off a row until the pod fits, and leave those alone that need not have moved."""
+        """Move pods off a row until the pod fits, then drop the moves that are not needed."""
         made: list[Moved] = []
         try:
             for unit in sorted(self.on_row.get(row, ()), key=self._size, reverse=True):
-                moved = self.board.move(unit)
+                moved = self._move(unit)
                 if moved is None:
                     continue
                 made.append(moved)
@@ -147,7 +166,7 @@ class Freeing:
         return plan if plan and len(plan) <= self.most_moves else None
 
     def _size(self, unit: Unit) -> float:
-        """Return how much of what the pod asks for a unit holds."""
+        """Return the share of the pod's request that a unit holds."""
         needs = dict(self.pod.shape.requests)
         held = dict(unit[0].pod.shape.requests)
         share = sum(min(held.get(name, 0) / amount, 1.0) for name, amount in needs.items() if amount)
@@ -163,7 +182,7 @@ class Freeing:
     def _made(self, plan: Sequence[Unit]) -> list[Moved] | None:
         made: list[Moved] = []
         for unit in plan:
-            moved = self.board.move(unit)
+            moved = self._move(unit)
             if moved is None:
                 self._take_back(made)
                 return None
@@ -179,16 +198,16 @@ class Freeing:
 
     def _price(self, plan: list[Unit]) -> tuple[int, int, int, int, float]:
         made = self._made(plan)
-        assert made is not None  # it was made a moment ago, on the same board
+        assert made is not None  # just made on the same board
         try:
             return self.board.price(made)
         finally:
             self._take_back(made)
 
-    # -- which nodes -------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return the rows that would do without all who may move, and how many of these have to leave at least."""
+        """Return the rows that fit without all movable pods, and how many of these have to leave at least."""
         state = self.board.state
         movable = {booking.pod.key for unit in self._units for booking in unit}
         relieved = Removable(state, lambda booking: booking.pod.key in movable).relieved
@@ -200,7 +219,7 @@ class Freeing:
         return sorted(found, key=lambda item: (item[1], item[0]))
 
     def _least(self, row: int, resources: Rows, short: Sequence[int]) -> int:
-        """Return how many pods have to leave a row at least: those with the largest amounts of what is short."""
+        """Return how many pods have to leave a row at least: those with the largest amounts of the short resources."""
         requested = self.board.state.columns.layout.load["requested"]
         here = [b for unit in self.on_row[row] for b in unit if b.row == row]
         least = 1
@@ -214,7 +233,7 @@ class Freeing:
         return least
 
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
-        """Return the resources (k,) that the pod asks for, but for cards, and what the rows lack of them (k, n)."""
+        """Return the requested resources (k,) except GPUs, and the shortfall of the rows (k, n)."""
         compiled, state = self._request.compiled, self.board.state
         counted = "resource-fit" in {plugin.name for plugin in self._scheduler.policy.filters}
         names = state.resources.values
@@ -225,7 +244,7 @@ class Freeing:
         return resources, needs[:, None] - field("allocatable")[cells] + field("requested")[cells]
 
     def nearest(self) -> Nearest:
-        """Say where it comes nearest, and what is in the way."""
+        """Return the nearest node, and the pods and resources that block it."""
         names = self.board.state.columns.names
         if not self.rows:
             return Nearest("", diagnose(self._scheduler, self.pod).summary)
@@ -240,12 +259,12 @@ class Freeing:
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _staying(self, row: int) -> list[Booking]:
-        """Return those on a row for whom there is no other place, tried one by one after all others left."""
+        """Return the pods of a row without another place, tried one by one after all others left."""
         made: list[Moved] = []
         stuck: list[Booking] = []
         try:
             for unit in self.on_row.get(row, ()):
-                moved = self.board.move(unit)
+                moved = self._move(unit)
                 if moved is None:
                     stuck += unit
                 else:

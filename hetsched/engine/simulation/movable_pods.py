@@ -1,9 +1,9 @@
-"""Which running pods could be moved for the sake of order, and why the others stay.
+"""Movable pods: which running pods may be moved, and why the others stay.
 
-Rule: a pod stays that its node's kubelet or a DaemonSet runs, that leaves data behind on its node, whose owner says so,
-that another scheduler would place anew, that is being bound, nominated or taken off, or that a caller keeps. A gang
-leaves whole or not at all. Who is left are units, given with what keeps every other pod.
-Source: Kubernetes descheduler and cluster-autoscaler, which keep to the same.
+A pod stays if its node's kubelet or a DaemonSet runs it, it would leave data on its node, its owner forbids eviction,
+another scheduler would place it, it is being bound, nominated or terminated, or the caller keeps it. A gang moves as a
+whole or not at all. The remaining pods form units, returned with the reason of every other pod.
+Source: Kubernetes descheduler and cluster-autoscaler, which apply the same rules.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MESSAGES = {
     "Foreign": "another scheduler places it",
     "Busy": "it is being bound, nominated or taken off",
     "GangMember": "a member of its gang stays",
-    "NotReady": "what it asks for is wrong, so nobody would place it again",
+    "NotReady": "its request is misconfigured, so it would not be placed again",
 }
 _STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
 
 
 class Units(msgspec.Struct, frozen=True):
-    """Who could move, in the order of the nodes and least important first, by row; and who stays, by code."""
+    """Movable units by row, in node order and least important first; and the other pods by code."""
 
     on_row: dict[int, list[Unit]]
     stays: dict[str, list[str]]
@@ -46,7 +46,7 @@ class Units(msgspec.Struct, frozen=True):
         return [unit for units in self.on_row.values() for unit in units]
 
     def told(self) -> tuple[Stays, ...]:
-        """Say who stays, the most frequent reason first."""
+        """Return the reasons why pods stay, the most frequent first."""
         found = sorted(self.stays.items(), key=lambda item: (-len(item[1]), item[0]))
         return tuple(Stays(code, MESSAGES.get(code, code), len(keys), min(keys)) for code, keys in found)
 
@@ -66,7 +66,7 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
                 if any(kept.get(member) or _stays(state.bookings[member].pod, state) for member in members):
                     code = "GangMember"
                 elif members[0] != booking.pod.key:
-                    continue  # told with the first of them
+                    continue  # counted with its first member
             if code:
                 stays.setdefault(code, []).append(booking.pod.key)
             else:
@@ -78,11 +78,8 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
 def _stays(pod: PodSpec, state: ClusterState) -> str:
     if pod.stays == "hold":
         return "Held"
-    if not pod.preemptible:
-        return "StaticPod"
-    kind = pod.controller.partition("/")[0]
-    if kind in ("DaemonSet", "Node"):
-        return "DaemonSet" if kind == "DaemonSet" else "StaticPod"
+    if runs_per_node(pod):
+        return "DaemonSet" if pod.controller.startswith("DaemonSet/") else "StaticPod"
     if pod.stays:
         return _STAYS.get(pod.stays, "SafeToEvict")
     if pod.key in state.spared.keys:
@@ -90,3 +87,12 @@ def _stays(pod: PodSpec, state: ClusterState) -> str:
     if state.spared.foreign and not is_ours(pod.scheduler_name):
         return "Foreign"
     return "" if pod.ready else "NotReady"
+
+
+def runs_per_node(pod: PodSpec) -> bool:
+    """Return whether a pod belongs to its node: a static pod of the kubelet or a pod of a DaemonSet.
+
+    Reserved capacity is not preemptible either, but a drain has to find another node for it.
+    """
+    is_static = not pod.preemptible and pod.stays != "hold"
+    return is_static or pod.controller.partition("/")[0] in ("DaemonSet", "Node")

@@ -1,10 +1,10 @@
-"""Moves of running pods, tried one after the other on a copy and taken back.
+"""Trial moves of running pods on a copy of the cluster.
 
-Rule: a unit moves by being taken off and placed anew by the policy's own cycle, as will happen when it is evicted: the
-filters, the scores and the pick are those that decide, and the owner keeps off the node that it leaves for the rest of
-the plan. Nobody else leaves for it, so the target has the room before the move; a unit for which there is none does not
-move. Every budget must have head-room for the unit's pods at that moment.
-Invariant: a move that is taken back leaves the copy as it was.
+A unit is moved by removing it and placing it through the policy's own cycle, as after an eviction: filters, scores and
+selection are those of real decisions, and the owner avoids the node that it leaves for the rest of the plan. No other
+pod is preempted for it, so the target has room before the move; a unit without a target does not move. Every
+disruption budget must have head-room for the unit's pods at that moment.
+Invariant: a move that is undone leaves the copy unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEFT = Refused(1, MOVED_AWAY, "", rests=True)
 
 
 class Moved(msgspec.Struct, eq=False):
-    """One move that was made on the copy, with what it takes to take it back."""
+    """One move made on the copy, with the data to undo it."""
 
     unit: Unit
     outcomes: list[Outcome]
@@ -46,10 +46,10 @@ class Moved(msgspec.Struct, eq=False):
 
 
 class Board:
-    """A cluster on which moves are tried; `returns`: pods without a controller come back by themselves.
+    """A cluster for trial moves; `returns`: pods without a controller are recreated.
 
-    `own` are the policies of pods (keys) that are decided by another one than `policy`. `tries` counts the moves that
-    were tried. The state is the board's: give it a copy.
+    `own` maps pods (keys) to their own policy, if not `policy`. `tries` counts the moves that were tried. The board
+    owns its state: pass a copy.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Board:
         self._now = _moment(evaluated_at)
 
     def scheduler_of(self, pod: PodSpec) -> Scheduler:
-        """Return the scheduler of the policy that decides for a pod."""
+        """Return the scheduler with the policy that decides for a pod."""
         policy = self._own.get(pod.key)
         if policy is None:
             return self.scheduler
@@ -80,10 +80,10 @@ class Board:
         return self._schedulers[id(policy)]
 
     def move(self, unit: Unit) -> Moved | None:
-        """Move a unit to where the policy puts it; None, and nothing changed, where it cannot be moved."""
+        """Move a unit to the node that the policy selects; None, without a change, if it cannot be moved."""
         self.tries += 1
         state, avoided = self.state, self.state.avoided
-        # What is booked by now: a unit may have been put back since it was found.
+        # The current bookings: a unit may have been restored since it was found.
         unit = tuple(state.bookings[booking.pod.key] for booking in unit)
         budgets = head_room([booking.pod for booking in unit], state)
         if any(left < 0 for left in budgets.values()):
@@ -103,7 +103,7 @@ class Board:
         return moved
 
     def take_back(self, moved: Moved) -> None:
-        """Undo a move; of several the last one first."""
+        """Undo a move; undo several in reverse order."""
         for outcome in reversed(moved.outcomes):
             self.scheduler_of(outcome.pod).undo(outcome)
         for booking in moved.unit:
@@ -120,10 +120,10 @@ class Board:
             told[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.rest)
         self.state.avoided = told
 
-    # -- as they are told --------------------------------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------------------------------------
 
-    def told(self, moved: Moved, why: str) -> Move:
-        """Write a move down."""
+    def told(self, moved: Moved, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
+        """Convert a move to its contract type."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:
             frees.update({name: amount for name, amount in booking.pod.shape.requests if name != PODS})
@@ -133,6 +133,7 @@ class Board:
             balance=Balance(round(moved.before, _DIGITS), round(moved.after, _DIGITS)),
             frees={name: format_amount(name, amount) for name, amount in sorted(frees.items()) if amount},
             budgets=tuple(BudgetLeft(name, left) for name, left in sorted(moved.budgets.items())),
+            makes_room_for=makes_room_for,
         )
 
     def _pod(self, booking: Booking, outcome: Outcome) -> MovedPod:
@@ -159,9 +160,9 @@ class Board:
         return max(round((self._now - began).total_seconds()), 0)
 
     def price(self, moves: Sequence[Moved]) -> tuple[int, int, int, int, float]:
-        """Order plans of equally many moves, the cheapest first.
+        """Sort key of plans with equally many moves, the cheapest first.
 
-        Pods that do not come back, pods with CPUs of their own, restarts, seconds of run time lost, and then the less
+        Pods that are not recreated, pods with exclusive CPUs, restarts, seconds of lost run time, and then the lower
         balance.
         """
         pods = [booking for moved in moves for booking in moved.unit]
@@ -172,7 +173,7 @@ class Board:
 
 
 def cost_of(moves: Sequence[Move]) -> Cost:
-    """Add up what moves cost."""
+    """Sum up the cost of moves."""
     pods = [pod for move in moves for pod in move.pods]
     return Cost(
         restarts=len(pods),

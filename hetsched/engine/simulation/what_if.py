@@ -1,12 +1,15 @@
-"""What would happen: the scheduling cycle on a copy, nothing written.
+"""What-if: run the scheduling cycle on a copy of the cluster, without writing.
 
-Rule: pods are tried in queue order, each seeing the earlier ones, by the same `Scheduler` that decides for real; what
-a permit still holds after the last one is taken back. Pods of drained nodes are placed first, as they would have to
-move before anything new comes. Where the policy preempts, victims leave the copy; they are listed, not placed anew.
+Pods are tried in queue order, each seeing the earlier placements, by the `Scheduler` of real decisions; placements
+that still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would
+have to move before new pods arrive; static pods and those of DaemonSets stay, as with `kubectl drain
+--ignore-daemonsets`. A displaced pod that finds no node fails the request like an unplaced one. If the policy
+preempts, victims are removed from the copy; they are listed, not placed again.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +45,10 @@ from hetsched.engine.gpu.workload_mix import mix_of_shapes
 from hetsched.engine.numa.cpu_grants import pairings
 
 from .evictions import PREEMPTED, evictions
+from .movable_pods import runs_per_node
 
 _SCORE_DIGITS = 6
-_ALL_SEARCHES = 8  # what all searches of one what-if may cost together, in single ones
+_ALL_SEARCHES = 8  # limit on the cost of all searches of one what-if, in multiples of a single search
 
 
 def what_if(
@@ -58,10 +62,10 @@ def what_if(
     consume: bool = False,
     outcomes: dict[str, Outcome] | None = None,
 ) -> WhatIfAnswer:
-    """Place `pods` on a copy of `state` and return the whole answer; `drain` empties nodes first.
+    """Place `pods` on a copy of `state` and return the complete result; `drain` empties nodes first.
 
-    `consume`: nobody else has the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
-    because the engine has no clock. `outcomes` takes what became of each pod, for whoever means to book it.
+    `consume`: the caller gives up the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
+    because the engine has no clock. `outcomes` receives the outcome of each pod, for a caller that books it.
     """
     snapshot = state.digest()
     fork = state if consume else state.fork()
@@ -70,7 +74,7 @@ def what_if(
         fork.use_mix(mix_of_shapes([*(b.compiled.shape for b in fork.bookings.values()), *(pod.shape for pod in pods)]))
     scheduler = Scheduler(fork, policy, evicts=True)
     evicted: list[Evicted] = []
-    displaced = _drain(scheduler, drain, evicted)
+    displaced, drained = _drain(scheduler, drain, evicted)
     nodes: list[NodeOutcome] = []
     margins: list[Tipping] = []
     refused: dict[str, tuple[Diagnosis, tuple[NearestFit, ...]]] = {}
@@ -80,7 +84,7 @@ def what_if(
         margin = tipping(scheduler, pod) if explain else None
         rows = matrix(scheduler, pod) if explain else ()
         outcome = scheduler.schedule(pod)
-        evicted.extend(evictions(outcome, outcomes, fork))
+        evicted.extend(evictions(outcome, ChainMap(outcomes, drained), fork))
         outcomes[pod.key] = outcome
         if explain and outcome.evicted:
             vacated = _vacated(scheduler, pod)
@@ -88,7 +92,7 @@ def what_if(
         nodes.extend(rows)
         if outcome.node is None:
             refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
-        # A node that refused the reservation in the end won by no margin.
+        # The margin belongs to the evaluation; it is void if that node refused the reservation.
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
     scheduler.settle()
@@ -99,7 +103,7 @@ def what_if(
         if outcome.node is not None:
             placements.append(placement(outcome, fork))
             continue
-        # One that had to go with its gang, or for another pod, is explained by how things stand in the end.
+        # A pod undone with its gang, or evicted for another pod, is explained by the final state.
         diagnosis, fits = refused.get(outcome.pod.key) or (
             _afterwards(scheduler, outcome),
             explanations.of(outcome.pod, booked=-1)[1],
@@ -107,10 +111,17 @@ def what_if(
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
     placed = {item.pod for item in placements}
-    verdict = Verdict.worst([item.verdict for item in unplaced])
+    displaced = tuple(_displaced_again(scheduler, item, drained[item.pod]) for item in displaced)
+    homeless = [item for item in displaced if item.to is None]
+    verdict = Verdict.worst([*(item.verdict for item in unplaced), *(item.verdict for item in homeless)])
+    sentences = [
+        _drain_summary(displaced) if drain and (homeless or not pods) else "",
+        _summary(placements, refusals, len(fork.reports)) if pods else "",
+        evicting(evicted),
+    ]
     return WhatIfAnswer(
         verdict=verdict,
-        summary=_summary(placements, refusals, len(fork.reports)) + _evicting(evicted),
+        summary="; ".join(filter(None, sentences)),
         policy=PolicyRef(policy.spec.name, policy.spec.version),
         evaluated_at=evaluated_at,
         snapshot=snapshot,
@@ -125,16 +136,16 @@ def what_if(
 
 
 def _vacated(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
-    """Return a scheduler on what the evicted pods left: that is where `pod` was scored, as the ledger shows it too."""
+    """Return a scheduler on the state without the evicted pods: on that state `pod` was scored."""
     state = scheduler.state.fork()
     state.forget(pod.key)
     return Scheduler(state, scheduler.policy)
 
 
 class _Explanations:
-    """Why pods were refused and what would help; alike pods with nothing booked in between share both.
+    """Diagnoses and nearest fits of refused pods; equal pods with no booking in between share both.
 
-    The searches for nearest fits have a budget each, and one together.
+    Each search for nearest fits has a budget, and so have all together.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -150,7 +161,7 @@ class _Explanations:
             diagnosis = diagnose(self._scheduler, pod)
             self._known[key] = pod, diagnosis, self._search(pod)
         first, diagnosis, fits = self._known[key]
-        if first is not pod and pod.gang is not None:  # what is said of a gang changes from one member to the next
+        if first is not pod and pod.gang is not None:  # the explanation of a gang differs from one member to the next
             diagnosis = diagnose(self._scheduler, pod)
         elif first is not pod:
             summary = pod.key + diagnosis.summary.removeprefix(first.key)
@@ -166,7 +177,7 @@ class _Explanations:
 
 
 def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
-    """Explain a pod that was placed and had to go again; one that was preempted says for whom."""
+    """Explain a pod whose placement was undone; a preempted pod names its preemptor."""
     diagnosis = diagnose(scheduler, outcome.pod)
     if outcome.refusal is None or outcome.refusal[1].code != PREEMPTED:
         return diagnosis
@@ -177,14 +188,19 @@ def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
     )
 
 
-def _drain(scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]) -> tuple[Displaced, ...]:
-    """Cordon nodes, take their pods off and place these again; note who is evicted for them."""
+def _drain(
+    scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]
+) -> tuple[tuple[Displaced, ...], dict[str, Outcome]]:
+    """Cordon nodes, remove their pods and place these again; record the pods evicted for them.
+
+    Returns: the displaced pods, and the outcome of each.
+    """
     state = scheduler.state
     moving: list[tuple[str, PodSpec]] = []
     for name in names:
         row = state.row_of[name]
         state.apply_report(msgspec.structs.replace(state.reports[row], unschedulable=True))
-        for key in list(state.on_row[row]):
+        for key in [key for key, booking in state.on_row[row].items() if not runs_per_node(booking.pod)]:
             booking = state.forget(key)
             if booking is not None:
                 moving.append((name, booking.pod))
@@ -195,15 +211,43 @@ def _drain(scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]) -
         evicted.extend(evictions(outcome, outcomes, state))
         outcomes[pod.key] = outcome
     scheduler.settle()
-    displaced: list[Displaced] = []
-    for outcome in outcomes.values():
-        verdict = Verdict.PLACED if outcome.node else diagnose(scheduler, outcome.pod).verdict
-        displaced.append(Displaced(outcome.pod.key, left[outcome.pod.key], outcome.node, verdict))
-    return tuple(displaced)
+    return tuple(_displaced(scheduler, left[key], outcome) for key, outcome in outcomes.items()), outcomes
+
+
+def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
+    """Return the target of a pod of a drained node, or why it has none."""
+    key = outcome.pod.key
+    if outcome.node is not None:
+        return Displaced(key, from_, outcome.node, Verdict.PLACED)
+    diagnosis = _afterwards(scheduler, outcome)
+    return Displaced(key, from_, None, diagnosis.verdict, message=diagnosis.summary)
+
+
+def _displaced_again(scheduler: Scheduler, item: Displaced, outcome: Outcome) -> Displaced:
+    """Return the final state of a displaced pod: a requested pod may have evicted it from its new node."""
+    return item if outcome.node == item.to else _displaced(scheduler, item.from_, outcome)
+
+
+def _drain_summary(displaced: Sequence[Displaced]) -> str:
+    """Summarise whether the pods of drained nodes find other nodes; several failures are led by the worst."""
+    if not displaced:
+        return "no pod has to move"
+    homeless = [item for item in displaced if item.to is None]
+    if not homeless:
+        one = len(displaced) == 1
+        return (
+            "the displaced pod fits on another node"
+            if one
+            else f"all {len(displaced)} displaced pods fit on other nodes"
+        )
+    worst = max(homeless, key=lambda item: item.verdict.exit_code)
+    if len(displaced) == 1:
+        return f"the displaced pod finds no other node; {worst.message}"
+    return f"{len(homeless)} of {len(displaced)} displaced pods find no other node; {worst.message}"
 
 
 def placement(outcome: Outcome, state: ClusterState) -> Placement:
-    """Write an outcome that is booked on `state` as the contract's placement."""
+    """Convert an outcome that is booked on `state` to the contract's placement."""
     held = outcome.allocation
     return Placement(
         pod=outcome.pod.key,
@@ -218,9 +262,9 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
 
 
 def expected_use(pod: PodSpec) -> ExpectedUse | None:
-    """Say what a pod is expected to use and on what basis, once what was learnt has been applied to it.
+    """Return the expected use of a pod and its source, after the learnt usage was applied.
 
-    None where nothing better than its requests is known.
+    None if only its requests are known.
     """
     basis = basis_of(pod)
     if basis == REQUESTED:
@@ -234,7 +278,7 @@ def _balance(before: float, state: ClusterState) -> Balance:
 
 
 def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> str:
-    """Say how it came out in one sentence; of several refusals the first of the worst is told."""
+    """Summarise the result in one sentence; of several refusals, name the first of the worst."""
     total = len(placements) + len(refusals)
     if not refusals:
         if total == 1:
@@ -247,18 +291,18 @@ def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int)
     return f"{len(placements)} of {total} pods fit; {worst.summary}"
 
 
-def _evicting(evicted: Sequence[Evicted]) -> str:
-    """Say who would have to leave."""
+def evicting(evicted: Sequence[Evicted]) -> str:
+    """Format the list of victims."""
     if not evicted:
         return ""
     broken = sum(item.pdb is not None for item in evicted)
     against = f", {broken} against a disruption budget" if broken else ""
     if len(evicted) == 1:
         only = evicted[0]
-        return f"; it needs the eviction of {only.pod} (priority {only.priority}) from {only.node}{against}"
+        return f"it needs the eviction of {only.pod} (priority {only.priority}) from {only.node}{against}"
     nodes = len({item.node for item in evicted})
     where = f"from {evicted[0].node}" if nodes == 1 else f"from {nodes} nodes"
-    return f"; it needs the eviction of {len(evicted)} running pods {where}{against}"
+    return f"it needs the eviction of {len(evicted)} running pods {where}{against}"
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
 from hetsched.contracts.decision import Evicted, Verdict, WhatIfAnswer
 from hetsched.engine.cluster.state import ClusterState
@@ -99,3 +103,11 @@ def test_pods_of_a_drained_node_may_evict_too() -> None:
     answer = what_if(cluster, PREEMPTING, [], evaluated_at="2026-11-20T10:00:00Z", drain=["a"])
     assert [(item.pod, item.to) for item in answer.displaced] == [("default/moved", "b")]
     assert [item.pod for item in answer.evictions] == ["default/low"]
+
+
+@pytest.mark.parametrize("how", [{"controller": "DaemonSet/agent"}, {"controller": "Node/a"}, {"preemptible": False}])
+def test_a_drain_leaves_daemonset_and_static_pods_on_their_node(how: dict[str, Any]) -> None:
+    running = [a_pod("agent").running_on("a").having(**how).build(), a_pod("web").running_on("a").build()]
+    cluster = ClusterState([a_node("a").build(), a_node("b").build()], running)
+    answer = what_if(cluster, PREEMPTING, [], evaluated_at="2026-11-20T10:00:00Z", drain=["a"])
+    assert [(one.pod, one.from_, one.to) for one in answer.displaced] == [("default/web", "a", "b")]

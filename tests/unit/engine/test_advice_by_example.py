@@ -174,25 +174,85 @@ def test_what_moves_cannot_reach_is_said_with_how_near_they_come() -> None:
 # -- rare --------------------------------------------------------------------------------------------------------------
 
 
+CARDS = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
+
+
 def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> None:
-    nodes = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
-    running = [a_service("plain", "cards"), a_service("gpu", "cards").gpu(1)]
-    found = asked(Goal.RARE, nodes, running, a_pod("waits").gpu(4))
+    # Of 8 CPUs on the node with cards the plain pod holds 6; the waiting pod asks for 4 and two free cards.
+    running = [a_service("plain", "cards").cpu(6), a_service("gpu", "cards").gpu(1)]
+    found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(4).gpu(2))
     assert [(pod, source) for pod, source, _ in moves(found)] == [("default/plain", "cards")]
-    assert "default/waits needs" in found.moves[0].why
+    assert (found.verdict, found.moves[0].makes_room_for) == (AdviceVerdict.PLAN, ("default/waits",))
+    assert "makes room for default/waits" in found.moves[0].why
+    assert [(place.pod, place.node) for place in found.places] == [("default/waits", "cards")]
 
 
 def test_a_portable_pod_leaves_the_vector_machine() -> None:
     vector = a_node("vector").arch("riscv64", "rv64gcv")
     nodes = [vector, *(a_node(f"board-{n}").arch("riscv64", "rv64gc") for n in range(4))]
-    running = [a_service("portable", "vector").isa("rv64gc")]
-    found = asked(Goal.RARE, nodes, running, a_pod("wide").isa("rv64gcv"))
+    running = [a_service("portable", "vector").isa("rv64gc").cpu(6)]
+    found = asked(Goal.RARE, nodes, running, a_pod("wide").isa("rv64gcv").cpu(4))
     assert [(pod, source) for pod, source, _ in moves(found)] == [("default/portable", "vector")]
 
 
-def test_what_nobody_needs_is_not_worth_a_restart() -> None:
-    nodes = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
-    found = asked(Goal.RARE, nodes, [a_service("plain", "cards")])
+def test_pods_whose_move_places_no_waiting_pod_stay() -> None:
+    # The waiting pod needs all four cards and one is taken: nothing that the plain pods do helps.
+    running = [*(a_service(f"plain-{n}", "cards").cpu("100m") for n in range(10)), a_service("gpu", "cards").gpu(1)]
+    found = asked(Goal.RARE, CARDS, running, a_pod("waits").gpu(4))
+    assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
+    assert found.summary.startswith("no useful plan: default/waits still finds no room: ")
+    assert found.exit_code == 10
+
+
+def test_a_pod_that_accepts_another_card_only_moves_nobody() -> None:
+    nodes = [a_node("t4").gpus(4, "T4"), a_node("h100").gpus(1, "H100-SXM5-80GB"), a_node("plain")]
+    running = [a_service("agent", "t4").cpu("100m"), a_service("gpu", "h100").gpu(1)]
+    found = asked(Goal.RARE, nodes, running, a_pod("urgent").gpu(1, model="H100"))
+    assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
+
+
+def test_only_moves_that_contribute_are_proposed() -> None:
+    # 8 CPUs: 4 + 2 + 1 are held. The waiting pod asks for 5: the pod of 4 has to leave, the two others need not.
+    running = [a_service(f"plain-{cpu}", "cards").cpu(cpu) for cpu in (1, 2, 4)]
+    found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(5).gpu(1))
+    assert [pod for pod, _, _ in moves(found)] == ["default/plain-4"]
+
+
+def test_a_move_that_a_later_one_makes_needless_is_dropped() -> None:
+    # small needs 2 CPUs, which the pod of 2 on b could leave; large needs 7 of 8 on a, where small fits then too.
+    nodes = [a_node("a").cpu(12).labelled(pool="x"), a_node("b").cpu(4).labelled(pool="x"), a_node("c").cpu(16)]
+    running = [a_service("on-a", "a").cpu(11), a_service("on-b", "b").cpu(4)]
+    small = a_pod("small").cpu(2).on_nodes_with(pool="x").priority(9)
+    large = a_pod("large").cpu(7).on_nodes_with(pool="x")
+    found = asked(Goal.ROOM, nodes, running, small, large)
+    assert found.verdict is AdviceVerdict.PLAN
+    assert [pod for pod, _, _ in moves(found)] == ["default/on-a"]
+    assert found.moves[0].makes_room_for == ("default/small", "default/large")
+
+
+def test_room_for_a_gang_is_found_for_all_its_members_or_not_at_all() -> None:
+    nodes = [a_node("a").cpu(4).labelled(pool="x"), a_node("b").cpu(4).labelled(pool="x"), a_node("c").cpu(8)]
+    running = [a_service("on-a", "a").cpu(4), a_service("on-b", "b").cpu(4)]
+    gang = [a_pod(f"m-{n}").cpu(4).on_nodes_with(pool="x").gang("ring", 2) for n in range(2)]
+    found = asked(Goal.ROOM, nodes, running, *gang)
+    assert sorted(pod for pod, _, _ in moves(found)) == ["default/on-a", "default/on-b"]
+    assert sorted(place.node for place in found.places) == ["a", "b"]
+    stuck = asked(Goal.ROOM, [*nodes[:2], a_node("c").cpu(4)], running, *gang)
+    assert (stuck.verdict, stuck.moves) == (AdviceVerdict.NONE, ())
+
+
+@pytest.mark.parametrize(
+    "how", [{"controller": "DaemonSet/node-agent"}, {"controller": "Node/cards"}, {"preemptible": False}]
+)
+def test_pods_that_a_daemonset_or_the_kubelet_runs_never_leave_a_rare_node(how: dict[str, Any]) -> None:
+    running = [a_pod("agent").cpu(6).running_on("cards").having(**how)]
+    found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(4).gpu(1))
+    assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
+
+
+@pytest.mark.parametrize("waiting", [[], [a_pod("fits").gpu(1)], [a_pod("plain-new")]])
+def test_nothing_is_to_be_done_while_no_pod_waits_for_a_rare_node(waiting: list[PodBuilder]) -> None:
+    found = asked(Goal.RARE, CARDS, [a_service("plain", "cards"), a_service("gpu", "cards").gpu(1)], *waiting)
     assert (found.verdict, found.moves) == (AdviceVerdict.NOTHING, ())
 
 

@@ -16,6 +16,9 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.simulation.hypothetical_nodes import with_nodes
+from hetsched.engine.simulation.what_if import what_if
+from tests.builders import a_node
 
 DRIVER = "gpu.example.com"
 API = "resource.k8s.io/v1"
@@ -83,6 +86,15 @@ class Scene:
             if outcome.node is None:
                 found = diagnose(self.scheduler, one)
                 self.told[one.name] = found.verdict, found.reasons[0].code
+
+
+def test_devices_are_known_in_a_what_if_with_more_nodes() -> None:
+    objects = (kind(), node("n1"), slice_of("n1", device("d0")), claim("c", exactly("r")), pod("c"))
+    content = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
+    policy = compile_policy(BUILTIN["hetsched"], load_registry())
+    more = (a_node("n2").build(),)
+    found = what_if(with_nodes(ClusterState.of(content), more), policy, content.pending, evaluated_at="")
+    assert [item.node for item in found.placements] == ["n1"]
 
 
 def test_each_claim_gets_its_devices_where_they_are() -> None:

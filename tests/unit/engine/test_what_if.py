@@ -91,6 +91,48 @@ def test_a_displaced_pod_without_a_place_says_why() -> None:
     assert (moved.to, moved.verdict) == (None, Verdict.NOT_NOW)  # the drained node could take it again
 
 
+def test_a_displaced_pod_without_a_node_fails_the_request() -> None:
+    state = cluster(
+        [a_node("a"), a_node("b").cpu(1)], [a_pod("big").cpu(4).running_on("a"), a_pod("x").running_on("a")]
+    )
+    answer = asked(state, drain=["a"])
+    assert (answer.verdict, answer.verdict.exit_code) == (Verdict.NOT_NOW, 10)
+    assert answer.summary.startswith("1 of 2 displaced pods find no other node; default/big does not fit now: ")
+    document = answer.document()
+    assert document["verdict"] == "not-now"
+    messages = {one["pod"]: one.get("message") for one in document["displaced"]}
+    assert messages["default/x"] is None
+    assert messages["default/big"].startswith("default/big does not fit now: 0 of 2 nodes fit (")
+    # The same request with a pod that is placed fails as well.
+    assert asked(state, a_pod("new"), drain=["a"]).verdict is Verdict.NOT_NOW
+
+
+def test_displaced_pod_that_the_asked_pod_evicts_fails_the_request() -> None:
+    state = cluster([a_node("a").cpu(4), a_node("b").cpu(4)], [a_pod("old").cpu(4).priority(1).running_on("a")])
+    answer = asked(state, a_pod("new").cpu(4).priority(10), drain=["a"])
+    (moved,) = answer.displaced
+    assert (moved.to, moved.verdict, answer.verdict) == (None, Verdict.NOT_NOW, Verdict.NOT_NOW)
+    assert moved.message is not None
+    assert "default/new" in moved.message
+    assert [one.node for one in answer.placements] == ["b"]
+    assert answer.evictions == ()  # it ran on a, not on the node that is said to be taken from it
+    assert answer.summary.startswith("the displaced pod finds no other node; ")
+
+
+def test_a_drain_that_moves_every_pod_says_so() -> None:
+    state = cluster([a_node("a"), a_node("b")], [a_pod("old").running_on("a")])
+    assert asked(state, drain=["a"]).summary == "the displaced pod fits on another node"
+    assert asked(state, drain=["b"]).summary == "no pod has to move"
+
+
+def test_pods_of_a_daemon_set_and_static_pods_stay_on_a_drained_node() -> None:
+    agent = a_pod("agent").having(controller="DaemonSet/agent").running_on("a")
+    state = cluster([a_node("a"), a_node("b")], [agent, a_pod("old").running_on("a")])
+    answer = asked(state, drain=["a"])
+    assert [moved.pod for moved in answer.displaced] == ["default/old"]
+    assert answer.verdict is Verdict.PLACED
+
+
 def test_the_balance_is_measured_before_and_after() -> None:
     # 8 CPUs, 32 GiB. Before: 0 and 0 used, variance 0 -> 1.
     # After 4 CPUs and 0 memory: utilisations 0.5 and 0, mean 0.25, variance (0.25^2 + 0.25^2) / 2 = 0.0625 -> 0.9375

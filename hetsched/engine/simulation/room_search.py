@@ -1,0 +1,167 @@
+"""Search for moves of running pods that make room for pending pods, verified by the scheduling cycle.
+
+Pending pods are taken in groups: the members of one gang, or one pod. A group that fits without a move is booked, as
+the scheduler would book it. For the others `Freeing` finds moves, member by member; the whole group then has to be
+placed by the real cycle, permits included, else its moves are dropped. At the end each move is tested for necessity: a
+move without which all groups are still placed is dropped.
+Invariant: `steps` are made on the board, in their order; nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from hetsched.contracts.advice import Nearest, Question
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.gangs import gang_key
+
+from .minimal_moves import Freeing
+from .movable_pods import Unit
+from .moves import Board, Moved
+
+Candidates = dict[int, list[Unit]]
+Accepts = Callable[[Moved], bool]
+
+PRUNING_STEPS = 3000  # bounds the time spent on dropping moves
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why no moves make room for a group: its first pod without room, and the nearest node."""
+
+    pod: PodSpec
+    nearest: Nearest
+
+
+class RoomSearch:
+    """Search for moves for one group of pending pods after the other; `accepts` refuses harmful moves."""
+
+    def __init__(self, board: Board, question: Question) -> None:
+        self.board = board
+        self.at_least = 0
+        self.fewest = True
+        self._question = question
+        self._steps: list[Unit | PodSpec] = []
+        self._done: list[Moved | Outcome] = []
+        self._wanted: dict[int, str] = {}  # id of a unit -> the pod that it was moved for
+
+    @property
+    def moves(self) -> list[Moved]:
+        """Return the moves that are made, in order."""
+        return [done for done in self._done if isinstance(done, Moved)]
+
+    @property
+    def placed(self) -> list[Outcome]:
+        """Return the pending pods that are placed, in order."""
+        return [done for done in self._done if isinstance(done, Outcome)]
+
+    def fits(self, group: Sequence[PodSpec]) -> bool:
+        """Place a group if it fits without a move."""
+        return self._extend([*group])
+
+    def make_room(
+        self, group: Sequence[PodSpec], candidates: Candidates, accepts: Accepts | None = None
+    ) -> Failure | None:
+        """Find moves of `candidates` after which the whole group fits, and make them; else return the reason."""
+        mark = len(self._steps)
+        steps: list[Unit | PodSpec] = []
+        for pod in group:
+            # Permits hold a member until the last one arrives: members are searched for one by one.
+            single = msgspec.structs.replace(pod, gang=None)
+            if self._extend([single]):
+                steps.append(pod)
+                continue
+            gone = {booking.pod.key for moved in self.moves for booking in moved.unit}
+            on_row = {row: kept for row, units in candidates.items() if (kept := [u for u in units if _still(u, gone)])}
+            tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
+            search = Freeing(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
+            freed = search.search()
+            self.at_least += freed.at_least
+            self.fewest = self.fewest and freed.fewest and not self.moves
+            if freed.units is None or not self._extend([*freed.units, single]):
+                failure = Failure(pod, search.nearest())
+                self._back_to(mark)
+                return failure
+            self._wanted |= {id(unit): pod.key for unit in freed.units}
+            steps += [*freed.units, pod]
+        self._back_to(mark)
+        if self._extend(steps):
+            return None
+        return Failure(group[0], Nearest("", diagnose(self.board.scheduler_of(group[0]), group[0]).summary))
+
+    def drop_needless(self) -> None:
+        """Drop every move without which all groups are still placed; with a single group no move is needless."""
+        if len(set(self._wanted.values())) < 2:
+            return
+        left = PRUNING_STEPS
+        for unit in [step for step in self._steps if not isinstance(step, PodSpec)]:
+            left -= 2 * len(self._steps)
+            if left < 0:
+                return
+            before = self._steps
+            moves = [step for step in before if not isinstance(step, PodSpec) and step is not unit]
+            fewer: list[Unit | PodSpec] = [*moves, *(step for step in before if isinstance(step, PodSpec))]
+            self._back_to(0)
+            if not self._extend(fewer):
+                made = self._extend(before)
+                assert made  # just made on the same board
+
+    def take_back(self) -> None:
+        """Undo all steps."""
+        self._back_to(0)
+
+    def helped_by(self, moved: Moved) -> tuple[str, ...]:
+        """Return the waiting pods that a move makes room for, by key."""
+        rows = {booking.row for booking in moved.unit}
+        direct = tuple(outcome.pod.key for outcome in self.placed if outcome.row in rows)
+        return direct or tuple(filter(None, [self._wanted.get(id(moved.unit), "")]))
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _extend(self, steps: list[Unit | PodSpec]) -> bool:
+        """Make further steps; if one of them fails, make none."""
+        state = self.board.state
+        mark, resting = len(self._steps), dict(state.gangs.resting)
+        state.gangs.announce([step for step in steps if isinstance(step, PodSpec)])
+        for step in steps:
+            done = self._pod(step) if isinstance(step, PodSpec) else self.board.move(step)
+            if done is None:
+                break
+            if isinstance(done, Moved) and not isinstance(step, PodSpec):
+                done.unit = step
+            self._steps = [*self._steps, step]
+            self._done.append(done)
+        else:
+            if all(outcome.node is not None and not outcome.held for outcome in self.placed[-len(steps) :]):
+                return True
+        self._back_to(mark)
+        state.gangs.resting = resting
+        return False
+
+    def _pod(self, pod: PodSpec) -> Outcome | None:
+        outcome = self.board.scheduler_of(pod).schedule(pod, preempts=False)
+        return None if outcome.node is None else outcome
+
+    def _back_to(self, mark: int) -> None:
+        while len(self._steps) > mark:
+            done = self._done.pop()
+            if isinstance(done, Moved):
+                self.board.take_back(done)
+            else:
+                self.board.scheduler_of(done.pod).undo(done)
+            self._steps = self._steps[:-1]
+
+
+def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
+    """Return pending pods in their order, the members of a gang together."""
+    groups: dict[str, list[PodSpec]] = {}
+    for pod in pods:
+        groups.setdefault(gang_key(pod) or f"pod {pod.key}", []).append(pod)
+    return list(groups.values())
+
+
+def _still(unit: Unit, gone: set[str]) -> bool:
+    return not any(booking.pod.key in gone for booking in unit)
