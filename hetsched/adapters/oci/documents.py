@@ -1,8 +1,8 @@
-"""The platforms that an image index or manifest offers, wherever its documents are kept.
+"""Platforms of an image index or manifest, independent of where its documents are stored.
 
-Rule: an index lists manifests and nested indexes; a manifest without a platform is asked for its configuration. What
-an index entry stands for besides programs to run (attestations, `unknown/unknown`) is listed like the rest: who reads
-the list drops it. Every document is checked against the digest that named it, before it is read.
+An index lists manifests and nested indexes; for a manifest without a platform the configuration is read. Index entries
+other than images (attestations, `unknown/unknown`) are listed too; the consumer drops them. Every document is checked
+against the digest of its descriptor before it is parsed.
 Source: opencontainers/image-spec image-index.md, manifest.md, config.md, media-types.md; distribution's
 "Image Manifest Version 2, Schema 2".
 """
@@ -19,10 +19,11 @@ import msgspec
 from hetsched.contracts.errors import InputError
 
 MAX_DOCUMENT_BYTES = 4 << 20
-# Documents that one image may consist of; what people build has a dozen platforms.
+# Maximum number of documents of one image; typical images have a dozen platforms.
 MAX_DOCUMENTS = 64
 _MAX_DEPTH = 4
 _DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
+_ODD = re.compile(r"[^A-Za-z0-9_.+%-]")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 INDEXES = (
@@ -36,14 +37,14 @@ MANIFESTS = (
 MEDIA_TYPES = (*INDEXES, *MANIFESTS)
 
 Document = dict[str, Any]
-# Gives the content that a descriptor names: a manifest or index where the flag says so, else a configuration.
+# Return the content of a digest: a manifest or index if the flag is set, otherwise a configuration.
 Read = Callable[[str, bool], bytes]
 
 
 def platforms_of(document: Document, read: Read) -> tuple[str, ...]:
     """Return the platforms (`linux/arm64/v8`) of an index or manifest, in its order.
 
-    Raises: InputError (OciMalformed), and what `read` raises.
+    Raises: InputError (OciMalformed), and the errors of `read`.
     """
     budget = iter(range(MAX_DOCUMENTS))
 
@@ -75,7 +76,7 @@ def split_digest(digest: Any) -> tuple[str, str]:
 
 
 def check_digest(content: bytes, digest: str) -> None:
-    """Refuse content that is not what the digest names. Raises: InputError (OciMalformed)."""
+    """Check content against its digest. Raises: InputError (OciMalformed)."""
     algorithm, expected = split_digest(digest)
     if hashlib.new(algorithm, content).hexdigest() != expected:
         raise malformed(f"a document does not have its digest {digest}")
@@ -88,7 +89,7 @@ def malformed(message: str) -> InputError:
 def _of(document: Document, read: Read, depth: int) -> Iterator[str]:
     if "manifests" not in document:
         if "config" not in document:
-            raise malformed("a manifest has no configuration; one of schema version 1 has to be pushed anew")
+            raise malformed("a manifest has no configuration; one of schema version 1 has to be pushed again")
         yield _written(_fetched(document["config"], read, is_manifest=False))
         return
     if depth > _MAX_DEPTH:
@@ -119,9 +120,9 @@ def _written(platform: Any) -> str:
     if not all(isinstance(part, str) and _PART.fullmatch(part) for part in parts if part):
         raise malformed("a platform is no plain word")
     if needed := _field(platform, "os.features"):
-        # A node whose system has them is not known to us: such an entry is told, and offered to none.
+        # The OS features of nodes are unknown: such an entry is listed but matches no node.
         features = "+".join(str(feature)[:40] for feature in needed) if isinstance(needed, list) else "features"
-        parts[0] = f"{parts[0]}({features})"
+        parts[0] = f"{parts[0]}({_ODD.sub('-', features)})"
     return "/".join(str(part) for part in parts if part)
 
 

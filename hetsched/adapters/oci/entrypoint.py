@@ -1,8 +1,8 @@
-"""The program that a container of an image starts, and what runs it.
+"""The program that a container of an image starts, and its interpreter.
 
-Rule: the first word of Entrypoint, else of Cmd; a name without a slash is looked up in the PATH of the configuration. A
-script is run by the interpreter of its first line, in the same way. What is wrong with it is told, not raised: an image
-may well be started by another command.
+The program is the first word of Entrypoint, otherwise of Cmd; a name without a slash is looked up in the PATH of the
+configuration. A script is resolved to the interpreter in its first line by the same rules. Problems are returned, not
+raised, because another command may start the image.
 Source: opencontainers/image-spec config.md; execve(2) "Interpreter scripts".
 """
 
@@ -18,10 +18,11 @@ from .layers import LayerFiles
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_SCRIPTS = 4
+_MAX_FOLDERS = 256
 
 
 def entry_programs(files: LayerFiles, configuration: Any) -> tuple[dict[str, ElfNeed], list[str]]:
-    """Return the ELF programs of the entry point by their path, and what could not be told."""
+    """Return the ELF programs of the entry point by their path, and the problems found."""
     settings = configuration.get("config") if isinstance(configuration, dict) else None
     settings = settings if isinstance(settings, dict) else {}
     word = _first(settings.get("Entrypoint")) or _first(settings.get("Cmd"))
@@ -49,11 +50,12 @@ def _located(files: LayerFiles, word: str, folders: list[str], working: str) -> 
     return next((found for folder in folders if (found := files.find(posixpath.join("/", folder, word)))), None)
 
 
-def _interpreter(content: bytes) -> str | None:
-    if not content.startswith(b"#!"):
+def _interpreter(content: memoryview) -> str | None:
+    start = bytes(content[:256])
+    if not start.startswith(b"#!"):
         return None
-    words = content[2:256].partition(b"\n")[0].decode("utf-8", "replace").split()
-    # `env NAME` looks a name up itself.
+    words = start[2:].partition(b"\n")[0].decode("utf-8", "replace").split()
+    # `env NAME` looks up NAME itself.
     if len(words) > 1 and posixpath.basename(words[0]) == "env" and not words[1].startswith("-"):
         return words[1]
     return words[0] if words else "/bin/sh"
@@ -66,5 +68,5 @@ def _first(words: Any) -> str | None:
 def _path(environment: Any) -> list[str]:
     for entry in environment if isinstance(environment, list) else ():
         if isinstance(entry, str) and entry.startswith("PATH="):
-            return [folder for folder in entry.removeprefix("PATH=").split(":") if folder]
+            return [folder for folder in entry.removeprefix("PATH=").split(":", _MAX_FOLDERS) if folder][:_MAX_FOLDERS]
     return _DEFAULT_PATH.split(":")

@@ -1,10 +1,10 @@
-"""What is known of a pod's images, as part of what it asks for.
+"""Image facts of a pod as part of its demand.
 
-Rule: facts are put into a pod where it is read: by its annotation `hetsched.io/image-platforms` (a JSON object: image
--> list of platforms, or a text that says why they are unknown) and, on a live cluster, by the indexes that were read
-there, which count more. The images of a pod narrow its nodes together; one that nothing is known of narrows nothing,
-and is said to be unknown. A 64-bit node takes images that are built for its 32-bit sibling only, as containerd does.
-Pods that select nodes of another system than Linux are left alone.
+Facts are added to a pod when it is read: from its annotation `hetsched.io/image-platforms` (a JSON object: image ->
+list of platforms, or a text with the reason why they are unknown) and, on a live cluster, from the indexes read there,
+which take precedence. The images of a pod restrict its nodes together; an image without facts restricts nothing and is
+marked as unknown. An empty list of platforms also means unknown. As in containerd, a 64-bit node accepts images that
+are built only for its 32-bit sibling. Pods that select nodes of another OS than Linux are left unchanged.
 Source: public contract section 1; containerd/platforms.
 """
 
@@ -20,14 +20,14 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.wishes import IMAGE_PLATFORMS
 from hetsched.contracts.workload import ImageDemand, ImageFacts, IsaDemand, PodSpec, Shape
 from hetsched.isa import Isa
-from hetsched.isa.platforms import floor, image_floors, normalise, pod_floors
+from hetsched.isa.platforms import OLDER, archs_with_variants_only, floor, image_floors, normalise, pod_floors
 
 MOST_PLATFORMS = 256
-_OLDER = {"amd64": "386", "arm64": "arm"}
+NO_PLATFORM = "no platform is listed"
 
 
 def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
-    """Return a pod with what is known of its images; where nothing new is, what it says itself stays."""
+    """Return a pod with the known facts of its images; without a new fact its own one stays."""
     stated = {facts.image: facts for facts in pod.image_facts}
     facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
     found = tuple(one for one in facts if one is not None)
@@ -35,31 +35,32 @@ def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
 
 
 def without_facts(pod: PodSpec) -> PodSpec:
-    """Return a pod as if nobody had looked at its images."""
+    """Return a pod without any image facts."""
     return msgspec.structs.replace(pod, image_facts=(), shape=with_demand(pod.shape, ())) if pod.image_facts else pod
 
 
 def with_demand(shape: Shape, facts: tuple[ImageFacts, ...]) -> Shape:
-    """Return a shape that asks for what the images need."""
+    """Return a shape with the demand of the images."""
     demand = None if dict(shape.node_selector).get("kubernetes.io/os", "linux") != "linux" else demand_of(facts)
     isa = msgspec.structs.replace(shape.isa or IsaDemand(), images=demand)
     return msgspec.structs.replace(shape, isa=isa if isa.is_stated or isa.images else None)
 
 
 def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
-    """Return what a pod's images ask of a node together, None where nobody looked at any."""
+    """Return the joint demand of a pod's images, None without any facts."""
     if not facts:
         return None
-    known = [_floors(one.platforms) for one in facts if not one.unknown]
+    known = [_floors(one.platforms) for one in facts if one.platforms]
     floors = tuple(sorted(pod_floors(known).items())) if known else None
     written = None if floors is None else tuple((arch, isa.canonical if isa else "") for arch, isa in floors)
-    return ImageDemand(written, unknown=len(known) < len(facts))
+    only = tuple((arch, one.image) for one in facts for arch in archs_with_variants_only(one.platforms))
+    return ImageDemand(written, unknown=len(known) < len(facts), variants_only=only)
 
 
 def stated_facts(
     annotations: Mapping[str, str], images: tuple[str, ...], problems: list[Problem]
 ) -> tuple[ImageFacts, ...]:
-    """Read what a pod itself says of its images."""
+    """Read the image facts that a pod's annotation states."""
     if IMAGE_PLATFORMS not in annotations:
         return ()
     try:
@@ -81,11 +82,11 @@ def _stated(image: str, said: object) -> ImageFacts:
         raise InputError("ImagePlatformsInvalid", f"{image[:80]!r}: it must be a list of platforms, or a reason")
     for platform in said:
         normalise(platform)
-    return ImageFacts(image, tuple(said))
+    return ImageFacts(image, tuple(said), unknown="" if said else NO_PLATFORM)
 
 
 def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:
-    """Return what was read, else what was known or stated before, else why nothing is known."""
+    """Return the facts read from a registry, else those stated before, else the reason why they are unknown."""
     if read is not None and (not read.unknown or stated is None or stated.unknown):
         return read
     return stated
@@ -93,7 +94,7 @@ def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | 
 
 def _floors(platforms: tuple[str, ...]) -> dict[str, Isa | None]:
     floors = image_floors(platforms)
-    for arch, older in _OLDER.items():
+    for arch, older in OLDER.items():
         if older in floors:
-            floors.setdefault(arch, floor(arch))
+            floors[arch] = floor(arch)
     return floors

@@ -1,72 +1,67 @@
-"""Files of an image, found in its layers without unpacking them.
+"""Files of an image, located in its layers without unpacking them.
 
-Problem: a program may be hidden behind links, and a later layer may replace or delete what an earlier one holds.
-Rule: one pass over all layers notes which member each path ends up as (a `.wh.` name deletes, `.wh..wh..opq` empties
-its folder); a path is then followed through links and read from its layer. Members, their names and what they unpack to
-are bounded.
+A program may be reached through links, and a later layer may replace or delete files of an earlier one. One pass over
+all layers records the final member of each path (a `.wh.` name deletes, `.wh..wh..opq` empties its folder); a path is
+then resolved through links and read from its layer. Members, their names and their unpacked size are bounded.
 Source: opencontainers/image-spec layer.md.
 """
 
 from __future__ import annotations
 
+import mmap
 import posixpath
 import tarfile
-import zlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
+from .archive_reader import MAX_PATH, Effort, Readable, members, readable
 from .documents import malformed
 
 MAX_LAYERS = 256
-MAX_MEMBERS = 200_000
-MAX_UNPACKED_BYTES = 2 << 30
-MAX_FILE_BYTES = 256 << 20
+MAX_FILE_BYTES = 128 << 20
 _MAX_LINKS = 40
-_MAX_HEADER_BYTES = 1 << 20
-_LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-                 tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+_PIECE = 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-Open = Callable[[], IO[bytes]]
-
-
-class CarefulTarInfo(tarfile.TarInfo):
-    """A member whose long name or attributes are read up to a limit only: tarfile would hold them whole."""
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _LONG_HEADERS and self.size > _MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"the header of a file is longer than {_MAX_HEADER_BYTES} bytes")
-        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
-        return found
+Open = Callable[[], AbstractContextManager[Readable]]
 
 
 class _Member(NamedTuple):
+    """Location of a path's content: a layer and the member's name (None: the path without its first slash)."""
+
     layer: int
-    name: str
+    name: str | None = None
     link: str | None = None
     hard: bool = False
 
 
 class LayerFiles:
-    """The files that a stack of layers makes up together."""
+    """The files of a stack of layers.
 
-    def __init__(self, layers: Sequence[Open]) -> None:
+    The index lives as long as the object, so its use of the inspection's budget is returned after indexing.
+    """
+
+    def __init__(self, layers: Sequence[Open], effort: Effort) -> None:
         if len(layers) > MAX_LAYERS:
             raise malformed(f"it has more than {MAX_LAYERS} layers")
         self._layers = layers
+        self._effort = effort
         self._members: dict[str, _Member] = {}
-        left = MAX_MEMBERS
-        unpacked = MAX_UNPACKED_BYTES
-        for at, layer in enumerate(layers):
-            for member in _members(layer):
-                left -= 1
-                unpacked -= member.size
-                if left < 0 or unpacked < 0:
-                    raise malformed("its layers hold more than is looked through")
-                self._note(at, member)
+        self._plain = [_Member(at) for at in range(len(layers))]
+        members_left, index_left = effort.members, effort.index_bytes
+        try:
+            for at, layer in enumerate(layers):
+                with _opened(layer) as file:
+                    for _, member in members(file, effort):
+                        self._note(at, member)
+        finally:
+            effort.members, effort.index_bytes = members_left, index_left
 
     def find(self, path: str) -> str | None:
-        """Return where a path leads, through links, to a file that is there; None where to none."""
+        """Return the path of the file that a path resolves to through links; None if there is no such file."""
+        if len(path) > MAX_PATH:
+            return None
         ahead = [part for part in path.split("/") if part not in ("", ".")]
         at, links = "/", 0
         while ahead:
@@ -84,29 +79,35 @@ class LayerFiles:
         found = self._members.get(at)
         return at if found is not None and found.link is None else None
 
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content, None where it is no plain file. Raises: InputError (OciMalformed)."""
+    def read(self, path: str) -> memoryview | None:
+        """Return a file's content, None if it is no plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
         found = self.find(path)
         if found is None:
             return None
         wanted = self._members[found]
-        with _opened(self._layers[wanted.layer]) as archive:
-            for member in archive:
-                if member.name == wanted.name:
+        name = found[1:] if wanted.name is None else wanted.name
+        with _opened(self._layers[wanted.layer]) as file:
+            for archive, member in members(file, self._effort):
+                if member.name == name:
                     return _content(archive, member)
         return None
 
     def _note(self, layer: int, member: tarfile.TarInfo) -> None:
+        if len(member.name) > MAX_PATH or len(member.linkname) > MAX_PATH:
+            return
         path = posixpath.normpath("/" + member.name)
         folder, name = posixpath.split(path)
+        stored = None if member.name == path[1:] else member.name
         if name == _OPAQUE:
             self._forget(folder, layer, itself=False)
         elif name.startswith(_WHITEOUT):
             self._forget(posixpath.join(folder, name.removeprefix(_WHITEOUT)), layer, itself=True)
         elif member.issym() or member.islnk():
-            self._members[path] = _Member(layer, member.name, member.linkname, hard=member.islnk())
+            self._effort.take_index(path, stored, member.linkname)
+            self._members[path] = _Member(layer, stored, member.linkname, hard=member.islnk())
         elif member.isreg():
-            self._members[path] = _Member(layer, member.name)
+            self._effort.take_index(path, stored)
+            self._members[path] = self._plain[layer] if stored is None else _Member(layer, stored)
         else:
             self._members.pop(path, None)
 
@@ -120,21 +121,22 @@ class LayerFiles:
 
 
 @contextmanager
-def _opened(layer: Open) -> Iterator[tarfile.TarFile]:
-    try:
-        with layer() as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=CarefulTarInfo) as archive:
-            yield archive
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise malformed(f"a layer cannot be read, or is packed in a way not known here: {error}") from error
+def _opened(layer: Open) -> Iterator[Readable]:
+    with readable("a layer cannot be read, or is packed in a way not known here"), layer() as file:
+        yield file
 
 
-def _members(layer: Open) -> Iterator[tarfile.TarInfo]:
-    with _opened(layer) as archive:
-        yield from archive
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> memoryview | None:
+    """Return a file's content, mapped from an unnamed temporary file, because a program may be too large for memory."""
     file = archive.extractfile(member) if member.isreg() else None
-    if file is None or member.size > MAX_FILE_BYTES:
+    if file is None:
         return None
-    return file.read()
+    if member.size > MAX_FILE_BYTES:
+        raise malformed(f"{member.name[:200]} is larger than {MAX_FILE_BYTES >> 20} MiB")
+    if not member.size:
+        return memoryview(b"")
+    with tempfile.TemporaryFile(prefix="hetsched-inspect-") as copy:
+        while piece := file.read(_PIECE):
+            copy.write(piece)
+        copy.flush()
+        return memoryview(mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,36 +1,37 @@
-"""The images of an OCI image layout or of a `docker save` archive, read from a directory or a tar file.
+"""Images of an OCI image layout or of a `docker save` archive, from a directory or a tar file.
 
-Rule: index.json is the index, `blobs/` holds what it names; where there is no layout, manifest.json lists the images as
-`docker save` wrote them before it wrote layouts. Nothing is unpacked: small JSON documents are read, each checked
-against the digest that names it, and layers are looked through where their programs are asked for.
+index.json is the index, and `blobs/` holds the objects that it names. Without a layout, manifest.json lists the images
+as older versions of `docker save` wrote them. Nothing is unpacked to disk: small JSON documents are read and checked
+against their digest, and layers are scanned only when their programs are requested. An archive is read once to index
+its members, without keeping them; a compressed one is decompressed again for each layer. One `Effort` bounds the total
+cost.
 Source: opencontainers/image-spec image-layout.md; moby image/spec "Combined Image JSON + Filesystem Changeset".
 """
 
 from __future__ import annotations
 
+import io
+import posixpath
 import tarfile
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from .documents import (
-    MAX_DOCUMENT_BYTES,
-    MAX_DOCUMENTS,
-    check_digest,
-    malformed,
-    parse_document,
-    platforms_of,
-    split_digest,
-)
-from .layers import CarefulTarInfo, LayerFiles
+from .archive_reader import MAX_PATH, CarefulTarInfo, Effort, Readable, Slice, Unpacked, members, readable
+from .documents import MAX_DOCUMENTS, check_digest, malformed, parse_document, platforms_of, split_digest
+from .layers import LayerFiles
+
+MAX_DOCUMENT_BYTES = 1 << 20  # nested documents take many times that in memory
+_MAX_LINKS = 8
+_KEPT_BYTES = 8 << 20
+_SMALL_BYTES = 256 << 10
 
 
 class Store(Protocol):
-    """Where the files of a layout are."""
+    """Storage of a layout's files."""
 
-    def open(self, name: str) -> IO[bytes]: ...
+    def open(self, name: str) -> AbstractContextManager[Readable]: ...
 
     def has(self, name: str) -> bool: ...
 
@@ -46,8 +47,9 @@ class Image(NamedTuple):
 class Layout:
     """One layout or archive."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, effort: Effort) -> None:
         self._store = store
+        self._effort = effort
         self.is_oci = store.has("oci-layout") or not store.has("manifest.json")
 
     def platforms(self) -> tuple[str, ...]:
@@ -57,12 +59,12 @@ class Layout:
         return platforms_of(self._index(), lambda digest, _: self._blob(digest))
 
     def images(self) -> Iterator[Image]:
-        """Yield every image that is here; a layout may list others. Raises: InputError (OciMalformed)."""
+        """Yield every image that is stored; a layout may list others. Raises: InputError (OciMalformed)."""
         yield from self._indexed(self._index(), [MAX_DOCUMENTS]) if self.is_oci else self._saved()
 
     def files(self, image: Image) -> LayerFiles:
-        """Look through an image's layers. Raises: InputError (OciMalformed)."""
-        return LayerFiles([lambda name=name: self._store.open(name) for name in image.layers])  # type: ignore[misc]
+        """Index the files of an image's layers. Raises: InputError (OciMalformed)."""
+        return LayerFiles([lambda name=name: self._store.open(name) for name in image.layers], self._effort)  # type: ignore[misc]
 
     def _index(self) -> dict[str, Any]:
         if "imageLayoutVersion" not in parse_document(self._read("oci-layout"), "oci-layout"):
@@ -115,25 +117,26 @@ class Layout:
         return self._read(_blob_name(digest))
 
     def _read(self, name: str) -> bytes:
+        self._effort.check()
+        content = b""
         with self._store.open(name) as file:
-            content = file.read(MAX_DOCUMENT_BYTES + 1)
-        if len(content) > MAX_DOCUMENT_BYTES:
-            raise malformed(f"{name} is larger than {MAX_DOCUMENT_BYTES} bytes")
+            while piece := file.read(MAX_DOCUMENT_BYTES):
+                content += piece
+                if len(content) > MAX_DOCUMENT_BYTES:
+                    raise malformed(f"{name} is larger than {MAX_DOCUMENT_BYTES} bytes")
         return content
 
 
 @contextmanager
 def opened(place: Path | IO[bytes]) -> Iterator[Layout]:
-    """Open a directory, a tar file or one that is already open. Raises: InputError (OciMalformed)."""
+    """Open a directory, a tar file or an open file. Raises: InputError (OciMalformed, OciTooLarge)."""
+    effort = Effort()
     if isinstance(place, Path) and place.is_dir():
-        yield Layout(_Folder(place))
+        yield Layout(_Folder(place), effort)
         return
-    try:
-        with ExitStack() as stack:
-            file = stack.enter_context(place.open("rb")) if isinstance(place, Path) else place
-            yield Layout(_Archive(stack.enter_context(tarfile.open(fileobj=file, mode="r:*", tarinfo=CarefulTarInfo))))
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise malformed(f"the tar archive cannot be read: {error}") from error
+    with readable("the tar archive cannot be read"), ExitStack() as stack:
+        file = stack.enter_context(place.open("rb")) if isinstance(place, Path) else place
+        yield Layout(_Archive(file, effort), effort)
 
 
 class _Folder:
@@ -153,23 +156,93 @@ class _Folder:
         return (self._root / name).is_file()
 
 
-class _Archive:
-    def __init__(self, archive: tarfile.TarFile) -> None:
-        self._archive = archive
+class _Part(NamedTuple):
+    """A plain file of an archive: its offset in the decompressed bytes, and its size."""
 
-    def open(self, name: str) -> IO[bytes]:
-        for member in (name, f"./{name}"):
-            try:
-                file = self._archive.extractfile(member)
-            except KeyError:
+    start: int
+    size: int
+
+
+class _Archive:
+    """A tar file, compressed or not, with an index of its plain files and links.
+
+    Small files of a compressed archive are kept in memory, because its documents may come after its layers.
+    """
+
+    def __init__(self, file: IO[bytes], effort: Effort) -> None:
+        self._file = file
+        self._effort = effort
+        self._packed = Unpacked(Slice(file), effort).is_packed
+        self._parts: dict[str, _Part | str] = {}
+        self._kept: dict[str, bytes] = {}
+        left = _KEPT_BYTES
+        for archive, member in members(Slice(file), effort) if self._packed else self._plain_members():
+            name = posixpath.normpath(member.name)
+            if len(name) > MAX_PATH or len(member.linkname) > MAX_PATH:
                 continue
-            if file is not None:
-                return file
-        raise malformed(f"{name[:200]} is not in the archive")
+            if member.issym() or member.islnk():
+                effort.take_index(name, member.linkname)
+                folder = posixpath.dirname(name) if member.issym() else ""
+                self._parts[name] = posixpath.normpath(posixpath.join(folder, member.linkname))
+            elif member.isreg():
+                effort.take_index(name)
+                self._parts[name] = _Part(member.offset_data, member.size)
+                self._kept.pop(name, None)
+                if self._packed and member.size <= min(left, _SMALL_BYTES):
+                    left -= member.size
+                    self._kept[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+
+    def _plain_members(self) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+        self._file.seek(0)
+        with tarfile.open(fileobj=self._file, mode="r:", tarinfo=CarefulTarInfo) as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]
+                self._effort.take_member()
+                yield archive, member
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Readable]:
+        """Open a plain file, following links."""
+        found = self._found(name)
+        if found is None:
+            raise malformed(f"{name[:200]} is not in the archive")
+        at, part = found
+        if at in self._kept:
+            yield io.BytesIO(self._kept[at])
+        elif self._packed:
+            yield _Rest(Unpacked(Slice(self._file), self._effort), part)
+        else:
+            yield Slice(self._file, part.start, part.size)
 
     def has(self, name: str) -> bool:
-        names = self._archive.getnames()
-        return name in names or f"./{name}" in names
+        return self._found(name) is not None
+
+    def _found(self, name: str) -> tuple[str, _Part] | None:
+        name = posixpath.normpath(name)
+        for _ in range(_MAX_LINKS):
+            part = self._parts.get(name)
+            if not isinstance(part, str):
+                return None if part is None else (name, part)
+            name = part
+        return None
+
+
+class _Rest:
+    """A part of the decompressed content of an archive."""
+
+    def __init__(self, unpacked: Unpacked, part: _Part) -> None:
+        self._unpacked = unpacked
+        self._skip, self._left = part
+
+    def read(self, size: int) -> bytes:
+        while self._skip:
+            skipped = self._unpacked.read(min(self._skip, _SMALL_BYTES))
+            if not skipped:
+                return b""
+            self._skip -= len(skipped)
+        found = self._unpacked.read(min(size, self._left)) if self._left else b""
+        self._left -= len(found)
+        return found
 
 
 def _blob_name(digest: Any) -> str:

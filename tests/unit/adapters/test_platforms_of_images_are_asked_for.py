@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.oci.facts import with_facts
+from hetsched.adapters.oci.facts import demand_of, with_facts
 from hetsched.contracts.workload import ImageDemand, ImageFacts, PodSpec
 from tests.unit.adapters.reading import content, pod_text
 
@@ -24,7 +24,9 @@ def images(of: PodSpec) -> ImageDemand | None:
 
 def test_every_container_and_init_container_narrows() -> None:
     found = pod({"one": ["linux/amd64", "linux/arm64/v8", "linux/riscv64"], "two": ["linux/amd64/v3", "linux/riscv64"]})
-    assert images(found) == ImageDemand((("amd64", "x86-64-v3"), ("riscv64", RV64GC)))
+    assert images(found) == ImageDemand(
+        (("amd64", "x86-64-v3"), ("riscv64", RV64GC)), variants_only=(("amd64", "two"),)
+    )
 
 
 def test_an_image_that_nobody_speaks_of_narrows_nothing() -> None:
@@ -37,6 +39,15 @@ def test_an_unknown_image_is_said_to_be_unknown() -> None:
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
     assert found.image_facts[1] == ImageFacts("two", unknown="its registry is not read")
     assert images(pod({"one": "gone"})) == ImageDemand(None, unknown=True)
+
+
+def test_an_empty_list_of_platforms_is_unknown() -> None:
+    found = pod({"one": ["linux/amd64"], "two": []})
+    assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
+    assert found.image_facts[1] == ImageFacts("two", unknown="no platform is listed")
+    assert images(pod({"one": []})) == ImageDemand(None, unknown=True)
+    # A pod stored before the reason was.
+    assert demand_of((ImageFacts("one"),)) == ImageDemand(None, unknown=True)
 
 
 def test_attestations_and_entries_with_features_of_a_system_are_nothing_to_run() -> None:
@@ -53,6 +64,12 @@ def test_a_32_bit_build_goes_to_the_64_bit_sibling() -> None:
     found = pod({"one": ["linux/386", "linux/arm/v7"]})
     expected = (("386", ""), ("amd64", "x86-64-v1"), ("arm", ""), ("arm64", "armv8.0-a"))
     assert images(found) == ImageDemand(expected)
+
+
+def test_a_32_bit_build_runs_below_the_variants() -> None:
+    # containerd on amd64 takes the 386 build where it does not take amd64/v3.
+    found = pod({"one": ["linux/386", "linux/amd64/v3"]})
+    assert images(found) == ImageDemand((("386", ""), ("amd64", "x86-64-v1")))
 
 
 def test_pods_for_another_system_are_left_alone() -> None:
@@ -79,7 +96,7 @@ def test_a_wrong_statement_is_the_pods_own_mistake(wrong: str) -> None:
 def test_what_was_read_counts_more_than_what_was_stated() -> None:
     stated = pod({"one": ["linux/amd64"], "two": ["linux/amd64"]})
     read = with_facts(stated, {"one": ImageFacts("one", ("linux/riscv64", "linux/amd64/v2"))})
-    assert images(read) == ImageDemand((("amd64", "x86-64-v2"),))
+    assert images(read) == ImageDemand((("amd64", "x86-64-v2"),), variants_only=(("amd64", "one"),))
     failed = with_facts(stated, {"one": ImageFacts("one", unknown="the registry does not answer")})
     assert failed == stated
     asked = with_facts(pod({}), {"one": ImageFacts("one", unknown="later"), "two": ImageFacts("two", unknown="x")})

@@ -1,0 +1,199 @@
+"""Reader of untrusted tar archives with bounded cost: processor time, bytes, members and memory.
+
+6 MB of gzip may hold 1,000,000 empty members, which tarfile keeps as 500 MiB of objects; xz may request a dictionary of
+1.5 GiB; headers without members, sparse maps and global attributes grow without a member to count. All archives of an
+inspection share one `Effort`. This module decompresses archives in pieces, so every byte is counted independently of
+tarfile; members are discarded after use.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import tarfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from sys import getsizeof
+from typing import IO, Any, Protocol
+
+from hetsched.contracts.errors import InputError
+
+from .documents import malformed
+
+MAX_SECONDS = 10.0
+MAX_MEMBERS = 200_000
+MAX_UNPACKED_BYTES = 2 << 30
+MAX_INDEX_BYTES = 48 << 20
+MAX_PATH = 4096  # PATH_MAX of Linux
+_XZ_MEMORY_BYTES = 40 << 20
+_ENTRY_BYTES = 120  # size of an index entry without its name
+_PIECE = 1 << 17
+_MAX_HEADER_BYTES = 1 << 20
+_LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+                 tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+_UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RecursionError, ValueError)
+
+
+class Effort:
+    """Remaining budget of one inspection; processor time is that of the creating thread."""
+
+    def __init__(self, seconds: float = MAX_SECONDS) -> None:
+        self._until = time.thread_time() + seconds
+        self.members = MAX_MEMBERS
+        self.index_bytes = MAX_INDEX_BYTES
+
+    def check(self) -> None:
+        """Check the time limit. Raises: InputError (OciTooLarge)."""
+        if time.thread_time() > self._until:
+            raise too_large(f"looking into it takes more than {MAX_SECONDS:.0f} s of processor time")
+
+    def take_member(self) -> None:
+        """Count a member of an archive. Raises: InputError (OciTooLarge)."""
+        self.check()
+        self.members -= 1
+        if self.members < 0:
+            raise too_large(f"its archives have more than {MAX_MEMBERS} members")
+
+    def take_index(self, *names: str | None) -> None:
+        """Count an index entry that is kept in memory. Raises: InputError (OciTooLarge)."""
+        self.index_bytes -= _ENTRY_BYTES + sum(getsizeof(name) for name in names if name is not None)
+        if self.index_bytes < 0:
+            raise too_large("the names of its files take too much memory")
+
+
+def too_large(message: str) -> InputError:
+    return InputError(
+        "OciTooLarge", message, hint="inspect one platform's image, as an unpacked OCI layout or as a plain tar file"
+    )
+
+
+class Readable(Protocol):
+    """Sequential source of bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Unpacked:
+    """The decompressed bytes of a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
+
+    def __init__(self, file: Readable, effort: Effort) -> None:
+        self._file = file
+        self._effort = effort
+        self._packed = file.read(_PIECE)
+        self._unpacker = _unpacker(self._packed)
+        self.is_packed = self._unpacker is not None
+        self._left = MAX_UNPACKED_BYTES
+
+    def read(self, size: int) -> bytes:
+        """Return some of the next bytes, empty only at the end."""
+        self._effort.check()
+        found = self._plain(size) if not self.is_packed else self._unpack(size)
+        self._left -= len(found)
+        if self._left < 0 and self.is_packed:
+            raise too_large(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB")
+        return found
+
+    def _plain(self, size: int) -> bytes:
+        found = self._packed[:size] or self._file.read(size)
+        self._packed = self._packed[size:]
+        return found
+
+    def _unpack(self, size: int) -> bytes:
+        while self._unpacker is not None:
+            found: bytes = self._unpacker.decompress(self._packed, size)
+            self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
+            if self._unpacker.eof:
+                # Archives may consist of several streams, padded with zeros.
+                self._packed = self._unpacker.unused_data.lstrip(b"\0") or self._file.read(_PIECE)
+                self._unpacker = _unpacker(self._packed)
+            elif not self._packed and getattr(self._unpacker, "needs_input", True):
+                self._packed = self._file.read(_PIECE)
+                if not self._packed and not found:
+                    raise EOFError("it ends inside its packed data")
+            if found:
+                return found
+            self._effort.check()
+        return b""
+
+
+def _unpacker(start: bytes) -> Any:
+    """Return the decompressor for a file with this start, None if it is not compressed."""
+    if start.startswith(b"\x1f\x8b"):
+        return zlib.decompressobj(wbits=31)
+    if start.startswith(b"BZh"):
+        return bz2.BZ2Decompressor()
+    if start.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+    return None
+
+
+class CarefulTarInfo(tarfile.TarInfo):
+    """A member whose long name or attributes are read up to a limit; tarfile would read them whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _LONG_HEADERS and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"the header of a file is longer than {_MAX_HEADER_BYTES} bytes")
+        if (
+            self.type == tarfile.XGLTYPE
+            and sum(len(name) + len(value) for name, value in archive.pax_headers.items()) > _MAX_HEADER_BYTES
+        ):
+            raise tarfile.ReadError(f"its global attributes are longer than {_MAX_HEADER_BYTES} bytes")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
+
+    def _proc_sparse(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        raise tarfile.ReadError("it holds a sparse file")
+
+    def _proc_gnusparse_10(self, next: Any, pax_headers: Any, archive: tarfile.TarFile) -> None:
+        raise tarfile.ReadError("it holds a sparse file")
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Convert errors of untrusted archives. Raises: InputError (OciMalformed)."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _UNREADABLE as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise malformed(f"{what}: {why}") from error
+
+
+def members(file: Readable, effort: Effort) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Yield the members of an archive in order; each must be read before the next.
+
+    Raises: InputError (OciTooLarge), and the errors of tarfile and the decompressors.
+    """
+    with tarfile.open(fileobj=Unpacked(file, effort), mode="r|", bufsize=_PIECE, tarinfo=CarefulTarInfo) as archive:  # type: ignore[call-overload]
+        left = MAX_UNPACKED_BYTES
+        while (member := archive.next()) is not None:
+            archive.members.clear()
+            effort.take_member()
+            left -= member.size
+            if left < 0:
+                raise too_large(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB")
+            yield archive, member
+
+
+class Slice:
+    """A part of a shared file; without a size, up to its end."""
+
+    def __init__(self, file: IO[bytes], start: int = 0, size: int | None = None) -> None:
+        self._file = file
+        self._at = start
+        self._end = None if size is None else start + size
+
+    def __enter__(self) -> Slice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, size: int) -> bytes:
+        self._file.seek(self._at)
+        found = self._file.read(size if self._end is None else max(min(size, self._end - self._at), 0))
+        self._at += len(found)
+        return found

@@ -1,0 +1,222 @@
+"""Archives of unknown origin: what they cost to inspect is bounded, and the refusal has code, reason and remedy."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import struct
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.oci import archive_reader
+from hetsched.adapters.oci.archive_reader import MAX_MEMBERS, Effort, Unpacked
+from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
+from hetsched.contracts.errors import InputError
+
+MOST_MEMORY_MIB = 100
+MEASURED = """
+import resource, sys, time
+from pathlib import Path
+from hetsched.adapters.oci.inspection import inspect_path
+from hetsched.contracts.errors import InputError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    said = inspect_path(Path(sys.argv[1])).problems
+except InputError as error:
+    said = error.code, error.message, error.hint
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time(), said, sep="\\n")
+"""
+
+
+def header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def empty_members(count: int) -> Iterator[bytes]:
+    """Yield the headers of so many empty files, without building each from the start."""
+    block = bytearray(header("0000000"))
+    for number in range(count):
+        block[0:7] = b"%07d" % number
+        block[148:156] = b" " * 8
+        block[148:156] = b"%06o\0 " % sum(block)
+        yield bytes(block)
+    yield bytes(1024)
+
+
+def archive_of(files: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def image(*layers: bytes, copies: int = 1) -> bytes:
+    """Return the archive of a layout; its index lists the same image several times."""
+    files: dict[str, bytes] = {}
+
+    def blob(content: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(content).hexdigest()
+        files[f"blobs/sha256/{digest}"] = content
+        return {"digest": f"sha256:{digest}", "size": len(content)}
+
+    platform = {"os": "linux", "architecture": "amd64"}
+    config = blob(json.dumps({**platform, "config": {"Entrypoint": ["/app"]}}).encode())
+    manifest = blob(json.dumps({"config": config, "layers": [blob(one) for one in layers]}).encode())
+    files["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    files["index.json"] = json.dumps({"manifests": [{**manifest, "platform": platform}] * copies}).encode()
+    return archive_of(files)
+
+
+def measured(path: Path) -> tuple[float, float, str]:
+    """Return the additional MiB, the seconds of processor time and the answer of an inspection on its own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
+    kibibytes, seconds, said = ended.stdout.split("\n", 2)
+    return int(kibibytes) / 1024, float(seconds), said
+
+
+def test_more_members_than_a_layer_may_have_are_refused_within_100_mib(tmp_path: Path) -> None:
+    packed = tmp_path / "many.tar.gz"
+    packed.write_bytes(gzip.compress(b"".join(empty_members(MAX_MEMBERS + 1000)), 1))
+    mebibytes, seconds, said = measured(packed)
+    assert "OciTooLarge" in said
+    assert f"more than {MAX_MEMBERS} members" in said
+    assert "inspect one platform's image" in said
+    assert mebibytes < MOST_MEMORY_MIB
+    assert seconds < archive_reader.MAX_SECONDS + 5
+
+
+def test_a_layer_of_a_packed_archive_within_the_limits_stays_within_100_mib(tmp_path: Path) -> None:
+    packed = tmp_path / "image.tar.gz"
+    packed.write_bytes(gzip.compress(image(gzip.compress(b"".join(empty_members(MAX_MEMBERS - 1000)), 1)), 1))
+    mebibytes, _, said = measured(packed)
+    assert "/app is in none of its layers" in said
+    assert mebibytes < MOST_MEMORY_MIB
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: data])
+def test_packed_and_plain_archives_give_the_same_answer(pack: Callable[[bytes], bytes]) -> None:
+    plain = image(archive_of({"app": b"#!/bin/x\n"}))
+    assert inspect_bytes(pack(plain)) == inspect_bytes(plain)
+    # Several streams, one after the other, are one archive.
+    assert inspect_bytes(pack(plain[:1500]) + pack(plain[1500:])) == inspect_bytes(plain)
+
+
+def test_an_archive_that_claims_to_unpack_to_gibibytes_is_refused_by_its_header() -> None:
+    with pytest.raises(InputError, match="unpacks to more than 2 GiB") as caught:
+        inspect_bytes(gzip.compress(header("x", 8 << 30) + bytes(1 << 20)))
+    assert (caught.value.code, bool(caught.value.hint)) == ("OciTooLarge", True)
+
+
+def test_bytes_between_members_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_reader, "MAX_UNPACKED_BYTES", 1 << 20)
+    unpacked = Unpacked(io.BytesIO(gzip.compress(bytes(4 << 20))), Effort())
+    with pytest.raises(InputError, match="unpacks to more than"):
+        sum(len(unpacked.read(1 << 16)) for _ in range(64))
+
+
+def test_an_inspection_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_reader.time, "thread_time", iter(range(0, 10_000, 3)).__next__)
+    with pytest.raises(InputError, match="more than 10 s of processor time") as caught:
+        inspect_bytes(gzip.compress(image(archive_of({"app": b""}))))
+    assert (caught.value.code, bool(caught.value.hint)) == ("OciTooLarge", True)
+
+
+def test_a_dictionary_larger_than_40_mib_is_refused() -> None:
+    packer = lzma.LZMACompressor(
+        filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 64 << 20, "preset": 0, "mf": lzma.MF_HC3, "depth": 1}]
+    )
+    with pytest.raises(InputError, match="cannot be read: Memory usage limit"):
+        inspect_bytes(packer.compress(header("x") + bytes(4096)) + packer.flush())
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (
+            (header("././@LongLink", 5, tarfile.GNUTYPE_LONGNAME) + b"abcd".ljust(512, b"\0")) * 5000,
+            "nested too deeply",
+        ),
+        (header("x", 512, tarfile.GNUTYPE_SPARSE) + bytes(512), "sparse file"),
+        (header("x", 4096), "unexpected end"),
+        (b"x" * 600, "no ELF file|cannot be read"),
+    ],
+    ids=["chain-of-names", "sparse", "cut-short", "no-archive"],
+)
+def test_odd_headers_are_refused(content: bytes, why: str) -> None:
+    for data in (gzip.compress(content), content):
+        with pytest.raises(InputError, match=why):
+            inspect_bytes(data)
+
+
+def test_global_attributes_do_not_add_up() -> None:
+    def attributes(number: int) -> bytes:
+        record = b" k%06d=%s\n" % (number, b"v" * 900_000)
+        record = b"%d" % (len(record) + 6) + record
+        padded = record.ljust(-(-len(record) // 512) * 512, b"\0")
+        return header("g", len(record), tarfile.XGLTYPE) + padded + header(f"m{number}")
+
+    with pytest.raises(InputError, match="global attributes are longer"):
+        inspect_bytes(gzip.compress(b"".join(map(attributes, range(4))), 1))
+
+
+def test_indexes_that_are_nested_too_deeply_are_refused() -> None:
+    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+    content = b'{"manifests": []}'
+    for _ in range(60):
+        digest = hashlib.sha256(content).hexdigest()
+        files[f"blobs/sha256/{digest}"] = content
+        content = json.dumps({"manifests": [{"digest": f"sha256:{digest}"}]}).encode()
+    files["index.json"] = content
+    with pytest.raises(InputError, match="nested too deeply"):
+        inspect_bytes(archive_of(files))
+
+
+def test_links_of_an_archive_lead_to_its_own_files_alone(tmp_path: Path) -> None:
+    made, config = io.BytesIO(), b'{"os": "linux", "architecture": "amd64", "config": {"Cmd": ["/app"]}}'
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        files = {"manifest.json": b'[{"Config": "c", "Layers": ["a/layer.tar", "b/layer.tar"]}]', "c": config}
+        for name, content in {**files, "z/layer.tar": archive_of({"app": b"x"})}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        for name, target in (("a/layer.tar", "../z/layer.tar"), ("b/layer.tar", "../../../../etc/passwd")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+    for data in (made.getvalue(), gzip.compress(made.getvalue())):
+        assert inspect_bytes(data).problems == ("linux/amd64: b/layer.tar is not in the archive",)
+
+
+def test_tables_of_a_program_are_bounded(tmp_path: Path) -> None:
+    sections = 70_000
+    start = struct.pack(
+        "<4sBB10xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 2, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, 0, 0
+    ) + struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, sections, 0, 0, 0, 0)
+    program = tmp_path / "program"
+    program.write_bytes(start + bytes(64 * sections))
+    with pytest.raises(InputError, match="more than 65536 entries"):
+        inspect_path(program)
+    # Sections that overlap: each is the whole file.
+    size = 1 << 20
+    entry = struct.pack("<IIQQQQIIQQ", 0, 7, 0, 0, 0, size, 0, 0, 0, 0)
+    head = struct.pack("<4sBB10xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 2, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, 60, 0)
+    program.write_bytes((head + entry * 60).ljust(size, b"\0"))
+    with pytest.raises(InputError, match="bytes of notes or attributes"):
+        inspect_path(program)
