@@ -1,7 +1,7 @@
-"""Files, by what they hold: Kubernetes YAML or JSON, or lists of the openb trace.
+"""Reader of files by their content: Kubernetes YAML or JSON, or lists of the openb trace.
 
-Rule: the content decides, not the file's name. Several files are one bag of objects, so a pod in one may name a class
-in another, and an object may stand in one of them only. Node lists belong to a cluster, pod lists to a workload.
+The content decides, not the file's name. Several files form one set of objects: a pod in one may refer to a class in
+another, and each object may occur only once. Node lists belong to a cluster, pod lists to a workload.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hetsched.adapters.objects.documents import MAX_BYTES, Document, load_documents
-from hetsched.adapters.objects.manifests import read_content
-from hetsched.adapters.traces import openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+
+from .objects.documents import MAX_BYTES, Document, load_documents
+from .objects.manifests import read_content
+from .traces import openb
 
 Source = tuple[str, bytes]
 
@@ -30,9 +31,9 @@ def parse_cluster(sources: Sequence[Source]) -> ClusterContent:
 def parse_workload(
     sources: Sequence[Source], *, known: ClusterContent | None = None, names: str = ""
 ) -> ClusterContent:
-    """Read a workload from (name, bytes) pairs; pods may name classes and groups of the cluster `known`.
+    """Read a workload from (name, bytes) pairs; pods may refer to classes and groups of the cluster `known`.
 
-    Generated names are made of `names`, or numbers without it. Raises: InputError naming the file.
+    Generated names are derived from `names`, or are numbers without it. Raises: InputError naming the file.
     """
     return _parse(sources, workload=True, known=known, names=names)
 

@@ -1,10 +1,10 @@
-"""Selectors of devices: CEL expressions, evaluated one device at a time, within limits.
+"""Device selectors: CEL expressions, evaluated per device within limits.
 
-Problem: an expression comes from whoever may create a claim, and a wrong guess gives somebody the wrong device.
-Rule: an expression sees `device.driver`, `device.attributes` and `device.capacity`, each by domain and name, as
-Kubernetes gives them. Only an answer that is true or false is one; whatever else comes of it (a field that is absent, a
-function that is unknown here, a type that does not fit) is `None` with the reason. Texts are at most `MOST_CHARACTERS`
-long and hold at most `MOST_LOOPS` macros that go through a list, so that the work is bounded by the text.
+Expressions come from users who may create claims, and a wrong result would allocate a wrong device. An expression sees
+`device.driver`, `device.attributes` and `device.capacity`, the latter two by domain and name, as in Kubernetes. Only
+true and false are results; anything else (an absent field, a function unknown here, a type mismatch) is `None` with the
+reason. An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that iterate over a list,
+so its length bounds the work.
 Units: quantities are whole thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare them, and versions.
 Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language definition.
 """
@@ -27,7 +27,7 @@ Answer = tuple[bool | None, str]
 
 
 class Expression:
-    """One expression, compiled once; `problem` says why it cannot be evaluated at all."""
+    """One compiled expression; `problem` is the reason if it cannot be evaluated at all."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -46,13 +46,13 @@ class Expression:
                 self.problem = _told(error)
 
     def evaluate(self, device: dict[str, Any]) -> Answer:
-        """Return whether the expression is true of a device, or None and why that cannot be told."""
+        """Return whether the expression is true for a device, or None with the reason."""
         if self.problem:
             return None, self.problem
         try:
             found = self._program.execute(_context(device))
         except Exception as error:
-            return None, _told(error)
+            return None, f"CEL runtime error: {_told(error)}"
         if found is True or found is False:
             return found, ""
         return None, "the expression is neither true nor false"
@@ -60,7 +60,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def expression(text: str) -> Expression:
-    """Return an expression, compiled once."""
+    """Return the compiled expression of a text, cached."""
     return Expression(text)
 
 
@@ -70,12 +70,12 @@ def quantity(text: str) -> int:
 
 
 def is_version(text: str) -> bool:
-    """Tell whether a text is a semantic version."""
+    """Return whether a text is a semantic version."""
     return _VERSION.fullmatch(text) is not None
 
 
 def version(text: str) -> list[Any]:
-    """Return a semantic version as a list that compares like it. Raises: ValueError."""
+    """Return a semantic version as a list that compares in version order. Raises: ValueError."""
     found = _VERSION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:40]!r} is not a version")
@@ -108,7 +108,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _told(error: BaseException) -> str:
-    """Return the first line of what went wrong."""
+    """Return the first line of an error message."""
     if isinstance(error, KeyError):
         return f"the device has no {error.args[0] if error.args else 'such field'}"
     return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]

@@ -1,13 +1,12 @@
-"""What a pod asks for in hetsched's own words: labels and annotations.
+"""A pod's demands from hetsched's labels and annotations.
 
-Problem: a wrong wish must not sink the file it stands in, and must never be read as no wish at all.
-Rule: of several places for one wish the first that is present wins; a wrong value there is a `Problem` of that pod
-(verdict *misconfigured*), never a fallback to the next place. Numbers are plain decimal integers.
-Wishes about cards without a number of cards mean one card; where one of them is wrong, only the limits count.
-An architecture that the pod's own selector fixes is a native demand for that architecture's base: what a node of that
-label has by definition.
-Source: the public contract, "What a pod may ask for"; `hetsched.io/gpu-model-match: exact` (the openb trace's own
-rule) compares whole model names instead of prefixes.
+An invalid value must not reject the whole file, and must never be read as an absent one. If a demand can be stated in
+several places, the first one present wins. An invalid value there is a `Problem` of that pod (verdict *misconfigured*);
+the next place is never used instead. Numbers are plain decimal integers. GPU annotations without a number of GPUs ask
+for one GPU; if one of them is invalid, only the container limits are used. An architecture that the pod's own selector
+fixes is a native demand for the base of that architecture: the ISA that every node with that label has by definition.
+Source: the public contract, "What a pod may ask for"; `hetsched.io/gpu-model-match: exact` (the rule of the openb
+trace) compares whole model names instead of prefixes.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from hashlib import blake2b
 from json import JSONDecodeError
 
 from hetsched import isa
+from hetsched.contracts.booleans import BOOLEANS
 from hetsched.contracts.cards import model_tokens
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
-from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, NodeTerm, NumaDemand, PodGroup
+from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, MinField, NodeTerm, NumaDemand, PodGroup
 
 from . import keys
 from .documents import read_json
@@ -34,6 +34,10 @@ Problems = list[Problem]
 MOST_CARDS = 1_000_000
 MOST_WATTS = 1_000_000
 CPU_POLICIES = ("none", "exclusive", "immovable", "numa")
+# Architecture labels of the ISAMatch publication, with the ISA that every machine of that name runs.
+_PUBLISHED = {"ARM": "arm64", "RISC-V": "rv64i"}
+AWARENESS_VALUES = ("true", "false")
+_OF_CRANE = {keys.AWARENESS[0]: tuple(BOOLEANS), keys.CPU_POLICY[0]: CPU_POLICIES}
 ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
 
 MAX_GROUP_NAME = 63
@@ -46,7 +50,7 @@ _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def requirement_problem(text: str) -> Problem | None:
-    """Return why a requirement string is wrong, None where it is right; the field is left to the caller."""
+    """Return the problem of a requirement string, None if it is valid; the caller sets the field."""
     try:
         isa.parse(text, source="pod-label")
     except InputError as error:
@@ -55,7 +59,7 @@ def requirement_problem(text: str) -> Problem | None:
 
 
 def isa_demand(labels: Texts, annotations: Texts, fixed_arch: str, problems: Problems) -> IsaDemand | None:
-    """Read the native, emulated and cross demands; `fixed_arch` is the one architecture that selectors leave."""
+    """Read the native, emulated and cross demands; `fixed_arch` is the only architecture that the selectors allow."""
     native = source = ""
     for kind, texts, key in (
         ("annotation", annotations, keys.ISA),
@@ -77,8 +81,13 @@ def isa_demand(labels: Texts, annotations: Texts, fixed_arch: str, problems: Pro
     return IsaDemand(native, emulated, cross, qemu, source if native else "")
 
 
+def published_label(key: str, text: str) -> str:
+    """Return the ISA for a value of label ARCH or QEMU, also for ISAMatch's plain `ARM` and `RISC-V`."""
+    return _PUBLISHED.get(text.strip().upper(), text) if key in (keys.ARCH, keys.QEMU) else text
+
+
 def _requirement(texts: Texts, key: str, problems: Problems) -> str:
-    text = texts[key].strip()
+    text = published_label(key, texts[key]).strip()
     problem = requirement_problem(text)
     if problem is None:
         return text
@@ -87,7 +96,7 @@ def _requirement(texts: Texts, key: str, problems: Problems) -> str:
 
 
 def fixed_arch(node_selector: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...] | None) -> str:
-    """Return the only `kubernetes.io/arch` that a pod's required selectors allow, empty where they leave a choice."""
+    """Return the only `kubernetes.io/arch` that a pod's required selectors allow, empty if they allow several."""
     for key, value in node_selector:
         if key == keys.KUBERNETES_ARCH:
             return value
@@ -100,11 +109,11 @@ def fixed_arch(node_selector: tuple[tuple[str, str], ...], terms: tuple[NodeTerm
     return allowed.pop() if len(allowed) == 1 else ""
 
 
-# -- cards -----------------------------------------------------------------------------------------------------------
+# -- GPUs ------------------------------------------------------------------------------------------------------------
 
 
 def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], problems: Problems) -> GpuDemand | None:
-    """Read how many cards, of which kind and which part of one."""
+    """Read the number of GPUs, their models and the share of one GPU."""
     found: Problems = []
     by_resource = {name: amount for name, amount in requests if name in GPU_RESOURCES and amount}
     if len(by_resource) > 1:
@@ -174,12 +183,25 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
 
 
 def numa_demand(annotations: Texts, problems: Problems) -> NumaDemand | None:
-    """Read topology awareness and the CPU policy; both key families may be used, not against each other."""
-    awareness = _same(annotations, keys.AWARENESS, ("true", "false"), "TopologyAwarenessInvalid", problems)
-    policy = _same(annotations, keys.CPU_POLICY, CPU_POLICIES, "CpuPolicyInvalid", problems)
+    """Read topology awareness and the CPU policy; both key families may be used if they do not contradict each other.
+
+    As in crane, a value that crane does not know counts as absent (gocrane/crane-scheduler `IsPodAwareOfTopology`,
+    `GetPodCPUPolicy`); crane reads awareness as a Go boolean.
+    """
+    known = {key: value for key, value in annotations.items() if not unknown_to_crane(key, value)}
+    if keys.AWARENESS[0] in known:
+        known[keys.AWARENESS[0]] = "true" if BOOLEANS[known[keys.AWARENESS[0]].strip()] else "false"
+    awareness = _same(known, keys.AWARENESS, AWARENESS_VALUES, "TopologyAwarenessInvalid", problems)
+    policy = _same(known, keys.CPU_POLICY, CPU_POLICIES, "CpuPolicyInvalid", problems)
     if not awareness and not policy:
         return None
     return NumaDemand({"true": True, "false": False}.get(awareness), policy or "none")
+
+
+def unknown_to_crane(key: str, value: str) -> bool:
+    """Return whether crane would replace the value of one of its annotations by its default."""
+    allowed = _OF_CRANE.get(key)
+    return allowed is not None and value.strip() not in allowed
 
 
 def _same(annotations: Texts, names: tuple[str, str], allowed: tuple[str, ...], code: str, problems: Problems) -> str:
@@ -196,7 +218,7 @@ def _same(annotations: Texts, names: tuple[str, str], allowed: tuple[str, ...], 
 
 
 def load_profile(annotations: Texts, problems: Problems) -> str:
-    """Read the load profile: busy, idle or the hours of the peak."""
+    """Read the load profile: busy, idle or the peak hours."""
     profile = annotations.get(keys.LOAD_PROFILE, "").strip()
     if keys.LOAD_PROFILE not in annotations or profile in ("busy", "idle") or _PEAKS.fullmatch(profile):
         return profile
@@ -206,7 +228,7 @@ def load_profile(annotations: Texts, problems: Problems) -> str:
 
 
 def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, int], ...]:
-    """Read the use that the pod expects, by resource."""
+    """Read the usage that the pod expects, by resource."""
     if keys.EXPECTED_USAGE not in annotations:
         return ()
     try:
@@ -222,14 +244,14 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
 
 
 def expected_watts(annotations: Texts, problems: Problems) -> int | None:
-    """Read how many watts the pod expects to draw."""
+    """Read the power in watts that the pod expects to draw."""
     return _number(annotations, keys.EXPECTED_WATTS, problems, "ExpectedWattsInvalid", 0, MOST_WATTS)
 
 
 def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:
-    """Read the gang a pod belongs to; `find_group` knows the PodGroups of the pod's namespace.
+    """Read the gang that a pod belongs to; `find_group` looks up PodGroups of the pod's namespace.
 
-    A size in the pod's own labels goes before that of a PodGroup of the same name.
+    A size in the pod's own labels takes precedence over that of a PodGroup of the same name.
     """
     key = keys.GANG_NAME if keys.GANG_NAME in labels else keys.POD_GROUP
     if key not in labels:
@@ -240,17 +262,20 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
         return None
     group = find_group(name)
     least = group.min_member if group else 0
-    if key == keys.GANG_NAME and keys.GANG_MIN_AVAILABLE in labels:
+    stated = key == keys.GANG_NAME and keys.GANG_MIN_AVAILABLE in labels
+    if stated:
         least = _number(labels, keys.GANG_MIN_AVAILABLE, problems, "GangInvalid", 1, 2**31) or 0
     if group is None:
         return GangMember(name, least)
-    return GangMember(name, least, group.timeout_seconds, group.min_resources)
+    field: MinField = keys.GANG_MIN_AVAILABLE if stated else group.min_field
+    return GangMember(name, least, group.timeout_seconds, group.min_resources, field)
 
 
 def native_group(spec: View) -> tuple[str, str]:
-    """Return the PodGroup that a pod names by Kubernetes' own fields, and a field of these that is not implemented.
+    """Return the PodGroup named by Kubernetes' own pod fields, and a used field that is not implemented.
 
-    A group of a Workload (v1alpha1) is called `<workload>.<group>`; a group may be longer than a label, ours may not.
+    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Such a name may exceed the length of a label value;
+    gang names may not.
     """
     name, field = spec.view("schedulingGroup").text("podGroupName"), ""
     reference = spec.view("workloadRef")
@@ -261,14 +286,14 @@ def native_group(spec: View) -> tuple[str, str]:
 
 
 def group_name(name: str) -> str:
-    """Return the name of a gang as it is kept: a long one is cut, and told apart by its digest."""
+    """Return the internal name of a gang: a long name is truncated and gets a digest as suffix."""
     if len(name) <= MAX_GROUP_NAME:
         return name
     return f"{name[: MAX_GROUP_NAME - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:
-    """Return the policy that the pod names and the rule by which it does; both empty where it names none."""
+    """Return the policy that the pod names and the rule that selects it; both empty if it names none."""
     if keys.POLICY in annotations:
         policy, rule = annotations[keys.POLICY].strip(), "annotation"
     elif scheduler_name.startswith(f"{keys.SCHEDULER}-"):

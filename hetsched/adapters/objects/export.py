@@ -1,9 +1,9 @@
-"""A `ClusterContent` as Kubernetes objects again.
+"""Export of a `ClusterContent` as Kubernetes objects.
 
-Problem: a cluster must leave as a file that anyone can read and that comes back as exactly the same content.
-Rule: every fact is written where it is read from. A pod's effective request stands in one container; what a plain
-object cannot say (problems found earlier, the amounts that scoring counts) goes into `hetsched.io/export-*`
-annotations, and only where reading the object back would give something else.
+An export is a readable file that reads back to exactly the same content. Every fact is written where it is read from.
+One container carries the pod's effective request. Facts that a plain object cannot state (problems found earlier, the
+amounts for scoring) go into `hetsched.io/export-*` annotations, and only if reading the object back would give a
+different result.
 Invariants: `read(write_cluster(content)) == content` for every content that was read from files; the text is one JSON
 `List`, an object a line, in the content's order.
 """
@@ -17,14 +17,15 @@ import msgspec
 
 from hetsched.adapters.metrics import pod_metrics
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, PowerReport
+from hetsched.contracts.kubelet_options import format_options
+from hetsched.contracts.node_report import ZONE_PROBLEM, GpuCard, NodeReport, NumaReport, NumaZone, PowerReport
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.contracts.workload import PodGroup
 
 from . import keys
 from .device_objects import device_objects
-from .nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
+from .nodes import POWER_PROBLEM, isa_report
 from .pod_objects import pod_object, tolerations
 from .selector_objects import label_selector
 from .storage_objects import csi_node, storage_objects
@@ -34,7 +35,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2"
 
 
 def write_cluster(content: ClusterContent) -> bytes:
-    """Write a content as one JSON `List`."""
+    """Format a content as one JSON `List`."""
     items = b",\n".join(msgspec.json.encode(plain) for plain in cluster_objects(content))
     return b'{"apiVersion":"v1","kind":"List","items":[\n' + items + b"\n]}\n"
 
@@ -106,7 +107,7 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
 def _native_group(group: PodGroup) -> Plain:
     spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
     if group.unsupported:
-        # That the field is there is all that was read of it.
+        # The content records only that the field is present.
         spec[group.unsupported.removeprefix("spec.")] = {"export": True}
     return spec
 
@@ -123,7 +124,7 @@ def policy_object(policy: PolicySpec) -> Plain:
 
 
 def amounts(resources: Mapping[str, int]) -> dict[str, str]:
-    """Write amounts in base units as quantities."""
+    """Format amounts in base units as quantities."""
     return {name: format_amount(name, amount) for name, amount in resources.items()}
 
 
@@ -131,10 +132,10 @@ def amounts(resources: Mapping[str, int]) -> dict[str, str]:
 
 
 def node_objects(node: NodeReport) -> Iterator[Plain]:
-    """Yield a node and what describes it further."""
+    """Yield a node and the objects that describe it."""
     annotations = dict(node.annotations)
     if isa_report(node.labels, annotations, []) != node.isa:
-        # Facts that did not come from this node's labels, such as an agent's, are written as if it stated them.
+        # Facts from another source than the node's labels, such as an agent, are written as annotations of the node.
         stated = ((keys.ISA, node.isa.native), (keys.EMULATED_ISA, node.isa.emulated), (keys.CROSS_ISA, node.isa.cross))
         for key, value in stated:
             if value:
@@ -166,7 +167,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
 
 
 def card_object(card: GpuCard) -> Plain:
-    """Return a card as a NodeGpu lists it."""
+    """Return a GPU as an entry of a NodeGpu."""
     facts: Plain = msgspec.to_builtins(card)
     facts["maintenance"] = card.maintenance or None
     facts["links"] = [_stated(link) for link in facts["links"]] or None
@@ -186,6 +187,12 @@ def topology_object(numa: NumaReport | None, power: PowerReport | None) -> Plain
             ("topologyManagerPolicy", numa.topology_manager_policy),
             ("topologyManagerScope", numa.topology_manager_scope),
             ("reservedSystemCPUs", numa.reserved_cpus),
+            ("cpuManagerPolicyOptions", format_options(numa.cpu_manager_options)),
+            ("topologyManagerPolicyOptions", format_options(numa.topology_manager_options)),
+            ("memoryManagerPolicy", numa.memory_manager_policy),
+            ("hetsched.io/sockets", numa.sockets),
+            ("hetsched.io/caches", numa.caches),
+            ("hetsched.io/kubelet-grants", msgspec.json.encode(numa.grants).decode() if numa.grants else None),
         ]
     if power is not None:
         watts = None if power.headroom_watts is None else str(power.headroom_watts)
@@ -198,12 +205,13 @@ def _zone(zone: NumaZone) -> Plain:
     offline = None if zone.offline_capacity_millis is None else format_amount(CPU, zone.offline_capacity_millis)
     stated = (("hetsched.io/cpus", zone.cpus), ("hetsched.io/siblings", zone.siblings), ("offline_capacity", offline))
     resources = []
-    for name in dict.fromkeys((*zone.capacity, *zone.allocatable)):
-        parts = (("capacity", zone.capacity), ("allocatable", zone.allocatable))
+    for name in dict.fromkeys((*zone.capacity, *zone.allocatable, *zone.available)):
+        parts = (("capacity", zone.capacity), ("allocatable", zone.allocatable), ("available", zone.available))
         resources.append({"name": name} | {key: format_amount(name, of[name]) for key, of in parts if name in of})
     return {
         "name": zone.name,
         "type": "Node",
+        **({} if zone.parent is None else {"parent": zone.parent}),
         "costs": [{"name": name, "value": cost} for name, cost in zone.costs.items()],
         "attributes": _pairs(stated),
         "resources": resources,

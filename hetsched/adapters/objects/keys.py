@@ -1,11 +1,13 @@
-"""The labels, annotations and API groups that are read and written; each spelled in one place.
+"""Labels, annotations and API groups that are read and written, each spelled in one place.
 
-What a pod wishes is spelled in `contracts.wishes`, because the engine names those fields again.
+The keys of pod demands are defined in `contracts.wishes`, because the engine names those fields in its results.
 
 Source: the public contract; gocrane/api well_known_annotations; scheduler-plugins coscheduling.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from hetsched.contracts import wishes
 
@@ -21,6 +23,7 @@ GPU_MODEL_MATCH = "hetsched.io/gpu-model-match"
 
 AWARENESS, CPU_POLICY = wishes.AWARENESS, wishes.CPU_POLICY
 TOPOLOGY_RESULT = "topology.crane.io/topology-result"
+EXCLUDE_RESERVED_CPUS = "topology.crane.io/exclude-reserved-cpus"  # crane's; without effect here
 
 LOAD_PROFILE = "hetsched.io/load-profile"
 EXPECTED_USAGE = wishes.EXPECTED_USAGE
@@ -29,27 +32,29 @@ POLICY = "hetsched.io/policy"
 ALLOCATION = "hetsched.io/allocation"
 SCHEDULER = "hetsched"
 
-GANG_NAME, GANG_MIN_AVAILABLE = wishes.GANG_NAME, wishes.GANG_MIN_AVAILABLE
+GANG_NAME = wishes.GANG_NAME
+GANG_MIN_AVAILABLE: Final = wishes.GANG_MIN_AVAILABLE
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 POOL = "hetsched.io/pool"
 
-# What discovery says of a node beside the keys above: its level or profile, its RISC-V extensions one by one, that its
-# ISA is a lower bound, and since when nobody confirmed any of it.
+# Written by discovery in addition to the keys above: the ISA level or profile, one label for each RISC-V extension, the
+# mark of a lower bound, and the time of the last confirmation if the facts are stale.
 ISA_LEVEL = "hetsched.io/isa-level"
+ISA_ABSENT = "hetsched.io/isa-absent"
 ISA_BOUND, LOWER = "hetsched.io/isa-bound", "lower"
 RISCV_EXTENSION = "hetsched.io/riscv."
 FACTS_STALE = "hetsched.io/facts-stale-since"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 DISCOVERY = "hetsched-discovery"
 
-# cluster-autoscaler's: whether a pod may be evicted to tidy up, and which of its local volumes hold nothing of worth.
+# cluster-autoscaler's: whether the autoscaler may evict a pod, and which of its local volumes may be lost.
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 
 DEMO_DURATION = "hetsched.io/demo-duration-seconds"
 
-# Written by an export only, for what a plain object cannot say; read back so that an export loses nothing.
+# Written only by an export, for facts that a plain object cannot state; read back so that an export is lossless.
 EXPORT_PROBLEMS = "hetsched.io/export-problems"
 EXPORT_SCORING = "hetsched.io/export-scoring-request"
 EXPORT_CONTAINERS = "hetsched.io/export-containers"

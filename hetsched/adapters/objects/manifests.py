@@ -1,11 +1,12 @@
-"""Kubernetes objects as one `ClusterContent`.
+"""Reader of Kubernetes objects into one `ClusterContent`.
 
-Problem: a file is a bag of objects that refer to each other by name, in any order; one wrong object must refuse all.
-Rule: names that others refer to (classes, groups, namespaces) are read first, then nodes and pods, then what describes
-a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) is joined to it by name, NodeUsage before NodeMetrics;
-what describes an absent node is dropped.
-Kinds that nothing is read from are ignored; those of a workload file that make pods are named as left out. File order
-is kept. Objects with `generateName` get the letters that their submission stands for, or numbers where there is none.
+A file contains objects in any order that refer to each other by name, and one invalid object rejects the whole file.
+Objects that others refer to (classes, groups, namespaces) are read first, then nodes and pods. Objects that describe a
+node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) are joined to it by name; NodeUsage takes precedence over
+NodeMetrics, and objects of an absent node are dropped.
+Unused kinds are ignored. Kinds of a workload file that create pods but are not read are listed as left out, and
+probable misspellings of fields, annotations and kinds give warnings. File order is kept. Objects with `generateName`
+get letters derived from their submission, or numbers without one.
 Source: the public contract, "Objects in"; Kubernetes API conventions, "Generated values".
 Invariant: nothing is returned unless every object was read.
 """
@@ -39,6 +40,7 @@ from .demands import group_name
 from .devices import DeviceReader
 from .documents import Document
 from .fields import View, metadata
+from .manifest_warnings import explains, manifest_warnings, with_misspelling
 from .pods import Names, PodReader, namespace_of, preempts
 
 
@@ -47,12 +49,25 @@ def read_content(
 ) -> ClusterContent:
     """Convert objects; controllers are expanded in a workload file only.
 
-    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name. `names` is what
-    generated names are made of.
+    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name. `names` seeds the
+    generated names.
 
-    Raises: InputError naming file, document, field path and reason; nothing is converted then.
+    Raises: InputError naming file, document, field path and reason; nothing is converted in that case.
     """
-    reading = _Reading(workload, names)
+    try:
+        content = _converted(documents, _Reading(workload, names), known)
+    except InputError as error:
+        raise error.with_warnings(
+            warning
+            for warning in manifest_warnings(documents, workload=workload, known=known)
+            if not explains(error, warning)
+        ) from None
+    return msgspec.structs.replace(
+        content, warnings=manifest_warnings(documents, workload=workload, known=known or content)
+    )
+
+
+def _converted(documents: Sequence[Document], reading: _Reading, known: ClusterContent | None) -> ClusterContent:
     for document in documents:
         reading.sort(document)
     own = reading.definitions(known)
@@ -70,9 +85,9 @@ def read_content(
 
 
 def generated_name(stem: str, names: str, number: int) -> str:
-    """Return the name of the object of this number, from 0, with this `generateName`.
+    """Return the name of the object with this number, from 0, for this `generateName`.
 
-    The same `names` gives the same name always, another one another; without it the name is the number.
+    The name is a function of `names`, `stem` and `number`; without `names` the number is the suffix.
     """
     if not names:
         return f"{stem}{number}"
@@ -81,7 +96,7 @@ def generated_name(stem: str, names: str, number: int) -> str:
 
 
 class _Reading:
-    """One file on its way in: objects sorted by what they are read for."""
+    """Reading state of one file: objects by the kind of reading that they need."""
 
     def __init__(self, workload: bool, names: str) -> None:
         self._workload = workload
@@ -230,7 +245,7 @@ class _Reading:
         def topology(root: View) -> dict[str, Any]:
             own = problems.setdefault(root.view("metadata").text("name"), [])
             power = nodes.power(root, own)
-            # An object that was written for the sake of power alone says nothing about zones.
+            # An object written only for power carries no zones.
             numa = nodes.numa(root, own) if power is None or "zones" in root else None
             return {"numa": numa, "power": power}
 
@@ -251,7 +266,7 @@ class _Reading:
 
 
 def _check_size(spec: View) -> None:
-    """Refuse a pod whose spec is larger than one may be submitted; what a cluster has is read as it is."""
+    """Reject a submitted pod whose spec exceeds the limit; pods of a cluster are read at any size."""
     size = len(msgspec.json.encode(spec.value))
     if size > MOST_SPEC_BYTES:
         message = f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec"
@@ -259,7 +274,7 @@ def _check_size(spec: View) -> None:
 
 
 class _Placed:
-    """Say of an error inside the block in which document it is."""
+    """Context manager that adds the document's location to an InputError of its block."""
 
     __slots__ = ("_document",)
 
@@ -271,7 +286,7 @@ class _Placed:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, InputError):
-            raise self._document.locate(error) from None
+            raise self._document.locate(with_misspelling(self._document, error)) from None
 
 
 def _priority_class(root: View) -> PriorityClass:
@@ -297,7 +312,7 @@ def _pod_group(spec: View) -> PodGroup:
 
 
 def _native_group(spec: View, policy: str = "schedulingPolicy") -> PodGroup:
-    """Read a group of Kubernetes' own; one that is no gang may start with any member."""
+    """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any member."""
     gang = spec.view(policy).view("gang")
     unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
     return PodGroup(
@@ -334,10 +349,10 @@ def _name_of(document: Document) -> str:
 
 
 MOST_SPEC_BYTES = 256 * 1024
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: no words come of them
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # letters of the API server's generated names: they form no words
 _LETTERS_OF_NAME = 8
 _MOST_GENERATED = 63
-# Their pods come one a node, or at times: neither is a number of pods to place now.
+# A DaemonSet creates one pod per node and a CronJob creates pods over time: neither is a number of pods to place now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {
     "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ResourceClaim", "ElasticQuota",

@@ -1,7 +1,7 @@
-"""A `PodSpec` as a Kubernetes Pod.
+"""Export of a `PodSpec` as a Kubernetes Pod.
 
-Rule: the effective request stands in one container, limits beside it where the class is Guaranteed or the resource is
-extended; wishes stand in annotations, unless a label or a selector already says them. See `export` for the rest.
+One container carries the effective request, with limits if the QoS class is Guaranteed or the resource is extended.
+Annotations carry the demands, unless a label or a selector already states them. See `export` for the rest.
 Invariant: reading the object gives the same `PodSpec`; reading a compact one gives the same `Shape`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
-from hetsched.contracts.workload import PodSpec, PodTerm, Shape, SpreadConstraint, Toleration
+from hetsched.contracts.workload import GRACE_SECONDS, PodSpec, PodTerm, Shape, SpreadConstraint, Toleration
 
 from . import keys
 from .allocation import by_container, write_allocation, write_topology_result
@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 
 
 def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
-    """Return a pod as a Kubernetes object; a compact one leaves out what only identifies it."""
+    """Return a pod as a Kubernetes object; a compact one omits fields that only identify it."""
     shape = pod.shape
     annotations = _annotations(pod)
     container, scoring, containers = _container(pod)
@@ -61,6 +61,8 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["resourceClaims"] = [{"name": use.name, "resourceClaimName": use.claim} for use in shape.devices]
     if volumes := pod_volumes(pod):
         spec["volumes"] = volumes
+    if pod.grace_seconds != GRACE_SECONDS:
+        spec["terminationGracePeriodSeconds"] = pod.grace_seconds
     spec |= _constraints(shape)
     plain: Plain = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     if not compact:
@@ -84,7 +86,7 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
 
 
 def _container(pod: PodSpec) -> tuple[Plain, str, str]:
-    """Return the one container, and the annotations on scoring and on containers where they are needed."""
+    """Return the one container, and the scoring and container annotations, empty if not needed."""
     shape = pod.shape
     requests = {name: amount for name, amount in shape.requests if name != PODS}
     scored = {CPU: shape.nonzero_cpu_millis, MEMORY: shape.nonzero_memory_bytes}
@@ -92,7 +94,7 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     for name, default in defaults.items():
         if name not in requests and scored[name] != default:
             requests[name] = 0
-    # A further image is a container that states nothing: it counts with the defaults, beside or instead of this one.
+    # A further image needs a container without requests, which scoring counts with the defaults.
     least = defaults if len(pod.images) > 1 else {}
     read_back = {name: max(requests.get(name, default), least.get(name, 0)) for name, default in defaults.items()}
     scoring = "" if read_back == scored else f"[{scored[CPU]},{scored[MEMORY]}]"
@@ -114,10 +116,10 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
 
 
 def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
-    """Return the annotation on containers, empty where what is written says the same."""
+    """Return the container annotation, empty if the written container gives the same result."""
     shape = pod.shape
     only = container_demand(requests, limits)
-    # A further image is a container without limits, with which no pod is Guaranteed.
+    # A further image needs a container without limits, and such a pod is never Guaranteed.
     guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
@@ -169,7 +171,7 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
         for problem in pod.problems:
-            # The wrong value is gone; an empty one keeps its place wrong, so that nothing else is read instead.
+            # The invalid value is not kept; an empty value keeps the field invalid, so that no later place is read.
             if "/" in problem.field:
                 found.setdefault(problem.field, "")
     return found
@@ -248,7 +250,7 @@ def _pod_term(term: PodTerm) -> Plain:
 
 
 def tolerations(found: Iterable[Toleration]) -> list[Plain]:
-    """Write tolerations."""
+    """Format tolerations."""
     return [{name: value for name, value in msgspec.to_builtins(toleration).items() if value} for toleration in found]
 
 

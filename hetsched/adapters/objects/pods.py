@@ -1,9 +1,9 @@
-"""A Kubernetes pod, or a controller's pod template, as a `PodSpec`.
+"""Reader of a Kubernetes pod, or of a controller's pod template, into a `PodSpec`.
 
-Problem: the same pod must come out the same wherever it is read, and what we cannot honour must be said, not skipped.
-Rule: what the API server would refuse is an `InputError`; a wrong wish in our own labels and annotations, or a
-scheduling feature that we do not implement (`FeatureNotSupported` with the field), is a `Problem` of the pod.
-Fields that cannot change where a pod runs (commands, images' contents, probes) are not checked.
+The same pod gives the same result wherever it is read, and unsupported features are reported, not skipped. An object
+that the API server would reject is an `InputError`. An invalid value in our own labels and annotations, or a scheduling
+feature that is not implemented (`FeatureNotSupported` with the field), is a `Problem` of the pod. Fields without effect
+on placement (commands, images' contents, probes) are not checked.
 Source: Kubernetes core/v1 PodSpec, admission plugins Priority and RuntimeClass.
 Invariant: pods with equal shapes share one `Shape` object within one reading.
 """
@@ -20,6 +20,7 @@ from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.workload import (
+    GRACE_SECONDS,
     ClaimRequest,
     ClaimUse,
     DeviceUse,
@@ -36,11 +37,11 @@ from .allocation import parse_allocation, parse_topology_result
 from .export_annotations import with_containers, with_problems, with_scoring
 from .fields import View, metadata
 from .foreign_gpu_sharing import held_by_koordinator
-from .requests import pod_amounts
+from .requests import is_resized, pod_amounts
 
-MIRROR = "kubernetes.io/config.mirror"  # the kubelet runs it from a file: nobody can evict it
+MIRROR = "kubernetes.io/config.mirror"  # a static pod, which the kubelet runs from a file: it cannot be evicted
 MAX_POD_TERMS = 64  # each is looked up in every domain of the fleet: see docs/adr/0019
-MAX_UID = 64  # characters; they are 36 where the API server makes them
+MAX_UID = 64  # characters; the API server generates 36
 _MOST_KEPT = 4096
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
@@ -48,14 +49,14 @@ _SYSTEM_PRIORITIES = {
     "system-cluster-critical": PriorityClass(2_000_000_000),
     "system-node-critical": PriorityClass(2_000_001_000),
 }
-# Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) do not influence placement.
+# Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) have no effect on placement.
 _PLACED_VOLUMES = (
     "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi", "rbd", "vsphereVolume",
 )  # fmt: skip
 
 
 class Names(NamedTuple):
-    """What pods refer to by name: classes and pod groups, from this file and from the cluster's."""
+    """Objects that pods refer to by name: classes and pod groups, from this file and from the cluster."""
 
     priority_classes: dict[str, PriorityClass]
     runtime_classes: dict[str, RuntimeClass]
@@ -77,7 +78,7 @@ class Names(NamedTuple):
 
 
 class PodReader:
-    """Reads the pods of one file, or those that one API server tells of: what pods ask for that are alike, once."""
+    """Reader of the pods of one file or one API server; equal pods are read once."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -86,7 +87,7 @@ class PodReader:
         self._read: dict[bytes, PodSpec] = {}
 
     def pod(self, root: View) -> PodSpec | None:
-        """Read a Pod; None for one that neither holds nor asks for anything (finished, or going before it ran)."""
+        """Return the PodSpec of a Pod; None if it is finished, or deleted before it got a node."""
         meta = metadata(root)
         status = root.view("status")
         spec = root.view("spec")
@@ -100,8 +101,16 @@ class PodReader:
         name, namespace = meta.text("name"), _namespace(meta)
         pod = self._alike(root, name, namespace)
         shape = pod.shape
+        if node_name and is_resized(spec, status):
+            amounts = pod_amounts(spec, self._overhead(spec, self._runtime_class(spec, [])), status)
+            shape = msgspec.structs.replace(
+                shape,
+                requests=amounts.requests,
+                nonzero_cpu_millis=amounts.nonzero_cpu_millis,
+                nonzero_memory_bytes=amounts.nonzero_memory_bytes,
+            )
         if controller.startswith("DaemonSet/") and (shape.numa or shape.containers):
-            # It has one node to run on, and zones must not keep it off.
+            # A DaemonSet pod has one possible node, and zones must not exclude it.
             shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
             pod,
@@ -113,16 +122,17 @@ class PodReader:
             qos=status.choice("qosClass", _QOS, pod.qos),
             controller=controller,
             controller_uid=_controller_uid(meta),
+            grace_seconds=_grace(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
         )
 
     def _alike(self, root: View, name: str, namespace: str) -> PodSpec:
-        """Read what a pod asks for, or take what one that is alike asked for; its names are its own."""
+        """Read a pod, or reuse the result of an equal one; the caller sets the pod's own names."""
         alike = likeness(root.value, namespace)
         known = self._read.get(alike) if alike is not None else None
         if known is not None:
             return known
         pod = self.template(root, name, namespace)
-        # Claims and devices have names that are made of the pod's.
+        # The names of claims and devices contain the pod's name.
         if alike is not None and not pod.shape.claims and not pod.shape.devices:
             if len(self._read) >= _MOST_KEPT:
                 self._read.clear()
@@ -135,8 +145,7 @@ class PodReader:
         labels, annotations = meta.labels(), meta.annotations()
         problems: list[Problem] = []
         runtime = self._runtime_class(spec, problems)
-        overhead = spec.amounts("overhead") if "overhead" in spec else dict(runtime.overhead)
-        amounts = pod_amounts(spec, overhead)
+        amounts = pod_amounts(spec, self._overhead(spec, runtime))
         node_selector = selectors.node_selector(spec)
         if runtime.node_selector:
             node_selector = tuple(sorted({**dict(node_selector), **dict(runtime.node_selector)}.items()))
@@ -209,6 +218,7 @@ class PodReader:
             image_facts=image_facts,
             pull_secrets=tuple(secret.text("name") for secret in spec.views("imagePullSecrets") if "name" in secret),
             problems=with_problems(problems, annotations),
+            grace_seconds=_grace(spec, "terminationGracePeriodSeconds", GRACE_SECONDS),
         )
 
     def _priority(self, spec: View, problems: list[Problem]) -> int:
@@ -227,12 +237,15 @@ class PodReader:
     def _class(self, spec: View) -> PriorityClass | None:
         return self.names.priority_classes.get(spec.text("priorityClassName"))
 
+    def _overhead(self, spec: View, runtime: RuntimeClass) -> dict[str, int]:
+        return spec.amounts("overhead") if "overhead" in spec else dict(runtime.overhead)
+
     def _runtime_class(self, spec: View, problems: list[Problem]) -> RuntimeClass:
         name = spec.text("runtimeClassName")
         found = self.names.runtime_classes.get(name)
         if found is not None:
             return found
-        # The API server has written the overhead of a class into each pod that it admitted.
+        # The API server writes the overhead of a class into each pod that it admits.
         if name and "overhead" not in spec and not spec.text("nodeName"):
             message = f"there is no RuntimeClass {name[:80]!r}"
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
@@ -241,7 +254,7 @@ class PodReader:
     def _gang(
         self, spec: View, labels: dict[str, str], namespace: str, problems: list[Problem]
     ) -> GangMember | None:  # fmt: skip
-        """Read the gang that Kubernetes' own fields name, else the one that labels name."""
+        """Read the gang named by Kubernetes' own fields, otherwise the one named by labels."""
         name, field = demands.native_group(spec)
         if not name:
             return demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
@@ -250,16 +263,16 @@ class PodReader:
             field = f"PodGroup {name}: {group.unsupported}"
         if field:
             problems.append(not_supported(field))
-        return GangMember(name, group.min_member if group else 0)
+        return GangMember(name) if group is None else GangMember(name, group.min_member, min_field=group.min_field)
 
     def _pod_group(self, namespace: str, group: str) -> PodGroup | None:
         return self.names.pod_groups.get(f"{namespace}/{group}")
 
 
 def _stays(spec: View, annotations: dict[str, str]) -> str:
-    """Say why a pod is not to be moved: its owner says so, or it would leave data behind on its node.
+    """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; empty if it may move.
 
-    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is none.
+    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir does not count.
     """
     said = annotations.get(keys.SAFE_TO_EVICT)
     if said == "false":
@@ -276,8 +289,14 @@ def _stays(spec: View, annotations: dict[str, str]) -> str:
     return ""
 
 
+def _grace(view: View, key: str, default: int) -> int:
+    """Read a grace period; kubelets treat a negative one as one second."""
+    seconds = view.integer(key, default, least=-(2**63))
+    return seconds if seconds >= 0 else 1
+
+
 def preempts(spec: View, found: PriorityClass | None = None) -> bool:
-    """Read `preemptionPolicy` of a pod or a class; a pod that does not say has that of its class."""
+    """Read `preemptionPolicy` of a pod or a class; a pod without one inherits that of its class."""
     default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
     return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
 
@@ -290,7 +309,7 @@ namespace_of = _namespace
 
 
 def controller_of(meta: View) -> str:
-    """Return whose pod it is, as `Kind/name`; a ReplicaSet that a Deployment made counts as the Deployment."""
+    """Return the pod's controller as `Kind/name`; a ReplicaSet of a Deployment counts as the Deployment."""
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     if owner is None:
         return ""
@@ -312,7 +331,7 @@ def _images(spec: View) -> list[str]:
 
 
 def _host_ports(spec: View) -> tuple[HostPort, ...]:
-    """Return the ports that the pod takes on its node; on the host's network every container port is one."""
+    """Return the host ports of the pod; with hostNetwork every container port is one."""
     on_host = spec.flag("hostNetwork")
     found = []
     for key in ("containers", "initContainers"):
@@ -329,7 +348,7 @@ def _host_ports(spec: View) -> tuple[HostPort, ...]:
 
 
 def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
-    """Read the claims of a pod, and the templates that an export kept for them."""
+    """Read the claims of a pod, and the templates that an export recorded for them."""
     found = storage.claims_of(spec, pod)
     if keys.EXPORT_CLAIMS not in meta.view("annotations"):
         return found
@@ -342,13 +361,13 @@ def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
 
 
 def _devices(spec: View, status: View) -> tuple[DeviceUse, ...]:
-    """Read the resource claims of a pod; one of a template has the name that its maker noted."""
+    """Read the resource claims of a pod; the name of a claim from a template is in the pod's status."""
     made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
     found = []
     for use in spec.views("resourceClaims"):
         name = use.text("name")
         if name in made and "resourceClaimName" not in made[name]:
-            continue  # its maker found that none is needed
+            continue  # the controller found that no claim is needed
         found.append(DeviceUse(name, use.text("resourceClaimName") or _made(made.get(name))))
     return tuple(found)
 
@@ -366,7 +385,7 @@ def _unsupported(spec: View, problems: list[Problem]) -> None:
 
 
 def not_supported(field: str) -> Problem:
-    """Say that a pod uses a scheduling feature which is not implemented."""
+    """Return the problem of a pod that uses a scheduling feature which is not implemented."""
     return Problem("FeatureNotSupported", field, f"{field} influences scheduling in a way that is not supported")
 
 

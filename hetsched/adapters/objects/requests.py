@@ -1,11 +1,15 @@
-"""What a pod asks of the node's resources.
+"""Effective resource requests of a pod.
 
-Problem: containers run together, init containers one after the other beside the sidecars started before them.
-Rule: with R(c) the requests of a container (its limits where it states no request), S the sidecars so far,
+Containers run together; init containers run one after the other, alongside the sidecars started before them. With R(c)
+the requests of a container (its limits where it states no request) and S the sidecars so far,
     request = max(sum R(containers) + sum R(sidecars), max over init i of R(i) + sum of S before i) + overhead,
-pod-level resources in place of that for what they state. Scoring counts a container without a CPU or memory request
-as 100m or 200Mi. Every pod takes one of `pods`. Sidecars keep what they hold, other init containers hand it on.
-Source: k8s.io/component-helpers resource.PodRequests; pkg/scheduler/util/pod_resources.go; pkg/apis/core/helper/qos.
+and pod-level resources replace it for the resources that they state. Scoring counts a container without a CPU or memory
+request as 100m or 200Mi. Every pod takes one of `pods`. Sidecars keep their resources; other init containers release
+theirs to the next. During an in-place resize a container, a sidecar or the pod level counts with the maximum of its
+spec, the resources that its kubelet allocated and the resources that it actuated; if the kubelet reports the resize as
+infeasible, the spec is left out.
+Source: k8s.io/component-helpers resource.PodRequests with UseStatusResources; pkg/scheduler/util/pod_resources.go;
+pkg/apis/core/helper/qos.
 """
 
 from __future__ import annotations
@@ -14,7 +18,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, is_extended
+from hetsched.adapters.spelling import nearest, suggestion
+from hetsched.contracts.units import (
+    CPU,
+    DISK_MBPS,
+    EPHEMERAL_STORAGE,
+    GPU_RESOURCES,
+    MEMORY,
+    NETWORK_MBPS,
+    PODS,
+    is_extended,
+)
 from hetsched.contracts.workload import ContainerDemand
 
 from .fields import View, unique_names
@@ -25,13 +39,16 @@ NONZERO_MEMORY_BYTES = 200 * 1024 * 1024
 
 Amounts = dict[str, int]
 
+_GROUPS = ("containers", "initContainers")
+_STATUSES = ("containerStatuses", "initContainerStatuses")
 _STANDARD = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
+_ABBREVIATED = 0.6  # high enough that mem suggests memory
 
 
 class PodAmounts(msgspec.Struct, frozen=True):
-    """Effective requests in base units, what scoring counts, and the quality-of-service class.
+    """Effective requests in base units, the amounts for scoring, and the quality-of-service class.
 
-    `containers` are those that a node can align, `container_names` theirs; one without a name is called `main`.
+    `containers` are those with alignable resources, `container_names` their names; an unnamed one is called `main`.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -43,7 +60,7 @@ class PodAmounts(msgspec.Struct, frozen=True):
 
     @property
     def guaranteed(self) -> bool:
-        """Tell whether a kubelet that pins would give the pod CPUs of its own."""
+        """Return whether a kubelet with the static CPU manager policy would give the pod exclusive CPUs."""
         return self.qos == "Guaranteed" and any(container.cpus for container in self.containers)
 
 
@@ -54,10 +71,25 @@ class _Container(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
-    """Add up a pod's containers.
+def is_resized(spec: View, status: View) -> bool:
+    """Return whether the kubelet reports other requests than the spec, for a container or for the pod."""
+    stated = {view.text("name"): view for group in _GROUPS for view in spec.views(group)}
+    reported = [(view, stated.get(view.text("name"))) for group in _STATUSES for view in status.views(group)]
+    return any(
+        own is not None and "resources" in view and _differ(own, view) for view, own in [*reported, (status, spec)]
+    )
 
-    Raises: InputError for what the API server would refuse.
+
+def _differ(stated: View, reported: View) -> bool:
+    requests = stated.view("resources").value.get("requests") or {}
+    actual = reported.view("resources").value.get("requests") or {}
+    return bool(actual != requests or (reported.value.get("allocatedResources") or requests) != requests)
+
+
+def pod_amounts(spec: View, overhead: Amounts, status: View | None = None) -> PodAmounts:
+    """Sum up a pod's containers; with `status`, include in-place resizes.
+
+    Raises: InputError for an object that the API server would reject.
     """
     containers = _containers(spec, "containers")
     if not containers:
@@ -66,10 +98,14 @@ def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
     if len(containers) + len(init) > MAX_CONTAINERS:
         spec.fail(f"may have at most {MAX_CONTAINERS} containers", "containers", code="TooManyContainers")
     whole = _container(spec) if "resources" in spec else None
-    total = _effective(((c.requests for c in containers)), [(c.requests, c.sidecar) for c in init])
-    nonzero = _effective((_scored(c.requests) for c in containers), [(_scored(c.requests), c.sidecar) for c in init])
+    resize = _Resize(status)
+    own = [resize.of(c) for c in containers]
+    before = [(resize.of(c) if c.sidecar else c.requests, c.sidecar) for c in init]
+    total = _effective(own, before)
+    nonzero = _effective(map(_scored, own), [(_scored(requests), sidecar) for requests, sidecar in before])
     if whole is not None:
-        stated = {r: amount for r, amount in whole.limits.items() if r not in total} | _stated_requests(spec)
+        requests = resize.of_pod(_stated_requests(spec))
+        stated = {r: amount for r, amount in whole.limits.items() if r not in total} | requests
         total |= stated
         nonzero |= {r: stated[r] for r in (CPU, MEMORY) if r in stated}
     for resource, amount in overhead.items():
@@ -93,12 +129,50 @@ def pod_amounts(spec: View, overhead: Amounts) -> PodAmounts:
     )
 
 
+class _Resize:
+    """The kubelet's report of in-place resizes; empty without a status."""
+
+    def __init__(self, status: View | None) -> None:
+        self._status = View({}) if status is None else status
+        self._containers = {
+            view.text("name"): view for group in _STATUSES for view in self._status.views(group) if "resources" in view
+        }
+        pending = (c for c in self._status.views("conditions") if c.text("type") == "PodResizePending")
+        self._infeasible = any(condition.text("reason") == "Infeasible" for condition in pending)
+
+    def of(self, container: _Container) -> Amounts:
+        """Return the effective requests of a container or sidecar."""
+        reported = self._containers.get(container.name)
+        return container.requests if reported is None else self._largest(container.requests, reported)
+
+    def of_pod(self, stated: Amounts) -> Amounts:
+        """Return the effective pod-level requests, limited to the resources that the pod level states."""
+        if "resources" not in self._status:
+            return stated
+        largest = self._largest(stated, self._status)
+        return {resource: largest.get(resource, 0) for resource in stated}
+
+    def _largest(self, stated: Amounts, reported: View) -> Amounts:
+        found = dict({} if self._infeasible else stated)
+        for amounts in (reported.view("resources").amounts("requests"), reported.amounts("allocatedResources")):
+            for resource, amount in amounts.items():
+                found[resource] = max(amount, found.get(resource, 0))
+        return found
+
+
 def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
-    """Return what a node can align for a container, None if nothing: whole CPUs with an equal limit, and cards."""
+    """Return the alignable resources of a container, None without any: whole CPUs with an equal limit, and devices."""
     cpu = requests.get(CPU, 0)
     cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
     cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)
-    return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init) if cpus or cards else None
+    devices = tuple(
+        (resource, amount)
+        for resource, amount in sorted(requests.items())
+        if amount and is_extended(resource) and resource not in GPU_RESOURCES
+    )
+    if not (cpus or cards or devices):
+        return None
+    return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init, devices)
 
 
 def _stated_requests(spec: View) -> Amounts:
@@ -121,13 +195,22 @@ def _container(view: View) -> _Container:
     for amounts, field in ((requests, "requests"), (limits, "limits")):
         for resource in amounts:
             if resource not in _STANDARD and "/" not in resource and not resource.startswith("hugepages-"):
-                resources.view(field).fail("is not a resource of containers", resource, code="ResourceNameInvalid")
+                resources.view(field).fail(
+                    "is not a resource of containers", resource, code="ResourceNameInvalid", hint=_meant(resource)
+                )
     for resource, amount in requests.items():
         limit = limits.get(resource)
         if limit is not None and (amount > limit or (amount != limit and is_extended(resource))):
             relation = "equal to" if is_extended(resource) else "at most"
             resources.view("requests").fail(f"must be {relation} its limit", resource, code="RequestAboveLimit")
     return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
+
+
+def _meant(resource: str) -> str:
+    """Return the hint for an invalid resource name: `cpus` suggests cpu, `gpu` the vendors' resources."""
+    known = (*sorted(_STANDARD), *GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
+    near = nearest(resource, {name.rpartition("/")[2] for name in known}, cutoff=_ABBREVIATED)
+    return suggestion(*(name for name in known if name.rpartition("/")[2] == near)) if near else ""
 
 
 def _scored(requests: Amounts) -> Amounts:

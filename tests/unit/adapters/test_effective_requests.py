@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.contracts.errors import InputError
-from tests.unit.adapters.reading import pod
+from tests.unit.adapters.reading import content, pod, pod_text
 
 GI = 2**30
 
@@ -141,3 +141,64 @@ def test_the_request_covers_every_moment_and_no_more(containers: list[int], init
         init=tuple(container(f"{amount}m", always=always) for amount, always in init),
     )
     assert cpu_of(text) == max(moments)
+
+
+# -- in-place resizes ------------------------------------------------------------------------------------------------
+
+
+def resized(
+    *, stated: str = "1", allocated: str = "1", actual: str = "1", pending: str = "", group: str = "container",
+    more: str = "",
+) -> int:  # fmt: skip
+    """Return the CPU of a bound pod of whose container the kubelet reports these amounts."""
+    own = f"{{name: c, resources: {{requests: {{cpu: {stated}}}}}, restartPolicy: Always}}"
+    other = "{name: other, resources: {requests: {cpu: 1}}}"
+    lists = f"containers: [{other}]\ninitContainers: [{own}]" if group == "initContainer" else f"containers: [{own}]"
+    status = f"{{name: c, allocatedResources: {{cpu: {allocated}}}, resources: {{requests: {{cpu: {actual}}}}}}}"
+    conditions = f"[{{type: PodResizePending, status: 'True', reason: {pending}}}]" if pending else "[]"
+    text = pod_text(f"nodeName: n1\n{lists}\n{more}")
+    text += f"status:\n  conditions: {conditions}\n  {group}Statuses: [{status}]\n"
+    (found,) = content(text).running
+    return found.shape.request("cpu")
+
+
+@pytest.mark.parametrize(
+    ("stated", "allocated", "actual", "pending", "counts"),
+    [
+        ("1", "1", "1", "", 1000),
+        ("6", "1", "1", "", 6000),  # asked for just now
+        ("6", "6", "1", "", 6000),  # being actuated
+        ("1", "6", "6", "", 6000),  # a shrink that is not actuated yet
+        ("1", "1", "6", "", 6000),
+        ("6", "1", "1", "Deferred", 6000),
+        ("64", "1", "1", "Infeasible", 1000),
+        ("64", "2", "3", "Infeasible", 3000),
+    ],
+)
+@pytest.mark.parametrize(("group", "others"), [("container", 0), ("initContainer", 1000)])
+def test_in_place_resize_counts_the_maximum_of_spec_allocated_and_actual(
+    stated: str, allocated: str, actual: str, pending: str, counts: int, group: str, others: int
+) -> None:
+    found = resized(stated=stated, allocated=allocated, actual=actual, pending=pending, group=group)
+    assert found == counts + others
+
+
+def test_in_place_resize_of_the_pod_level_counts_the_maximum() -> None:
+    text = pod_text("nodeName: n1\nresources: {requests: {cpu: 2}}\noverhead: {cpu: 100m}")
+    status = "status: {resources: {requests: {cpu: 1}}, allocatedResources: {cpu: 5}}\n"
+    (found,) = content(text + status).running
+    assert found.shape.request("cpu") == 5100
+
+
+def test_in_place_resize_of_one_pod_is_not_taken_for_its_twin() -> None:
+    one = pod_text("nodeName: n1\ncontainers: [{name: c, resources: {requests: {cpu: 1}}}]", name="one")
+    status = "status: {containerStatuses: [{name: c, allocatedResources: {cpu: 4}, resources: {requests: {cpu: 4}}}]}\n"
+    found = content(f"{one}{status}---\n{one.replace('name: one', 'name: two')}").running
+    assert [(p.name, p.shape.request("cpu")) for p in found] == [("one", 4000), ("two", 1000)]
+
+
+def test_scoring_counts_resized_requests() -> None:
+    text = pod_text("nodeName: n1\ncontainers: [{name: c, resources: {requests: {cpu: 1}}}]")
+    status = "status: {containerStatuses: [{name: c, allocatedResources: {cpu: 4}, resources: {requests: {cpu: 4}}}]}\n"
+    (found,) = content(text + status).running
+    assert found.shape.nonzero_cpu_millis == 4000

@@ -64,7 +64,7 @@ def test_emulation_is_allowed_by_annotations_and_isamatchs_label() -> None:
     ("annotations", "labels", "field"),
     [
         ({ISA: "rv64gc_zfoo"}, {ARCH: "rv64gc"}, ISA),
-        ({}, {ARCH: "ARM"}, ARCH),
+        ({}, {ARCH: "SPARC"}, ARCH),
         ({}, {ARCH: ""}, ARCH),
         ({"hetsched.io/emulated-isa": "mips"}, {}, "hetsched.io/emulated-isa"),
         ({"hetsched.io/cross-isa": "x86-64-v9"}, {}, "hetsched.io/cross-isa"),
@@ -82,3 +82,14 @@ def test_a_wrong_need_is_the_pods_problem_and_is_not_passed_over(
 
 def test_no_wish_is_no_demand() -> None:
     assert pod().shape.isa is None
+
+
+@pytest.mark.parametrize(("label", "meant"), [("ARM", "arm64"), ("arm", "arm64"), ("RISC-V", "rv64i")])
+def test_architecture_labels_of_the_publication_are_accepted(label: str, meant: str) -> None:
+    for key in ("ARCH", "QEMU"):
+        found = pod(labels={key: label})
+        assert problems(found) == []
+        assert found.shape.isa is not None
+        assert (found.shape.isa.native or found.shape.isa.qemu) == meant
+    # They are labels of the publication, not instruction sets.
+    assert problems(pod(annotations={"hetsched.io/isa": label})) != []

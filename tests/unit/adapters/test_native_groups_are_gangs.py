@@ -3,6 +3,7 @@
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.objects.manifests import read_content
+from hetsched.contracts.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.workload import GangMember
 from tests.unit.adapters.reading import content, pod_text, problems
 
@@ -17,7 +18,7 @@ spec:
 
 def test_the_group_that_a_pod_names_says_how_many_start_together() -> None:
     found = content(f"{GROUP}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
-    assert found.pending[0].gang == GangMember("ring", 4)
+    assert found.pending[0].gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
     assert found.pending[0].problems == ()
 
 
@@ -28,7 +29,7 @@ def test_a_group_that_is_not_there_says_nothing_of_the_number() -> None:
 def test_members_of_a_basic_group_start_alone() -> None:
     group = GROUP.replace("gang: {minCount: 4}", "basic: {}")
     found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
-    assert found.pending[0].gang == GangMember("ring", 1)
+    assert found.pending[0].gang == GangMember("ring", 1, min_field=GROUP_MIN_COUNT)
 
 
 def test_a_group_of_a_workload_is_named_by_both() -> None:
@@ -39,7 +40,7 @@ metadata: {name: train}
 spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
 """
     found = content(f"{workload}---\n{pod_text('workloadRef: {name: train, podGroup: workers}')}")
-    assert found.pending[0].gang == GangMember("train.workers", 3)
+    assert found.pending[0].gang == GangMember("train.workers", 3, min_field=GROUP_MIN_COUNT)
 
 
 def test_what_is_not_implemented_of_a_group_is_said() -> None:

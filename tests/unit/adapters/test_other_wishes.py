@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from hetsched.contracts.wishes import GROUP_MIN_MEMBER as MIN_MEMBER
 from hetsched.contracts.workload import GangMember, NumaDemand
 from tests.unit.adapters.reading import content, pod, problems
 
@@ -31,7 +32,7 @@ def test_numa_wishes(annotations: dict[str, str], demand: NumaDemand | None) -> 
 @pytest.mark.parametrize(
     ("annotations", "code", "field"),
     [
-        ({CRANE + "topology-awareness": "yes"}, "TopologyAwarenessInvalid", CRANE + "topology-awareness"),
+        ({OWN + "topology-awareness": "yes"}, "TopologyAwarenessInvalid", OWN + "topology-awareness"),
         ({OWN + "cpu-policy": "static"}, "CpuPolicyInvalid", OWN + "cpu-policy"),
         (
             {CRANE + "cpu-policy": "numa", OWN + "cpu-policy": "exclusive"},
@@ -106,7 +107,9 @@ def test_a_gang_finds_its_size_in_the_pod_group_of_its_namespace() -> None:
         spec: {minMember: 9}
         """
     )
-    assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == GangMember("g", 4)
+    assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == GangMember(
+        "g", 4, min_field=MIN_MEMBER
+    )
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "unknown"}, known=groups).gang == GangMember("unknown", 0)
 
 
@@ -119,7 +122,7 @@ def test_a_gang_takes_time_out_and_resources_from_its_pod_group() -> None:
         spec: {minMember: 2, scheduleTimeoutSeconds: 10, minResources: {cpu: "3"}}
         """
     )
-    found = GangMember("g", 2, timeout_seconds=10, min_resources=(("cpu", 3000),))
+    found = GangMember("g", 2, timeout_seconds=10, min_resources=(("cpu", 3000),), min_field=MIN_MEMBER)
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == found
 
 
@@ -127,6 +130,6 @@ def test_a_gang_named_in_the_older_label_may_have_a_pod_group() -> None:
     group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
     groups = content(msgspec.json.encode({**group, "spec": {"minMember": 4}}).decode())
     name = "pod-group.scheduling.sigs.k8s.io/name"
-    assert pod(labels={name: "g"}, known=groups).gang == GangMember("g", 4)
+    assert pod(labels={name: "g"}, known=groups).gang == GangMember("g", 4, min_field=MIN_MEMBER)
     stated = {name: "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
     assert pod(labels=stated, known=groups).gang == GangMember("g", 3)

@@ -61,6 +61,10 @@ def test_what_cannot_be_told_is_unknown_with_the_reason(text: str, reason: str) 
     assert reason in told
 
 
+def test_failed_evaluation_has_the_words_of_kube_scheduler() -> None:
+    assert expression(f"{OWN}.speed > 1").evaluate(DEVICE) == (None, "CEL runtime error: the device has no speed")
+
+
 def test_an_unknown_part_that_does_not_matter_is_no_unknown() -> None:
     assert expression(f'{OWN}.speed == "x" || true').evaluate(DEVICE) == (True, "")
 

@@ -1,0 +1,263 @@
+"""Warnings on a workload file: misspelt names with a suggestion, and rules that are not simulated.
+
+Unknown fields are kept and ignored (public contract, section 1), so `contaners:` or `hetsched.io/gpu-modell` would
+silently request nothing. Known fields come from the OpenAPI models of the Kubernetes Python client
+(`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may define
+resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it.
+kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and gives a
+warning, for cluster files too. At most `MOST` warnings are returned for one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetsched.adapters.spelling import nearest, suggestion
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.submitted import WORKLOAD_LABEL
+from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
+from hetsched.contracts.warnings import NOT_SIMULATED, ManifestWarning
+
+from . import keys
+from .demands import unknown_to_crane
+from .documents import Document
+
+MOST = 50
+_OWN_PREFIXES = ("hetsched.io/", "topology.crane.io/", "oks/", "pod-group.scheduling.sigs.k8s.io/")
+_ANNOTATIONS = frozenset({
+    keys.ISA, keys.EMULATED_ISA, keys.CROSS_ISA, keys.IMAGE_PLATFORMS, *keys.GPU_NUMBER, keys.GPU_MEMORY, keys.GPU_CORE,
+    keys.GPU_MODEL, keys.GPU_MILLI, keys.GPU_MODEL_MATCH, *keys.AWARENESS, *keys.CPU_POLICY, keys.TOPOLOGY_RESULT,
+    keys.EXCLUDE_RESERVED_CPUS, keys.LOAD_PROFILE, keys.EXPECTED_USAGE, keys.EXPECTED_WATTS, keys.POLICY,
+    keys.ALLOCATION, keys.DEMO_DURATION, keys.EXPORT_PROBLEMS, keys.EXPORT_SCORING, keys.EXPORT_CONTAINERS,
+    keys.EXPORT_CLAIMS, keys.EXPORT_STAYS, keys.EXPORT_BLOCKED, keys.EXPORT_UNSUPPORTED,
+})  # fmt: skip
+_LABELS = frozenset({keys.ISA, keys.POOL, keys.GANG_NAME, keys.GANG_MIN_AVAILABLE, WORKLOAD_LABEL})
+_RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
+# High enough to flag nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
+_SAME_RESOURCE = 0.92
+_GROUPS = {
+    "Pod": "", "Job": "batch", "Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "DaemonSet": "apps",
+    "CronJob": "batch", "ReplicationController": "",
+}  # fmt: skip
+# Paths, from the root, at which the objects above hold a pod or a job.
+_JOB = ("spec", "jobTemplate")
+_PODS: tuple[tuple[str, ...], ...] = ((), ("spec", "template"), (*_JOB, "spec", "template"))
+_ADMISSION = {
+    "ResourceQuota": (
+        "kube-apiserver enforces a ResourceQuota when pods are created, hetsched does not count it",
+        "Write an ElasticQuota for a limit that hetsched counts",
+    ),
+    "LimitRange": (
+        "kube-apiserver applies a LimitRange when pods are created, hetsched does not apply it",
+        "Write the requests and limits into the pods",
+    ),
+}
+
+
+class _Table(msgspec.Struct, frozen=True):
+    roots: dict[str, str]
+    models: dict[str, dict[str, str]]
+
+
+@cache
+def _table() -> _Table:
+    return msgspec.json.decode(
+        (Path(__file__).parent.parent / "data" / "kubernetes_fields.json").read_bytes(), type=_Table
+    )
+
+
+def manifest_warnings(
+    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None
+) -> tuple[ManifestWarning, ...]:
+    """Return warnings for probable misspellings in a workload file, and for unsimulated objects of any file.
+
+    `known` is the cluster whose nodes may offer resources of any name.
+    """
+    found = chain.from_iterable(map(_not_simulated, documents))
+    if workload:
+        offered = _Offered(known)
+        found = chain(found, chain.from_iterable(_of_document(document, offered) for document in documents))
+    return tuple(islice(found, MOST))
+
+
+def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
+    """Reject warnings that strict mode forbids. Raises: InputError, the first one with the others attached."""
+    refused = next((warning for warning in warnings if warning.is_refused_by_strict), None)
+    if refused is not None:
+        raise refused.as_error().with_warnings(one for one in warnings if one is not refused)
+
+
+def kind_hint(warnings: Sequence[ManifestWarning]) -> str:
+    """Return the hint for a kind that was not read, empty if every kind was read."""
+    return next((f"{each.place}: {each.hint or each.message}" for each in warnings if each.code == "KindUnknown"), "")
+
+
+def with_misspelling(document: Document, error: InputError) -> InputError:
+    """Return an error of this document, with the misspelt field as its hint if that field caused the error.
+
+    A misspelt field causes an error if its suggested correction contains the error's place.
+    """
+    if error.hint:
+        return error
+    for found in islice(_of_document(document, _Offered(None)), MOST):
+        place = found.place.removeprefix(f"{document.file}#{document.number} {document.path}")
+        parent = place[: place.rfind(".") + 1]
+        if found.code != "FieldUnknown" or not error.place.startswith(parent):
+            continue
+        field = error.place[len(parent) :].partition(".")[0].partition("[")[0]
+        if found.hint == suggestion(field):
+            hint = f"{place} is not known. Did you mean {field}?"
+            return InputError(error.code, error.message, place=error.place, hint=hint)
+    return error
+
+
+def explains(error: InputError, warning: ManifestWarning) -> bool:
+    """Return whether the hint of an error already names the field of a warning."""
+    field, known, _ = error.hint.partition(" is not known. ")
+    document = error.place.partition(" ")[0]
+    return bool(known) and warning.place.startswith(f"{document} ") and warning.place.endswith(field)
+
+
+class _Offered:
+    """The resources that the nodes of a cluster offer, collected at the first lookup."""
+
+    def __init__(self, known: ClusterContent | None) -> None:
+        self._nodes = () if known is None else known.nodes
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        if self._names is None:
+            self._names = frozenset(name for node in self._nodes for name in node.allocatable)
+        return name in self._names
+
+
+def _not_simulated(document: Document) -> Iterator[ManifestWarning]:
+    found = _ADMISSION.get(document.object["kind"])
+    if found is not None and document.object["apiVersion"] == "v1":
+        yield ManifestWarning(NOT_SIMULATED, found[0], f"{_prefix(document)}kind", found[1])
+
+
+def _prefix(document: Document) -> str:
+    return f"{document.file}#{document.number} {document.path}"
+
+
+def _of_document(document: Document, offered: _Offered) -> Iterator[ManifestWarning]:
+    root, kind, prefix = document.object, document.object["kind"], _prefix(document)
+    model = _table().roots.get(kind)
+    group = root["apiVersion"].rpartition("/")[0]
+    if model is None or group != _GROUPS[kind]:
+        yield from _of_kind(root, kind, prefix)
+        return
+    yield from _of_fields(root, model, prefix)
+    pod = _pod_of(root)
+    for path in (*_PODS, _JOB):
+        meta = _inside(root, *path, "metadata")
+        if isinstance(meta, dict):
+            yield from _of_keys(meta, prefix + ".".join((*path, "metadata")), pod)
+    for path in _PODS:
+        spec = _inside(root, *path, "spec")
+        if isinstance(spec, dict):
+            yield from _of_resources(spec, prefix + ".".join((*path, "spec")), offered, pod)
+
+
+def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestWarning]:
+    """Warn of an object that contains pods and whose kind is not read."""
+    if not any(isinstance(_inside(root, *path, "spec", "containers"), list) for path in _PODS):
+        return
+    version = root["apiVersion"]
+    if kind in _GROUPS:
+        right = f"{_GROUPS[kind]}/v1".removeprefix("/")
+        message, hint = f"{version} has no kind {kind}; its pods are ignored", f"Write apiVersion: {right}"
+    else:
+        meant = nearest(kind, tuple(_GROUPS))
+        message = f"the kind {kind[:80]!r} is not one that is read; its pods are ignored"
+        hint = suggestion(meant) if meant else ""
+    yield ManifestWarning("KindUnknown", message, f"{prefix}kind", hint)
+
+
+def _of_fields(value: Any, model: str, path: str) -> Iterator[ManifestWarning]:
+    """Warn of the unknown fields of an object and of its nested objects, depth first; the reader bounds the depth."""
+    fields = _table().models[model]
+    separator = "" if path.endswith((" ", ".")) else "."
+    for name, below in value.items():
+        place = f"{path}{separator}{name[:80]}"
+        inner = fields.get(name)
+        if inner is None:
+            if name not in ("apiVersion", "kind"):
+                meant = nearest(name, fields)
+                hint = suggestion(meant) if meant else "It has no effect"
+                yield ManifestWarning("FieldUnknown", f"the field {name[:80]!r} is not known", place, hint)
+        elif inner and isinstance(below, dict):
+            yield from _of_fields(below, inner, place)
+        elif inner and isinstance(below, list):
+            for position, item in enumerate(below):
+                if isinstance(item, dict):
+                    yield from _of_fields(item, inner, f"{place}[{position}]")
+
+
+def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarning]:
+    for key, value in (meta.get("annotations") or {}).items() if isinstance(meta.get("annotations"), dict) else ():
+        if isinstance(value, str) and unknown_to_crane(key, value):
+            default = "the node's setting" if key in keys.AWARENESS else "none"
+            message = f"the value {value[:40]!r} is not known; the default counts: {default}"
+            yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", "", pod)
+    for kind, known, others in (("annotation", _ANNOTATIONS, _LABELS), ("label", _LABELS, _ANNOTATIONS)):
+        written = meta.get(f"{kind}s")
+        for key in written if isinstance(written, dict) else ():
+            if not key.startswith(_OWN_PREFIXES) or key in known:
+                continue
+            place = f"{path}.{kind}s['{key[:80]}']"
+            if key in others:
+                right = "labels" if kind == "annotation" else "annotations"
+                yield ManifestWarning(
+                    "KeyMisplaced", f"it is read among {right} only", place, f"Move it to {right}", pod
+                )
+                continue
+            meant = nearest(key, known) or nearest(key, others)
+            hint = suggestion(meant) if meant else "It has no effect"
+            yield ManifestWarning(f"{kind.capitalize()}Unknown", f"the {kind} is not known", place, hint, pod)
+
+
+def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) -> Iterator[ManifestWarning]:
+    """Warn of resources of a pod and its containers that are probably misspelt."""
+    holders = [(spec, path)]
+    for group in ("containers", "initContainers"):
+        containers = spec.get(group)
+        for position, container in enumerate(containers if isinstance(containers, list) else ()):
+            holders.append((container, f"{path}.{group}[{position}]"))
+    for holder, place in holders:
+        named = {
+            name: field
+            for field in ("limits", "requests")
+            if isinstance(stated := _inside(holder, "resources", field), dict)
+            for name in stated
+        }
+        for name, field in named.items():
+            if "/" not in name or name in _RESOURCES or name in offered:
+                continue
+            meant = nearest(name, _RESOURCES, cutoff=_SAME_RESOURCE)
+            if meant:
+                where = f"{place}.resources.{field}.{name[:80]}"
+                yield ManifestWarning(
+                    "ResourceUnknown", "no known node offers this resource", where, suggestion(meant), pod
+                )
+
+
+def _inside(value: Any, *path: str) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _pod_of(root: dict[str, Any]) -> str:
+    meta = root.get("metadata")
+    if root["kind"] != "Pod" or not isinstance(meta, dict):
+        return ""
+    return f"{meta.get('namespace') or 'default'}/{meta.get('name')}"
