@@ -1,7 +1,8 @@
-"""A gate's result as pipelines read it: JUnit for test reports, SARIF for code scanning, Markdown for people.
+"""Gate results in the formats of pipelines: JUnit for test reports, SARIF for code scanning, Markdown for people.
 
-Rule: one test case for each pod, failed by errors only; one SARIF result for each finding, at the line where the pod's
-document begins. Every text comes from manifests and is escaped for its form.
+JUnit has one test case for each pod. Only errors make it fail; it is skipped if the pod does not fit now and the gate
+does not count that as an error. SARIF has one result for each finding, at the first line of the pod's document. All
+text comes from manifests and is escaped for its format.
 Source: JUnit XML as CI servers read it (testsuites/testsuite/testcase/failure); SARIF 2.1.0 (OASIS).
 """
 
@@ -18,7 +19,7 @@ from hetsched.contracts.findings import Finding, Gate, Level, Place
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _MARKS = {Level.ERROR: "✗", Level.WARNING: "!", Level.NOTE: "·"}
-# What XML 1.0 cannot hold at all, escaped or not.
+# Characters that XML 1.0 cannot represent, escaped or not.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
 
@@ -31,7 +32,7 @@ def junit(gate: Gate) -> bytes:
         by_file.setdefault(_place(gate, pod).file, []).append(pod)
     for file, pods in by_file.items():
         suite = ElementTree.SubElement(suites, "testsuite", name=_xml(file), tests=str(len(pods)))
-        failed = 0
+        failed = skipped = 0
         for pod in pods:
             place = _place(gate, pod)
             case = ElementTree.SubElement(
@@ -45,9 +46,23 @@ def junit(gate: Gate) -> bytes:
                     case, "failure", type=_xml(errors[0].rule), message=_xml(errors[0].message)
                 )
                 failure.text = _xml("\n".join(map(_line, errors)))
+            waits = next((finding for finding in others if finding.verdict == "not-now"), None)
+            if waits is not None and not errors:
+                skipped += 1
+                ElementTree.SubElement(case, "skipped", message=_xml(waits.message))
             if others:
                 ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(_line, others)))
         suite.set("failures", str(failed))
+        suite.set("skipped", str(skipped))
+    of_files = gate.of("")
+    if of_files:
+        wrong = [finding for finding in of_files if finding.level is Level.ERROR]
+        suite = ElementTree.SubElement(suites, "testsuite", name="manifests", tests="1", failures=str(int(bool(wrong))))
+        case = ElementTree.SubElement(suite, "testcase", classname="manifests", name="kinds and fields")
+        if wrong:
+            failure = ElementTree.SubElement(case, "failure", type=_xml(wrong[0].rule), message=_xml(wrong[0].message))
+            failure.text = _xml("\n".join(map(_line, wrong)))
+        ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(_line, of_files)))
     return bytes(ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True))
 
 
@@ -86,7 +101,7 @@ def _result(gate: Gate, finding: Finding, rules: list[str]) -> dict[str, Any]:
 
 def markdown(gate: Gate) -> str:
     """Return a page for a merge request's comment."""
-    lines = [f"### hetsched: {gate.verdict.value}", "", _escaped(gate.summary), ""]
+    lines = [f"### hetsched: {gate.headline}", "", _escaped(gate.summary), ""]
     if gate.findings:
         lines += ["| | pod | rule | what | what to do |", "|---|---|---|---|---|"]
     for finding in gate.findings:
@@ -104,7 +119,7 @@ def _place(gate: Gate, pod: str) -> Place:
 
 def _line(finding: Finding) -> str:
     field = f"{finding.field}: " if finding.field else ""
-    return f"{finding.pod}: {field}{with_hint(finding.message, finding.hint)}"
+    return f"{f'{finding.pod}: ' if finding.pod else ''}{field}{with_hint(finding.message, finding.hint)}"
 
 
 def _xml(text: str) -> str:

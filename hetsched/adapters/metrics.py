@@ -1,7 +1,7 @@
-"""Measured use as the metrics API serves it: PodMetrics and NodeMetrics.
+"""Measured usage from objects of the metrics API: PodMetrics and NodeMetrics.
 
-Rule: the use of a pod is the sum over its containers. Whose pod it was is what its own owner reference says (an export
-writes one), else what the Pod of the same name in the same files says; one that nobody knows is dropped.
+The usage of a pod is the sum over its containers. Its controller comes from the object's own owner reference (written
+by an export), otherwise from the Pod of the same name in the same files; usage without a known controller is dropped.
 Source: metrics.k8s.io/v1beta1, as metrics-server serves it.
 """
 
@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.objects.fields import View
-from hetsched.adapters.objects.pods import controller_of, namespace_of
 from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.node_report import Usage
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
+
+from .objects.fields import View
+from .objects.pods import controller_of, namespace_of
 
 _MOST = 2**53
 
@@ -30,7 +31,7 @@ def pod_usage(root: View) -> PodUsage:
         for resource, amount in container.amounts("usage").items():
             total[resource] = total.get(resource, 0) + amount
             if total[resource] > _MOST:
-                container.fail(f"the pod's use of {resource} is larger than this program can count", "usage")
+                container.fail(f"the pod's use of {resource} is too large", "usage")
     return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta), total, root.text("timestamp"))
 
 
@@ -40,7 +41,7 @@ def node_usage(root: View) -> Usage:
 
 
 def of_controllers(usages: Iterable[PodUsage], pods: Iterable[PodSpec]) -> tuple[PodUsage, ...]:
-    """Return the usages whose controller is known, by themselves or by their pod."""
+    """Return the usages with a known controller, from the object itself or from its pod."""
     controllers: Mapping[str, str] = {pod.key: pod.controller for pod in pods}
     found = []
     for usage in usages:
@@ -51,7 +52,7 @@ def of_controllers(usages: Iterable[PodUsage], pods: Iterable[PodSpec]) -> tuple
 
 
 def pod_metrics(usage: PodUsage) -> dict[str, Any]:
-    """Return a pod's measured use as a PodMetrics that says whose pod it was."""
+    """Return a pod's measured usage as a PodMetrics with the controller as owner reference."""
     kind, _, owner = usage.controller.partition("/")
     metadata = {
         "name": usage.name,

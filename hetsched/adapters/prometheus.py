@@ -1,7 +1,7 @@
-"""The instant query of Prometheus' HTTP API, for one or for all that speak it (Thanos, Mimir, VictoriaMetrics).
+"""Instant queries through the HTTP API of Prometheus and compatible servers (Thanos, Mimir, VictoriaMetrics).
 
-Rule: a query is evaluated at the server's own time and gives one number for each set of labels; what is no finite
-number is left out. An answer may hold `MOST_SERIES` series at most.
+A query is evaluated at the server's own time and gives one number for each set of labels; non-finite numbers are
+dropped. A response may hold at most `MOST_SERIES` series.
 Source: prometheus.io, HTTP API, instant queries.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.collectors.requests import Asker, SourceFailed
+from .collectors.requests import Asker, SourceFailed
 
 MOST_SERIES = 50_000
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'
@@ -22,7 +22,7 @@ MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One number with its labels, as of `at`, seconds since 1970."""
+    """One number with its labels at time `at`, seconds since 1970."""
 
     labels: dict[str, str]
     at: float
@@ -45,7 +45,7 @@ class _Answer(msgspec.Struct):
 
 
 def query(ask: Asker, url: str, text: str) -> list[Series]:
-    """Evaluate a query now; `url` is the server's, with the path under which its API lies. Raises: SourceFailed."""
+    """Evaluate a query now; `url` is the server's base URL, including a path prefix. Raises: SourceFailed."""
     document: Any = ask.json(f"{url.rstrip('/')}/api/v1/query", {"query": text, "timeout": "4s"})
     try:
         answer = msgspec.convert(document, _Answer)

@@ -1,6 +1,6 @@
-"""Nodes without their names.
+"""Anonymised nodes.
 
-Rule: of annotations those that state instruction sets are kept, of problems the code. Addresses are left out.
+Only annotations that state instruction sets and the codes of problems are kept. Addresses are omitted.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hetsched.adapters.objects import keys
-from hetsched.adapters.objects.nodes import POWER_PROBLEM, ZONE_PROBLEM, isa_report
+from hetsched.adapters.objects.nodes import POWER_PROBLEM, absent_names, isa_report
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.kubelet_options import read_options
 from hetsched.contracts.node_report import (
     POWER_STATES,
+    ZONE_PROBLEM,
     GpuCard,
     IsaReport,
+    KubeletGrant,
     NodeReport,
     NumaReport,
     NumaZone,
@@ -23,6 +27,7 @@ from hetsched.contracts.node_report import (
 )
 from hetsched.contracts.times import seconds
 
+from ..objects import keys
 from . import well_known
 from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
 from .realms import CARD
@@ -31,8 +36,24 @@ _CPU_MANAGERS = ("none", "static")
 _TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
+def _cpu_groups(text: str | None) -> str | None:
+    """Return groups of CPUs, None for any other text."""
+    try:
+        for group in (text or "").split(";"):
+            parse_cpuset(group)
+    except InputError:
+        return None
+    return text
+
+
+def _known_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a prediction models; others may contain any text."""
+    unknown = {*read_options(options, {}).unknown} & {*read_options({}, options).unknown}
+    return {name: value for name, value in options.items() if f"{name}={value}" not in unknown}
+
+
 class Nodes:
-    """Renames nodes and what describes them."""
+    """Renames nodes and the facts that describe them."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -56,6 +77,7 @@ class Nodes:
                 source=isa.source if stated else "",
                 complete=isa.complete,
                 arch=self._names.value(keys.KUBERNETES_ARCH, isa.arch),
+                absent=absent_names(",".join(isa.absent)),
             ),
             gpus=None if node.gpus is None else renamed(self._card, node.gpus),
             numa=None if node.numa is None else self._numa(node.numa),
@@ -84,7 +106,7 @@ class Nodes:
             numa_zone=None if card.numa_zone is None else self._names.zone(card.numa_zone),
             healthy=card.healthy,
             maintenance=card.maintenance,
-            links=card.links,  # kinds of a list, and numbers
+            links=card.links,  # kinds from a fixed list, and numbers
         )
 
     def _numa(self, numa: NumaReport) -> NumaReport:
@@ -95,6 +117,21 @@ class Nodes:
             topology_manager_scope=one_of(numa.topology_manager_scope, ("container", "pod")),
             reserved_cpus=numa.reserved_cpus,
             lost_cpus=numa.lost_cpus,
+            cpu_manager_options=_known_options(numa.cpu_manager_options),
+            topology_manager_options=_known_options(numa.topology_manager_options),
+            memory_manager_policy=one_of(numa.memory_manager_policy, ("None", "Static")),
+            sockets=_cpu_groups(numa.sockets),
+            caches=_cpu_groups(numa.caches),
+            grants=renamed(self._kubelet_grant, numa.grants),
+        )
+
+    def _kubelet_grant(self, grant: KubeletGrant) -> KubeletGrant:
+        return KubeletGrant(
+            pod=self._names.uid(grant.pod),
+            cpus=_cpu_groups(grant.cpus) or "",
+            gpus=tuple(self._names.of(CARD, uuid) for uuid in grant.gpus),
+            devices={self._names.zone(zone): self._names.resources(counts) for zone, counts in grant.devices.items()},
+            foreign=grant.foreign,
         )
 
     def _numa_zone(self, zone: NumaZone) -> NumaZone:
@@ -106,6 +143,8 @@ class Nodes:
             allocatable=self._names.resources(zone.allocatable),
             offline_capacity_millis=zone.offline_capacity_millis,
             costs={self._names.zone(name): cost for name, cost in zone.costs.items()},
+            available=self._names.resources(zone.available),
+            parent=None if zone.parent is None else self._names.zone(zone.parent),
         )
 
     def _taint(self, taint: Taint) -> Taint:
@@ -116,7 +155,7 @@ class Nodes:
 
 
 def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Keep what a node's annotations say of instruction sets; what is no instruction set stays wrong."""
+    """Keep a node's annotations on instruction sets; an invalid instruction set stays invalid."""
     found: dict[str, str] = {}
     if keys.ISA in annotations:
         found[keys.ISA] = known_isa(annotations[keys.ISA]) or WITHHELD
@@ -125,6 +164,8 @@ def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
             found[key] = ",".join(known_isa(text) or WITHHELD for text in re.split(r"[,\s]+", annotations[key].strip()))
     if annotations.get(keys.ISA_BOUND) == keys.LOWER:
         found[keys.ISA_BOUND] = keys.LOWER
+    if keys.ISA_ABSENT in annotations:
+        found[keys.ISA_ABSENT] = ",".join(absent_names(annotations[keys.ISA_ABSENT]))
     if seconds(annotations.get(keys.FACTS_STALE, "")) is not None:
         found[keys.FACTS_STALE] = annotations[keys.FACTS_STALE]
     return found

@@ -1,14 +1,16 @@
-"""Pods without their names.
+"""Anonymised pods.
 
-Rule: of a problem its code and its field are kept. Secrets are left out; containers, gates and images get pseudonyms.
+Problems keep their code and their field. Secrets are omitted; containers, gates and images get pseudonyms.
 """
 
 from __future__ import annotations
 
 import re
 
-from hetsched.adapters.objects import keys
-from hetsched.adapters.objects.demands import CPU_POLICIES
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from hetsched.adapters.objects.demands import ARCH_BASE, CPU_POLICIES
 from hetsched.adapters.objects.fields import is_dns_label
 from hetsched.contracts.allocation import Allocation, CardGrant, DeviceGrant, IsaGrant, VolumeGrant, ZoneGrant
 from hetsched.contracts.cluster import PodUsage
@@ -16,6 +18,7 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.workload import (
     SCHEDULER_NAME,
     ClaimUse,
+    ContainerDemand,
     DeviceUse,
     GangMember,
     GpuDemand,
@@ -32,6 +35,7 @@ from hetsched.contracts.workload import (
 )
 from hetsched.isa.platforms import normalise
 
+from ..objects import keys
 from . import well_known
 from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
 from .realms import ADDRESS, CARD, CLAIM, CONTAINER, DEVICE_CLAIM, GANG, GATE, IMAGE, POD, REQUEST, SCHEDULER, VOLUME
@@ -74,10 +78,11 @@ class Pods:
             images=renamed(self._image, pod.images),
             image_facts=renamed(self._image_facts, pod.image_facts),
             problems=renamed(self._problem, pod.problems),
+            grace_seconds=pod.grace_seconds,
         )
 
     def _scheduler(self, name: str) -> str:
-        """Keep a scheduler's name that is ours, or everybody's."""
+        """Keep the names of our schedulers and of the default scheduler."""
         policy = name.removeprefix(f"{SCHEDULER_NAME}-")
         if is_ours(name) and name != SCHEDULER_NAME and not is_dns_label(policy):
             return f"{SCHEDULER_NAME}-"
@@ -89,7 +94,19 @@ class Pods:
             min_available=gang.min_available,
             timeout_seconds=gang.timeout_seconds,
             min_resources=self._names.amounts(gang.min_resources),
+            min_field=gang.min_field,
         )
+
+    def _isa_demand(self, demand: IsaDemand) -> IsaDemand:
+        """Copy a demand: the lattice has parsed its strings, and the platforms of images are no names."""
+        native, emulated, cross, qemu = (
+            known_isa(text) or "" for text in (demand.native, demand.emulated, demand.cross, demand.qemu)
+        )
+        images = demand.images
+        if images is not None:
+            named = ((one_of(arch, ARCH_BASE) or "", self._image(image)) for arch, image in images.variants_only)
+            images = replace(images, variants_only=tuple(named))
+        return IsaDemand(native, emulated, cross, qemu, demand.source, images)
 
     def _image(self, image: str) -> str:
         return self._names.of(IMAGE, image)
@@ -99,7 +116,7 @@ class Pods:
         return ImageFacts(self._image(facts.image), renamed(self._platform, facts.platforms), unknown)
 
     def _platform(self, platform: str) -> str:
-        """Rename the parts of `linux/arm64/v8` that nobody knows."""
+        """Rename the unknown parts of a platform such as `linux/arm64/v8`."""
         system, arch, variant = normalise(platform)
         if not _VARIANT.fullmatch(variant):
             variant = WITHHELD
@@ -116,7 +133,7 @@ class Pods:
         return Problem(problem.code, field, WITHHELD)
 
     def _shape(self, shape: Shape) -> Shape:
-        """Rename a shape; pods that share one share the new one."""
+        """Rename a shape; pods that share a shape share the renamed one."""
         known = self._shapes.get(id(shape))
         if known is None:
             known = self._shapes[id(shape)] = self._new_shape(shape)
@@ -141,9 +158,9 @@ class Pods:
             claims=renamed(self._claim_use, shape.claims),
             devices=renamed(self._device_use, shape.devices),
             gpu=None if shape.gpu is None else self._gpu(shape.gpu),
-            isa=None if shape.isa is None else _isa_demand(shape.isa),
+            isa=None if shape.isa is None else self._isa_demand(shape.isa),
             numa=None if shape.numa is None else NumaDemand(shape.numa.aware, shape.numa.cpu_policy),
-            containers=shape.containers,  # amounts alone
+            containers=renamed(self._container, shape.containers),
             guaranteed=shape.guaranteed,
             expected_usage=self._names.amounts(shape.expected_usage),
             load_profile=shape.load_profile,
@@ -223,7 +240,11 @@ class Pods:
         )
 
     def _zone_grant(self, grant: ZoneGrant) -> ZoneGrant:
-        return ZoneGrant(self._names.zone(grant.name), grant.cpus, grant.cpu_millis, grant.memory_mib)
+        devices = self._names.resources(grant.devices) if grant.devices else UNSET
+        return ZoneGrant(self._names.zone(grant.name), grant.cpus, grant.cpu_millis, grant.memory_mib, devices)
+
+    def _container(self, container: ContainerDemand) -> ContainerDemand:
+        return replace(container, devices=self._names.amounts(container.devices))
 
     def usage(self, usage: PodUsage) -> PodUsage:
         return PodUsage(
@@ -233,11 +254,3 @@ class Pods:
             amounts=self._names.resources(usage.amounts),
             observed_at=moment(usage.observed_at),
         )
-
-
-def _isa_demand(demand: IsaDemand) -> IsaDemand:
-    """Take a demand over: its strings were read by the lattice, and its images' platforms are no names."""
-    native, emulated, cross, qemu = (
-        known_isa(text) or "" for text in (demand.native, demand.emulated, demand.cross, demand.qemu)
-    )
-    return IsaDemand(native, emulated, cross, qemu, demand.source, demand.images)

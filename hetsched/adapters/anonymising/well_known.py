@@ -1,8 +1,8 @@
-"""What names nobody: the keys, values, resources and words that are the same in every cluster.
+"""Keys, values, resources and words that are the same in every cluster and identify none.
 
-Rule: a list of what is known, by whole names. What is not in it may name a company, a team or a machine, also where its
-domain is Kubernetes' own: `node-role.kubernetes.io/acme`. Values are known by what they mean: an instruction set is one
-that the lattice reads, an architecture one of Go's, a number a number.
+The lists contain whole names. A name outside them may identify a company, a team or a machine, even in a domain of
+Kubernetes: `node-role.kubernetes.io/acme`. Values are known by their meaning: an instruction set is one that the
+lattice parses, an architecture is one of Go's, a number is a number.
 Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints"; NVIDIA GPU feature discovery; AMD node
 labeller; Node Feature Discovery.
 """
@@ -13,13 +13,15 @@ import re
 from functools import lru_cache
 
 from hetsched import isa
-from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.demands import published_label
 from hetsched.adapters.objects.nodes import NFD_PREFIX
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import CONDITION_TAINTS
 from hetsched.contracts.storage import BETA_ZONES
 from hetsched.contracts.submitted import WORKLOAD_LABEL
 from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, NETWORK_MBPS, PODS
+
+from ..objects import keys
 
 HOST_NAME = "kubernetes.io/hostname"
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
@@ -78,7 +80,7 @@ ADDRESSES = frozenset({"0.0.0.0", "127.0.0.1", "::", "::1"})  # noqa: S104 - com
 VENDORS = frozenset({"nvidia", "amd", "intel"})
 ZONE_STEMS = frozenset({"", "node", "node-", "numa", "numa-", "numa-node-", "zone", "zone-"})
 PRIORITY_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
-# What parameters of built-in plugins may be chosen from.
+# Words that parameters of built-in plugins accept.
 PARAMETER_WORDS = frozenset({
     "all", "allow", "asking", "best", "capability", "capacity", "cores", "cosine", "count", "cpu", "difference", "fp32",
     "gpu", "ignore", "lattice", "log", "mean", "measured", "mix", "model", "native-first", "pack", "paper", "plain",
@@ -88,23 +90,23 @@ PARAMETER_WORDS = frozenset({
 
 
 def is_known_key(key: str) -> bool:
-    """Tell whether a label, annotation or taint of this key may be in any cluster."""
+    """Return whether a label, annotation or taint with this key may occur in any cluster."""
     return key in _KEYS or any(
         key.startswith(prefix) and _FEATURE.fullmatch(key.removeprefix(prefix)) for prefix in PREFIXES
     )
 
 
 def has_meaning(key: str) -> bool:
-    """Tell whether values of this key mean something to the engine."""
+    """Return whether the engine interprets values of this key."""
     return key in _MEANT
 
 
 def is_known_value(key: str, value: str) -> bool:
-    """Tell whether the value of such a key says nothing that only its owner would."""
+    """Return whether the value of such a key reveals nothing about its owner."""
     if key in _MODELS:
         return True
     if key in _ISAS:
-        return is_isa(value)
+        return is_isa(published_label(key, value))
     if key in _NUMBERS:
         return _NUMBER.fullmatch(value) is not None
     if key in _TRUTHS:
@@ -113,13 +115,13 @@ def is_known_value(key: str, value: str) -> bool:
 
 
 def is_known_resource(resource: str) -> bool:
-    """Tell whether a resource of this name is counted in any cluster."""
+    """Return whether a resource of this name may occur in any cluster."""
     return resource in _RESOURCES or _RESOURCE.fullmatch(resource) is not None
 
 
 @lru_cache(maxsize=4096)
 def is_isa(text: str) -> bool:
-    """Tell whether the lattice reads this text, as a node or a pod may state it."""
+    """Return whether the lattice parses this text as a statement of a node or a pod."""
     for source in ("node-label", "pod-label"):
         try:
             isa.parse(text.strip(), source=source)

@@ -1,11 +1,12 @@
-"""What an API server has, in our words, object by object as it changes.
+"""Informer store: the objects of one API server, converted to contract types as they change.
 
-Problem: one odd object must not stop the rest, and a node's facts come from four objects that arrive in any order.
-Rule: objects are read by the very adapters that read files. Of what describes nodes and names things the raw text is
-kept; pods are read and let go. `take` gives what changed since the last time: nodes whose own or describing objects
-changed, names that pods refer to, pods. What cannot be read is quarantined under its reason until it changes; a node
-whose describing object is odd is read without it, with a problem that says so.
-Invariant: what `take` has given, folded over time, is what reading one list of everything would give.
+The store reads objects with the readers that also read files. For nodes, for the objects that describe nodes and for
+the objects that pods refer to by name it keeps the raw text; pods are converted and then dropped. `take` returns the
+changes since its last call: nodes whose own or describing objects changed (up to five kinds, in any order of arrival),
+definitions that pods refer to, and pods. An object that cannot be read is quarantined under its reason until it
+changes, without effect on other objects. A node with an unreadable describing object is read without that object and
+carries a problem that names it.
+Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, Obse
 from hetsched.contracts.workload import PodSpec
 
 from .api import Resource
+from .pod_content import content_digest
 from .pod_failures import refusal, waiting
 from .reflector import Gone, Seen
 from .resources import (
@@ -48,7 +50,7 @@ from .resources import (
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-# Names are read again part by part: claims come and change with every pod, classes hardly ever.
+# Definitions are reread by part: claims change with every pod, classes rarely.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
@@ -56,37 +58,46 @@ _PART_OF = {
 }
 
 
+class _Unbound(msgspec.Struct, frozen=True, gc=False):
+    """A pod without a node: its uid and the digest of its content."""
+
+    uid: str
+    digest: int | None
+
+
 class Mirror:
-    """The objects of one cluster. One thread feeds and takes."""
+    """The objects of one cluster. A single thread feeds and takes."""
 
     def __init__(self) -> None:
         self.quarantined: dict[tuple[str, str], Quarantined] = {}
         self._nodes: dict[str, bytes] = {}
         self._describing: dict[str, dict[str, bytes]] = {}  # node -> kind of resource -> object
-        self._defining: dict[str, dict[tuple[str, str], bytes]] = {}  # by the part of the names that is read of them
+        # by the part of the definitions that depends on them
+        self._defining: dict[str, dict[tuple[str, str], bytes]] = {}
         self._reports: dict[str, NodeReport] = {}
+        self._boots: dict[str, str] = {}  # node -> the boot id that its kubelet reported last
         self._dirty: dict[str, None] = {}
         self._dirty_pods: dict[str, ObservedPod | None] = {}
-        self._unbound: dict[str, str] = {}  # pods without a node, with their uid
+        self._unbound: dict[str, _Unbound] = {}
         self._bound: set[str] = set()
         self._stopped: set[str] = set()
         self._redefined = {_NAMES, _STORAGE, _DEVICES}
         self._definitions = ClusterContent()
         self._reader = PodReader(Names.of(self._definitions))
-        # Pods that name what was not there when they were read are read again when names change.
+        # Pods that refer to missing definitions; they are reread when definitions change.
         self._wanting: dict[str, bytes] = {}
-        # Pods that name a policy and have no node: what the name means may change.
+        # Pending pods that name a policy; they are reread when the policy changes.
         self._by_policy: dict[str, tuple[str, bytes]] = {}
         self._dirty_policies: dict[str, bytes | None] = {}
 
     def feed(self, resource: Resource, event: Seen | Gone) -> None:
-        """Take in one event of a reflector."""
+        """Apply one event of a reflector."""
         body = event.body if isinstance(event, Seen) else None
         self.quarantined.pop((resource.plural, event.key), None)
         if resource is PODS:
             self._wanting.pop(event.key, None)
             self._by_policy.pop(event.key, None)
-            self._dirty_pods.pop(event.key, None)  # the latest news comes last
+            self._dirty_pods.pop(event.key, None)  # the latest change comes last
             if body is None:
                 self._note_end(event)
                 self._dirty_pods[event.key] = None
@@ -107,19 +118,26 @@ class Mirror:
             _put(self._defining.setdefault(part, {}), (_id(resource), event.key), body)
             self._redefined.add(part)
 
+    def only_binds(self, event: Seen) -> bool:
+        """Return whether an event changes only the node of a pod since the last state that `take` returned."""
+        known = self._unbound.get(event.key)
+        if known is None or known.digest is None or event.key in self._dirty_pods:
+            return False
+        return known.digest == content_digest(event.body)
+
     def pass_over(self, event: Seen) -> None:
-        """Note that a pod is bound as this event tells, which says nothing else that anybody has to read."""
+        """Record that a pod is bound, from an event for which `only_binds` is true."""
         self.quarantined.pop((PODS.plural, event.key), None)
         for kept in (self._wanting, self._by_policy, self._dirty_pods, self._unbound):
             kept.pop(event.key, None)
 
     def feed_late(self, event: Seen) -> None:
-        """Take in what a pod was passed over with, unless there is later news of it."""
+        """Apply an event that `pass_over` skipped, unless a newer one has arrived."""
         if event.key not in self._dirty_pods:
             self.feed(PODS, event)
 
     def take(self) -> Changes:
-        """Return what changed, and start anew."""
+        """Return the changes since the last call and clear them."""
         changes = Changes()
         if self._redefined:
             changes.definitions = self._read_definitions()
@@ -131,7 +149,9 @@ class Mirror:
         for name in self._dirty:
             if name in self._nodes:
                 report = self._read_node(name)
-                # Most updates of a node are its heartbeat, which says nothing new.
+                if self._is_rebooted(name):
+                    changes.rebooted.add(name)
+                # Most updates of a node are heartbeats without a change.
                 if report is not None and report != self._reports.get(name):
                     self._reports[name] = report
                     changes.nodes.append(report)
@@ -144,12 +164,12 @@ class Mirror:
         return changes
 
     def take_policies(self) -> list[ObservedPolicy]:
-        """Return the policies that changed, and start anew with them."""
+        """Return the changed policies and clear them."""
         some, self._dirty_policies = self._dirty_policies, {}
         return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
 
     def read_pods_of(self, policies: Collection[str]) -> None:
-        """Read waiting pods again that name one of these policies: whoever came before it was refused."""
+        """Reread pending pods that name one of these policies: pods read before their policy were refused."""
         for key, (policy, body) in list(self._by_policy.items()):
             if policy in policies and key not in self._dirty_pods:
                 self._read_pod(key, body)
@@ -165,8 +185,8 @@ class Mirror:
             self._quarantine(PODS.plural, key, error)
             return
         if not seen.node_name:
-            self._unbound[key] = seen.uid
-        elif self._unbound.pop(key, "") == seen.uid:
+            self._unbound[key] = _Unbound(seen.uid, content_digest(body))
+        elif (known := self._unbound.pop(key, None)) is not None and known.uid == seen.uid:
             self._bound.add(key)
         if spec is not None and spec.policy and not spec.node_name:
             self._by_policy[key] = spec.policy, body
@@ -174,9 +194,10 @@ class Mirror:
             self._wanting[key] = body
 
     def _note_end(self, event: Seen | Gone) -> None:
-        """Note a pod of which nothing ran when it went; where only its absence was noticed, nobody knows.
+        """Record a deleted pod without running containers. An event without the last state leaves this unknown.
 
-        A last state that is odd says as little. It is not quarantined: nothing of this name may ever come again.
+        The same holds for a last state that cannot be read. It is not quarantined: an object of this name may never
+        appear again.
         """
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
@@ -187,7 +208,7 @@ class Mirror:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def _read_definitions(self) -> ClusterContent | None:
-        """Read the names again whose objects changed; None where they mean what they meant."""
+        """Reread the definitions whose objects changed; return None if the result is unchanged."""
         parts, self._redefined = self._redefined, set()
         before = found = self._definitions
         if _NAMES in parts:
@@ -203,11 +224,11 @@ class Mirror:
             self._reader = PodReader(Names.of(found))
             wanting, self._wanting = self._wanting, {}
             for key, body in wanting.items():
-                self._read_pod(key, body)  # those of this very batch too: they were read by the names before
+                self._read_pod(key, body)  # includes pods of this batch, which were read with the old definitions
         return found
 
     def _read(self, part: str) -> ClusterContent:
-        """Read one part of the names, without what is odd."""
+        """Read one part of the definitions and quarantine unreadable objects."""
         kept = dict(self._defining.get(part, {}))
         while True:
             try:
@@ -223,7 +244,7 @@ class Mirror:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _read_node(self, name: str) -> NodeReport | None:
-        """Read a node with what describes it; None where the node itself cannot be read."""
+        """Read a node with its describing objects; return None if the node itself cannot be read."""
         kept = dict(self._describing.get(name, {}))
         odd: list[str] = []
         while True:
@@ -241,6 +262,17 @@ class Mirror:
                 del kept[culprit[0]]
                 continue
             return msgspec.structs.replace(report, problems=(*report.problems, *odd), source="api-server")
+
+    def _is_rebooted(self, name: str) -> bool:
+        """Return whether a node reports a new boot id. Nothing that ran before the reboot still runs."""
+        try:
+            boot = View(json.loads(self._nodes[name])).view("status").view("nodeInfo").text("bootID")
+        except (InputError, ValueError, RecursionError):
+            return False
+        if not boot:
+            return False
+        before, self._boots[name] = self._boots.get(name, boot), boot
+        return before != boot
 
     def _quarantine(self, kind: str, key: str, error: Exception) -> None:
         code = error.code if isinstance(error, InputError) else _PROBLEM
@@ -262,9 +294,9 @@ def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
 
 
 def _document(kind: str, key: str, body: bytes) -> Document:
-    """Return an object with its own place as the file name, so that an error leads back to it.
+    """Return an object as a document whose file name is its kind and key, so that an error identifies the object.
 
-    Items of a list do not say what they are.
+    Items of a list carry no kind and apiVersion of their own; both are added here.
     """
     resource = _BY_ID[kind]
     plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
@@ -272,13 +304,13 @@ def _document(kind: str, key: str, body: bytes) -> Document:
 
 
 def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the object that an error names by its place."""
+    """Return the object that an error's place refers to."""
     place = (error.place or "").split("#", 1)[0]
     return next((key for key in among if f"{key[0]}/{key[1]}" == place), None)
 
 
 def _policy(key: str, body: bytes) -> ObservedPolicy:
-    """Read a policy as files are read; an odd one says what is wrong with which field."""
+    """Read a policy with the file reader; an invalid policy carries a problem with the field."""
     meta = View(json.loads(body)).view("metadata")
     told = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
     try:
@@ -314,7 +346,7 @@ def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
 
 
 def _runs(root: View) -> bool:
-    """Tell whether a kubelet took the pod and not all of its containers have ended, sidecars included."""
+    """Return whether a kubelet accepted the pod and some container, sidecars included, has not terminated."""
     status = root.view("status")
     phase = status.text("phase")
     if phase in _ENDS or not (phase == "Running" or "startTime" in status):
@@ -326,7 +358,7 @@ def _runs(root: View) -> bool:
 
 
 def _end(status: View) -> ContainerEnd | None:
-    """Return the first container that ended with a failure."""
+    """Return the first container that terminated with a non-zero exit code."""
     for group in ("initContainerStatuses", "containerStatuses"):
         for container in status.views(group):
             ended = container.view("state").view("terminated")

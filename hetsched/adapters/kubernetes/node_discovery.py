@@ -1,13 +1,13 @@
-"""What discovery writes to a cluster about its nodes, and only what differs from what stands there.
+"""Plan and apply the fields and objects that discovery writes about nodes; only differences are written.
 
-Problem: labels and objects of nodes are written by people, by kubelets and by node feature discovery too; a label that
-somebody set on purpose must stay, and nobody may be made to fight with us over one.
-Rule: everything is applied under one field manager, never by force. Labels and annotations go in groups: what a node
-runs itself, what emulation adds, how old that is. Where somebody else says one key of a group otherwise, the group is
-theirs and ours is withdrawn. An object without our label is somebody else's whole. Objects name their Node as owner, so
-that they go with it; those of nodes that are merely quiet stay.
+Users, kubelets and Node Feature Discovery also write labels and objects of nodes. A label that another manager set must
+stay, and discovery must not fight over it. Everything is applied under one field manager, never with force. Labels and
+annotations form groups: native ISA, emulation, staleness. If another manager sets one key of a group to a different
+value, the group belongs to that manager and ours is withdrawn. An object without our managed-by label belongs to its
+creator as a whole. Objects have their Node as owner and are garbage-collected with it; objects of nodes that merely
+stopped reporting stay.
 Source: Kubernetes documentation, "Server-Side Apply"; topology.node.k8s.io v1alpha2.
-Invariant: the plan of what stands after a plan was performed is empty.
+Invariant: after a plan is applied, the next plan is empty.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .resources import NODE_GPUS, NODES, TOPOLOGIES
 
 MANAGER = keys.DISCOVERY
 OUR_RESOURCES = (NETWORK_MBPS, DISK_MBPS)
-REFUSAL = "discovery changes nothing else"  # as the guard of deploy/discovery says it
+REFUSAL = "discovery changes nothing else"  # message of the admission policy in deploy/discovery
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-# What nobody discovers: a node that says it by a label was told so by a person.
+# Keys that discovery never writes as labels: a label of this name was set by a user and takes the group.
 _THEIRS_BY_LABEL = ((keys.ISA,), (keys.EMULATED_ISA, keys.CROSS_ISA), ())
 
 Plain = dict[str, Any]
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A node as it stands in the cluster; None for an object that is not there."""
+    """A node as the API server has it; None for an object that does not exist."""
 
     node: Plain
     topology: Plain | None = None
@@ -64,9 +64,9 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What an agent said of a node and was believed, None where none ever spoke; `stale_since` if it is silent.
+    """Accepted agent facts of a node, None if no agent has reported; `stale_since` if the agent stopped reporting.
 
-    `doubted` are resources whose amount is in quarantine, so that it stays as it stands.
+    `doubted` are resources whose amount is quarantined, so the written amount stays.
     """
 
     facts: NodeReport | None = None
@@ -75,7 +75,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """One thing to apply; `what` says it in a word."""
+    """One server-side apply; `what` names it in one word."""
 
     resource: Resource
     name: str
@@ -85,14 +85,14 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """Which kinds of objects the cluster has."""
+    """Optional kinds that the cluster serves."""
 
     topologies: bool = True
     gpus: bool = True
 
 
 def plan(standing: Standing, known: Known, served: Served) -> tuple[list[Write], list[Kept]]:
-    """Return what is to be written about a node, and what somebody else keeps otherwise."""
+    """Return the writes for a node, and the values that other managers keep."""
     kept: list[Kept] = []
     writes = [_labels(standing, known, kept)]
     facts = known.facts
@@ -107,16 +107,16 @@ def plan(standing: Standing, known: Known, served: Served) -> tuple[list[Write],
 
 
 def perform(api: Api, write: Write) -> None:
-    """Apply one thing.
+    """Apply one write.
 
-    Raises: ApiFailure; 409 where somebody else keeps it or the node is another by now, 404 for one that is gone.
+    Raises: ApiFailure; 409 if another manager owns a field or the node was recreated, 404 if it is gone.
     """
     path = write.resource.path(name=write.name, part=write.part)
     api.send("PATCH", path, msgspec.json.encode(write.body), query={"fieldManager": MANAGER}, content=_APPLY)
 
 
 def is_guarded(api: Api, node: str) -> bool:
-    """Tell whether the cluster refuses us what is not ours: a label that no node has, tried without effect.
+    """Return whether the admission policy refuses us foreign fields, by a dry-run patch of a label that no node has.
 
     Raises: ApiFailure.
     """
@@ -156,7 +156,7 @@ def _labels(standing: Standing, known: Known, kept: list[Kept]) -> Write | None:
 
 
 def _ours(standing: Standing) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations that we said before."""
+    """Return the labels and annotations that we applied before."""
     return (
         _present(standing.labels, applied(standing.node, MANAGER, "metadata", "labels")),
         _present(standing.annotations, applied(standing.node, MANAGER, "metadata", "annotations")),
@@ -164,12 +164,12 @@ def _ours(standing: Standing) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _groups(standing: Standing, known: Known) -> Iterator[Stated]:
-    """Give what is to be said of a node, group by group."""
+    """Yield the desired labels and annotations of a node, group by group."""
     labels, annotations = _ours(standing)
     facts = known.facts
     if facts is not None and facts.isa.native is not None:
         yield native_labels(facts.isa)
-    elif keys.ISA in annotations:  # somebody knew it, and nobody's silence makes that less
+    elif keys.ISA in annotations:  # a known ISA stays while the agent is silent
         bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
         yield Stated({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
     else:
@@ -185,7 +185,7 @@ def _groups(standing: Standing, known: Known) -> Iterator[Stated]:
 def _contradicted(
     node: str, kind: str, standing: Mapping[str, str], by: Mapping[str, set[str]], wanted: Mapping[str, str]
 ) -> Iterator[Kept]:
-    """Give what somebody else says otherwise."""
+    """Yield the keys that another manager sets to a different value."""
     for key, value in wanted.items():
         if key in standing and standing[key] != value and by.get(key, set()) != {MANAGER}:
             yield Kept(node, f"{kind} {key}", standing[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER})))
@@ -199,7 +199,7 @@ def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str
 
 
 def _capacity(standing: Standing, facts: NodeReport, doubted: frozenset[str], kept: list[Kept]) -> Write | None:
-    """Say how much network and disk there is, as resources that pods may ask for."""
+    """Build the write of network and disk bandwidth as extended resources."""
     told = facts.allocatable
     amounts = {name: str(told[name]) for name in OUR_RESOURCES if name in told and name not in doubted}
     status = standing.node.get("status") or {}
@@ -230,7 +230,7 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 
 
 def _object(kind: Resource, standing: Standing, there: Plain | None, content: Plain, kept: list[Kept]) -> Write | None:
-    """Say something about a node in an object of its name, unless that is somebody else's."""
+    """Build the write of an object named after the node, unless another manager owns the object."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
@@ -245,22 +245,23 @@ def _object(kind: Resource, standing: Standing, there: Plain | None, content: Pl
 
 
 def _counts(standing: Standing, facts: NodeReport) -> bool:
-    """Tell whether a node has to do with cards; an object that says "none" is for those that offer some."""
+    """Return whether a node needs a GPU object; an empty one is written only for nodes that offer GPU resources."""
     offered = (standing.node.get("status") or {}).get("allocatable") or {}
     return bool(facts.gpus) or standing.gpus is not None or any(name in offered for name in GPU_RESOURCES)
 
 
 def _topology(numa: NumaReport) -> Plain:
-    calm = msgspec.structs.replace(numa, zones=tuple(map(_calm, numa.zones)))
+    # Allocations change with every pod: only the agent's report carries them.
+    calm = msgspec.structs.replace(numa, zones=tuple(map(_calm, numa.zones)), grants=())
     content = topology_object(calm, None)
     for zone in content["zones"]:
         for resource in zone["resources"]:
-            resource["available"] = resource["allocatable"]  # the kind demands it
+            resource["available"] = resource["allocatable"]  # required by the resource kind
     return content
 
 
 def _calm(zone: NumaZone) -> NumaZone:
-    """Round what co-located load leaves down to tenths of a CPU: it changes all the time, and writes are dear."""
+    """Round the capacity left by co-located load down to 0.1 CPU: it changes often, and writes are expensive."""
     left = zone.offline_capacity_millis
     allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}
     return msgspec.structs.replace(
@@ -273,5 +274,5 @@ def _head(kind: Resource) -> Plain:
 
 
 def _meta(standing: Standing) -> Plain:
-    """Name the node by its uid too: another one of that name is not meant."""
+    """Return the node's name and uid: a recreated node of the same name must not match."""
     return {"name": standing.name, "uid": standing.uid}

@@ -1,9 +1,9 @@
-"""Objects that a submission brings to a live cluster: made ready, created, deleted.
+"""Preparation, creation and deletion of the objects that a submission brings to a live cluster.
 
-Problem: a create whose answer was lost may have happened; tried again under another name it happens twice.
-Rule: each object gets a name made of its own and of what identifies the submission, so a second try meets the first one
-(409) and is recognised by its label. Of what was handed in, spec, labels and annotations are kept; our scheduler's name
-is set where pods are described. Deleting names the uid, so that nobody else's object of that name goes.
+A create whose response was lost may have succeeded; a retry under another name would create a second object. Each
+object therefore gets a name made of its own name and the submission's identity, so a retry conflicts (409) and
+recognises the object by its label. Spec, labels and annotations of the manifest are kept; `schedulerName` is set
+wherever pods are described. Deletion names the uid, so it never removes another object of that name.
 Source: Kubernetes API conventions, "Metadata"; Kubernetes documentation, "Garbage Collection".
 """
 
@@ -11,25 +11,30 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.documents import load_documents
+from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.submitted import WORKLOAD_LABEL, Wanted
+from hetsched.contracts.workload import PodSpec
 
 from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource
 
-MOST_NAME = 52  # with the suffix 63 characters, what names of pods' controllers may have as a label
+# with the suffix 63 characters, the limit of a label value, since pods carry the controller's name as a label
+MOST_NAME = 52
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in SUBMITTED}
 _BY_PLURAL = {resource.plural: resource for resource in SUBMITTED}
 
 
 class Fate(enum.Enum):
-    """What became of a call: done, refused for good, or not known yet."""
+    """Result of a call: done, refused permanently, or not known yet."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -37,7 +42,7 @@ class Fate(enum.Enum):
 
 
 class Came(msgspec.Struct, frozen=True):
-    """What became of a call; `ended` is how a Job stands: `succeeded`, `failed`, `gone`, empty while it goes on."""
+    """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, empty while it is active."""
 
     fate: Fate
     uid: str = ""
@@ -46,9 +51,9 @@ class Came(msgspec.Struct, frozen=True):
 
 
 def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str) -> list[Wanted]:
-    """Return the objects of a manifest, ready to be created for a workload; `identity` names the submission for ever.
+    """Return the objects of a manifest, ready to be created; `identity` names the submission permanently.
 
-    Raises: InputError, `KindNotSubmitted` for what a live cluster is not asked to create.
+    Raises: InputError, `KindNotSubmitted` for a kind that submissions do not create.
     """
     suffix = blake2b(identity.encode(), digest_size=5).hexdigest()
     found: list[Wanted] = []
@@ -65,7 +70,7 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
             raise document.locate(error)
         one = _ready(plain, resource, workload, suffix, scheduler_name)
         if (one.resource, one.namespace, one.name) in taken:
-            # Several with one `generateName`; of one name they were refused before.
+            # Several objects may share one `generateName`; duplicates of one `name` were rejected before.
             own = blake2b(f"{identity}\0{len(found)}".encode(), digest_size=5).hexdigest()
             one = _ready(plain, resource, workload, own, scheduler_name)
         taken.add((one.resource, one.namespace, one.name))
@@ -94,8 +99,21 @@ def _ready(plain: dict[str, Any], resource: Resource, workload: str, suffix: str
     return Wanted(resource.plural, resource.kind, namespace, name, document)
 
 
+def pods_of(objects: Iterable[Wanted], known: ClusterContent | None) -> tuple[PodSpec, ...]:
+    """Return the pods that the objects will create; `known` is the cluster.
+
+    Raises: InputError, `PodBound` for a pod that names its node.
+    """
+    items = [one.document for one in objects]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
+    content = parse_workload([("manifest", listed)], known=known)
+    if content.running:
+        raise InputError("PodBound", f"{content.running[0].key} already has spec.nodeName", place="spec.nodeName")
+    return content.pending
+
+
 def makes(kind: str, name: str, pod_name: str, controller: str) -> bool:
-    """Tell whether a pod of this name and controller (`Kind/name`) is one that an object makes, or is."""
+    """Return whether an object creates, or is, the pod with this name and controller (`Kind/name`)."""
     if kind == "Pod":
         return pod_name == name and not controller
     if kind == "Deployment":
@@ -104,7 +122,7 @@ def makes(kind: str, name: str, pod_name: str, controller: str) -> bool:
 
 
 def create(api: Api, one: Wanted) -> Came:
-    """Create an object, or find that an earlier try did."""
+    """Create an object, or find the one that an earlier attempt created."""
     try:
         made = api.send("POST", _path(one, named=False), json.dumps(one.document).encode(), query=_BY_US)
     except ApiFailure as failure:
@@ -115,7 +133,7 @@ def create(api: Api, one: Wanted) -> Came:
 
 
 def delete(api: Api, one: Wanted, uid: str) -> Came:
-    """Delete an object and what it made; done where it is not there or is somebody else's."""
+    """Delete an object and its dependents; done if it does not exist or is not ours."""
     try:
         if not uid:
             found = _meta(api.get(_path(one)))
@@ -130,7 +148,7 @@ def delete(api: Api, one: Wanted, uid: str) -> Came:
 
 
 def read(api: Api, one: Wanted, uid: str) -> Came:
-    """Ask a Job how it stands; one that is not there, or is somebody else's, is gone."""
+    """Read the state of a Job; one that does not exist, or is not ours, is gone."""
     try:
         found = json.loads(api.get(_path(one)))
     except ApiFailure as failure:
@@ -146,9 +164,9 @@ def read(api: Api, one: Wanted, uid: str) -> Came:
 
 
 _BY_US = {"fieldManager": "hetsched"}
-# Conditions of a Job that is over.
+# Conditions of a finished Job.
 _ENDS = {"Complete": "succeeded", "Failed": "failed"}
-# Worth another try whatever was asked for; everything else of 4xx stays as it is.
+# Statuses worth a retry whatever the request; any other 4xx is permanent, except 401.
 _PASSING = frozenset({0, 408, 429})
 
 

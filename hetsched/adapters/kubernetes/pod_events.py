@@ -1,9 +1,9 @@
-"""Tell people who ask the API server: the PodScheduled condition and events of a pod.
+"""Publish scheduling results on pods: the PodScheduled condition and events.
 
-Rule: a pod that does not get a node carries the condition `PodScheduled` false with our reason and sentence, as
-kube-scheduler's would, and one event each time the answer changes; a bound pod gets the event that says where. With the
-condition goes `nominatedNodeName`: the node that is kept for the pod, or none any more. An event is news for people:
-one that cannot be written is let go.
+A pod without a node gets the condition `PodScheduled` false with our reason and sentence, as kube-scheduler writes it,
+and one event each time the result changes. A bound pod gets the event that names its node. The patch of the condition
+also sets `nominatedNodeName`: the node nominated for the pod, or none. Events are informational: write errors that a
+retry cannot fix are ignored.
 Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 """
 
@@ -31,9 +31,9 @@ _REASONS = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one pod is told: `node` where it was bound, else the verdict; `decision_id` makes events distinct.
+    """Result to publish on one pod: `node` if it was bound, otherwise the verdict; `decision_id` makes events unique.
 
-    `nominated`: the node that is kept for it while it waits.
+    `nominated`: the node nominated for it while it is pending.
     """
 
     pod_id: int
@@ -48,7 +48,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
-    """Write the condition and the event of one decision; False where it should be tried again.
+    """Write the condition and the event of one decision; return False if the call should be retried.
 
     `now` is RFC 3339 with microseconds, UTC.
     """
@@ -57,7 +57,7 @@ def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
             _condition(api, one, now)
         _event(api, one, now, instance)
     except ApiFailure as failure:
-        # Gone, or not ours to write: another try would change nothing.
+        # The pod is gone or the write is not allowed: a retry would not help.
         return failure.status in (400, 403, 404, 409, 422)
     return True
 
@@ -66,8 +66,8 @@ def _condition(api: Api, one: Told, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        # `Unschedulable` is what autoscalers look for; our own words for the other verdicts stand in the message.
-        # More nodes do not help a pod that found one: kube-scheduler's word for a failed binding.
+        # Autoscalers look for `Unschedulable`; the message carries our other verdicts.
+        # More nodes do not help a pod that has one: `SchedulerError` is kube-scheduler's reason for a failed binding.
         "reason": "SchedulerError" if one.verdict is Verdict.PLACED else "Unschedulable",
         "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
@@ -79,7 +79,9 @@ def _condition(api: Api, one: Told, now: str) -> None:
 
 
 def _event(api: Api, one: Told, now: str, instance: str) -> None:
-    note = f"Assigned {one.namespace}/{one.name} to {one.node}: {one.sentence}" if one.node else one.sentence
+    # Programs match kube-scheduler's sentence.
+    assigned = f"Successfully assigned {one.namespace}/{one.name} to {one.node} ({one.sentence})"
+    note = assigned if one.node else one.sentence
     event = {
         "apiVersion": EVENTS.api_version,
         "kind": "Event",

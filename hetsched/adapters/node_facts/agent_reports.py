@@ -1,22 +1,26 @@
-"""What a node agent says of its machine, as the `NodeReport` that the engine reads.
+"""Conversion of a node agent's report into a `NodeReport` for the engine.
 
-Problem: the report comes from a process on a node, which may be old, wrong or no longer ours; one bad line of it must
-not cost the node all its facts, and none of it may reach the engine unchecked.
-Rule: zones are named `node-<id>`. Each part is taken by itself; what is malformed, contradicts itself or is out of
-bounds is left out, so it is unknown, and noted in `problems`. The agent's own problems are kept in front of these.
-A zone's allocatable CPU is its online CPUs less the reserved ones, its allocatable memory leaves huge pages out. A card
-that is split (MIG) is no whole card, so it is not among them; one whose health nobody knows counts as healthy.
+The report comes from a process on a node, which may be outdated, faulty or compromised. One invalid value must not
+discard all facts of the node, and no unchecked value may reach the engine. Zones are named `node-<id>`. Each part is
+read on its own; malformed, contradictory or out-of-range values are omitted, count as unknown, and are listed in
+`problems`, after the agent's own problems.
+A zone's allocatable CPU is its online CPUs minus the reserved ones; its allocatable memory excludes huge pages. A GPU
+that is split (MIG) is not listed, as it cannot be allocated as a whole; a GPU of unknown health counts as healthy.
 Source: public contract section 2 (`agent --once`); kubelet's node allocatable.
-Invariant: never raises for what a report says; the zones it returns share no CPU.
+Invariant: never raises because of a report's content; the returned zones share no CPU.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
 
+import msgspec
+
 from hetsched import isa
+from hetsched.adapters.objects.kubelet_grants import Near, kubelet_grants, zones_of_devices
 from hetsched.contracts.agent_report import (
     AgentReport,
     IsaSource,
@@ -27,8 +31,9 @@ from hetsched.contracts.agent_report import (
     MachineZone,
 )
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
-from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.kubelet_options import bounded
 from hetsched.contracts.node_report import (
     LINK_KINDS,
     CardLink,
@@ -56,15 +61,15 @@ Number = TypeVar("Number", int, float)
 
 
 def zone_name(zone: int) -> str:
-    """Name a zone of a machine as it is called everywhere else."""
+    """Return the name of a zone as used everywhere else."""
     return f"node-{zone}"
 
 
 def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
-    """Return everything that a report says of its node, to be laid over what the API server says of it.
+    """Return all facts that a report states about its node, for the merge with those of the API server.
 
-    `allocatable` has CPU and memory by what the machine has, and the bandwidths it knows; labels and taints are not
-    an agent's to say.
+    `allocatable` has CPU and memory derived from the hardware, and the known bandwidths. Agents do not report labels
+    and taints.
     """
     problems = [f"{problem.code}: {problem.message}" for problem in report.problems]
     numa = numa_facts(report, problems)
@@ -85,7 +90,7 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 
 
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
-    """Return what the machine runs; its native set is complete where the source that was believed is exact."""
+    """Return the machine's instruction sets; the native one is complete if the source it came from is exact."""
     native = _isa(machine.canonical, problems)
     believed = _believed(machine, native)
     return IsaReport(
@@ -98,7 +103,7 @@ def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
 
 
 def _believed(machine: MachineIsa, native: str | None) -> IsaSource | None:
-    """Return the first source that says what the machine is said to be, an exact one before a lower bound."""
+    """Return the first source that confirms the native ISA, an exact one before a lower bound."""
     if native is None:
         return None
     agreeing = [source for source in machine.sources if source.canonical == native and source.conflict is None]
@@ -124,7 +129,7 @@ def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
-    """Return the zones and how the kubelet is set up; None where neither is known."""
+    """Return the zones and the kubelet's configuration; None if neither is known."""
     kubelet = report.kubelet
     if report.zones is None and kubelet is None:
         return None
@@ -134,10 +139,19 @@ def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
         listed = ()
     reserved = _cpuset(kubelet.reserved_cpus if kubelet else None, "the kubelet's reserved CPUs", problems)
     zones = _zones(listed, report.cpus or (), reserved or frozenset(), problems)
+    sockets, caches = (_grouped(report.cpus or (), level) for level in ("socket", "cache"))
     if kubelet is None:
-        return NumaReport(zones)
+        return NumaReport(zones, sockets=sockets, caches=caches)
+    near = zones_of_devices(kubelet, zones, problems)
+    uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
     return NumaReport(
-        zones=zones,
+        zones=_with_devices(zones, near),
+        sockets=sockets,
+        caches=caches,
+        cpu_manager_options=bounded(kubelet.cpu_manager_options),
+        topology_manager_options=bounded(kubelet.topology_manager_options),
+        memory_manager_policy=kubelet.memory_manager_policy and kubelet.memory_manager_policy[:MOST_TEXT],
+        grants=kubelet_grants(kubelet, near, problems, uuids),
         cpu_manager_policy=_word(kubelet.cpu_manager_policy, CPU_MANAGER_POLICIES, "CPU manager policy", problems),
         topology_manager_policy=_word(
             kubelet.topology_manager_policy, TOPOLOGY_MANAGER_POLICIES, "topology manager policy", problems
@@ -179,6 +193,18 @@ def _zones(
     return tuple(found.values())
 
 
+def _grouped(cpus: tuple[MachineCpu, ...], level: str) -> str | None:
+    """Return the online CPUs in groups, in the order of the groups' numbers; None if one CPU's group is unknown."""
+    groups: dict[int, list[int]] = {}
+    for cpu in cpus:
+        number = getattr(cpu, level)
+        if cpu.online and number is None:
+            return None
+        if cpu.online and 0 <= cpu.id <= MAX_CPU_ID:
+            groups.setdefault(number, []).append(cpu.id)
+    return ";".join(format_cpuset(groups[number]) for number in sorted(groups)) or None
+
+
 def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[int]]:
     """Return the known cores, each the set of its threads, by lowest thread."""
     texts = {cpu.siblings for cpu in cpus if cpu.online and cpu.siblings}
@@ -192,6 +218,22 @@ def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[i
         seen |= group
         cores.append(group)
     return cores
+
+
+def _with_devices(zones: tuple[NumaZone, ...], near: Near) -> tuple[NumaZone, ...]:
+    """Add the healthy devices of each zone to its resources."""
+    counted: dict[str, Counter[str]] = {}
+    for resource, devices in near.items():
+        for zone in devices.values():
+            counted.setdefault(zone, Counter())[resource] += 1
+    return tuple(
+        msgspec.structs.replace(
+            zone,
+            capacity={**zone.capacity, **counted.get(zone.name, {})},
+            allocatable={**zone.allocatable, **counted.get(zone.name, {})},
+        )
+        for zone in zones
+    )
 
 
 def _capacity(zone: MachineZone, cpus: frozenset[int] | None, problems: Problems) -> dict[str, int]:
@@ -241,11 +283,11 @@ def _costs(zone: MachineZone, listed: tuple[MachineZone, ...], problems: Problem
     return {zone_name(other.id): cost for other, cost in zip(listed, zone.distances, strict=True)}
 
 
-# -- cards -----------------------------------------------------------------------------------------------------------
+# -- GPUs ------------------------------------------------------------------------------------------------------------
 
 
 def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tuple[GpuCard, ...] | None:
-    """Return the whole cards of a machine; None where they could not be listed."""
+    """Return the whole (unsplit) GPUs of a machine; None if they could not be listed."""
     if cards is None:
         return None
     found: dict[int, GpuCard] = {}
@@ -262,7 +304,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
 
 
 def _wrong(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
-    """Say why a card cannot be given out as a whole, empty if it can."""
+    """Return why a GPU cannot be allocated as a whole, empty if it can."""
     if not 0 <= card.index < MAX_CARDS:
         return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} cards can be told apart"
     if card.index in found or card.uuid in uuids:
@@ -298,7 +340,7 @@ def _card(card: MachineCard) -> GpuCard:
 
 
 def usage_facts(usage: MachineUsage | None, problems: Problems) -> Usage | None:
-    """Return measured use, None where nothing was measured."""
+    """Return measured usage, None if nothing was measured."""
     if usage is None or not usage.amounts:
         return None
     wrong = [resource for resource, amount in usage.amounts.items() if _bounded(amount, INT64_MAX) is None]

@@ -1,8 +1,8 @@
-"""One report of a node out of what its API server and its agent say.
+"""Merge of a node's facts from its API server and its agent.
 
-Problem: sources know different things of the same machine.
-Rule: `laid_over` lays the agent's facts over the others; what the agent does not know is filled from below. CPU and
-memory are the lower of both: a kubelet admits no more than its own. What of the result counts is `weighing`'s.
+The sources know different facts of the same machine. `laid_over` gives the agent's facts precedence and fills the gaps
+from the API server. CPU and memory are the lower of both values: a kubelet admits no more than its own. `acceptance`
+decides which facts of the result are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _replace = msgspec.structs.replace
 
 
 def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
-    """Return the facts of both, the agent's first."""
+    """Return the facts of both reports; those of the agent take precedence."""
     allocatable = dict(base.allocatable)
     for resource, amount in told.allocatable.items():
         if resource in (CPU, MEMORY) and resource in allocatable:
@@ -37,7 +37,7 @@ def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
 
 
 def newer(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the sample that was taken later, unless it does not count any more."""
+    """Return the later sample; a stale sample loses to one that is not."""
     if one is None or other is None:
         return one or other
     if one.stale != other.stale:
@@ -63,7 +63,7 @@ def _cards(base: tuple[GpuCard, ...] | None, told: tuple[GpuCard, ...] | None) -
 
 
 def _filled(card: GpuCard, below: GpuCard) -> GpuCard:
-    """Fill what the first source does not know; no index of another source is taken over."""
+    """Fill in facts that the first source does not know, except the index."""
     missing = {
         name: getattr(below, name)
         for name in ("uuid", "model", "vendor", "memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz",
@@ -84,6 +84,12 @@ def _numa(base: NumaReport | None, told: NumaReport | None) -> NumaReport | None
         topology_manager_policy=told.topology_manager_policy or base.topology_manager_policy,
         topology_manager_scope=told.topology_manager_scope or base.topology_manager_scope,
         reserved_cpus=told.reserved_cpus or base.reserved_cpus,
+        cpu_manager_options=told.cpu_manager_options or base.cpu_manager_options,
+        topology_manager_options=told.topology_manager_options or base.topology_manager_options,
+        memory_manager_policy=told.memory_manager_policy or base.memory_manager_policy,
+        sockets=told.sockets or base.sockets,
+        caches=told.caches or base.caches,
+        grants=told.grants,
     )
 
 
@@ -100,4 +106,5 @@ def _zone(zone: NumaZone, below: NumaZone | None) -> NumaZone:
             below.offline_capacity_millis if zone.offline_capacity_millis is None else zone.offline_capacity_millis
         ),
         costs=zone.costs or below.costs,
+        parent=zone.parent or below.parent,
     )

@@ -1,10 +1,10 @@
-"""The annotation that says what a pod holds, and crane's older form of it.
+"""The annotation `hetsched.io/allocation` with a pod's allocation, and crane's older `topology-result`.
 
-Rule: `hetsched.io/allocation` is the contract's JSON (version 1); unknown members are ignored, a wrong one makes the
-whole annotation wrong. `containers` follows from the rest: it is written for whoever pins, and nothing is read from it.
-CPUs that no zone names are a grant without a zone: they are held wherever they lie. A zone of crane's `topology-result`
-names its CPU as a quantity.
-Invariant: `parse(write(allocation)) == allocation`.
+`hetsched.io/allocation` is the contract's JSON (version 1). Unknown members are ignored; one invalid member invalidates
+the whole annotation. `containers` is derived from the rest: it is written for agents that pin CPUs and never read.
+CPUs that no zone names form a grant without a zone: they are allocated wherever they lie. A zone of crane's
+`topology-result` states its CPU as a quantity.
+Invariant: `parse_allocation(write_allocation(allocation)) == allocation`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class _Zone(msgspec.Struct):
     cpus: str | None = None
     cpu_millis: Count = msgspec.field(default=0, name="cpuMillis")
     memory_mib: Count = msgspec.field(default=0, name="memoryMiB")
+    devices: dict[str, Count] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Isa(msgspec.Struct):
@@ -45,6 +46,7 @@ class _Isa(msgspec.Struct):
     required: str | None = None
     offered: str | None = None
     slowdown: float | None = None
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Annotation(msgspec.Struct):
@@ -69,7 +71,7 @@ class _CraneZone(msgspec.Struct):
 
 
 def parse_allocation(text: str) -> Allocation:
-    """Read a `hetsched.io/allocation` annotation.
+    """Parse a `hetsched.io/allocation` annotation.
 
     Raises: InputError `AllocationMalformed` or `CpusetMalformed`.
     """
@@ -85,7 +87,7 @@ def parse_allocation(text: str) -> Allocation:
     return Allocation(
         gpus=tuple(CardGrant(gpu.index, gpu.milli, gpu.memory_mib, gpu.uuid) for gpu in found.gpus),
         zones=_grants(found.zones) + ((ZoneGrant("", format_cpuset(elsewhere)),) if elsewhere else ()),
-        isa=None if isa is None else IsaGrant(isa.mode, isa.required, isa.offered, isa.slowdown),
+        isa=None if isa is None else IsaGrant(isa.mode, isa.required, isa.offered, isa.slowdown, isa.warnings),
         cpu_policy=found.policy,
         predicted=_grants(found.predicted),
         volumes=found.volumes,
@@ -94,11 +96,11 @@ def parse_allocation(text: str) -> Allocation:
 
 
 def _grants(zones: tuple[_Zone, ...]) -> tuple[ZoneGrant, ...]:
-    return tuple(ZoneGrant(zone.name, zone.cpus, zone.cpu_millis, zone.memory_mib) for zone in zones)
+    return tuple(ZoneGrant(zone.name, zone.cpus, zone.cpu_millis, zone.memory_mib, zone.devices) for zone in zones)
 
 
 def parse_topology_result(text: str) -> Allocation:
-    """Read crane's `topology-result` annotation: zones with the CPU taken from each.
+    """Parse crane's `topology-result` annotation: zones with the CPU taken from each.
 
     Raises: InputError `AllocationMalformed` or a quantity's code.
     """
@@ -119,7 +121,7 @@ def parse_topology_result(text: str) -> Allocation:
 
 
 def write_topology_result(allocation: Allocation) -> str:
-    """Write crane's `topology-result`, zones called `node<ID>` as crane reads them; empty where none is granted."""
+    """Format crane's `topology-result`, with zones named `node<ID>` as crane expects; empty without a zone grant."""
     zones = []
     for zone in allocation.zones:
         cpu_millis = zone.cpu_millis or 1000 * len(parse_cpuset(zone.cpus or ""))
@@ -133,10 +135,10 @@ def write_topology_result(allocation: Allocation) -> str:
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:
-    """Return which of its CPUs each container of a pod gets, by name; empty where no CPU or no container is named.
+    """Return each container's CPU list by name; empty if the allocation names no CPUs or no container asks for any.
 
-    CPUs of the pod's own are dealt out, the larger demand first, each from the zone with the least left that holds it
-    whole, else zone by zone; under `numa` every container gets the shared CPUs of all the pod's zones.
+    Exclusive CPUs go to the containers with the larger demand first, each from the smallest zone that holds it whole,
+    otherwise zone by zone. Under `numa` and `none` every container gets the shared CPUs of all the pod's zones.
     """
     allocation, names = pod.allocation, pod.container_names
     zones = [sorted(parse_cpuset(zone.cpus or "")) for zone in allocation.zones] if allocation is not None else []
@@ -158,7 +160,7 @@ def by_container(pod: PodSpec) -> dict[str, str]:
 
 
 def write_allocation(allocation: Allocation, containers: Mapping[str, str] | None = None) -> str:
-    """Write the annotation's JSON, in the contract's order; `containers` are CPU lists by name."""
+    """Format the annotation's JSON in the contract's member order; `containers` are CPU lists by name."""
     named = [zone.cpus for zone in allocation.zones if zone.cpus]
     document: dict[str, object] = {"v": 1}
     if named:

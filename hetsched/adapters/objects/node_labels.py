@@ -1,14 +1,13 @@
-"""What a node's instruction sets look like as labels and annotations.
+"""Labels and annotations that state a node's instruction sets.
 
-Problem: a label value has 63 characters, a real RISC-V string more than 200, and `+` is not allowed in one.
-Rule: label `ARCH` is the short form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`), `hetsched.io/isa-level` the
-level or the highest profile, `hetsched.io/riscv.<extension>` one label for each longer RISC-V name, and annotation
-`hetsched.io/isa` the whole string, which counts. Label `QEMU` is the short form of one instruction set that emulation
-or a cross toolchain adds; annotations list all of them.
-Where the string is a lower bound, annotation `hetsched.io/isa-bound` says so, and `ARCH` alone tells nothing that its
-source does not tell better.
+A label value has at most 63 characters and no `+`; a real RISC-V string has more than 200. Label `ARCH` holds the short
+form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`), `hetsched.io/isa-level` the level or the highest profile,
+`hetsched.io/riscv.<extension>` one label for each longer RISC-V name. Annotation `hetsched.io/isa` holds the whole
+string, which is authoritative. Label `QEMU` is the short form of one instruction set that emulation or a cross
+toolchain adds; annotations list all of them. If the string is a lower bound, annotation `hetsched.io/isa-bound` says
+so, and readers prefer the source of a lone `ARCH` label to the label itself.
 Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
-Invariant: `nodes.isa_report` reads what is written here back to the same offers.
+Invariant: `nodes.isa_report` reads these labels and annotations back to the same offers.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ Texts = dict[str, str]
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """Labels and annotations that belong together: where somebody else says one of them, none is written."""
+    """Labels and annotations of one group: if another manager sets one of them, none is written."""
 
     labels: Texts = {}
     annotations: Texts = {}
 
 
 def native_labels(offered: IsaReport) -> Stated:
-    """State what a machine runs itself; nothing where that is unknown."""
+    """Return the labels of a machine's native ISA; none if it is unknown."""
     found = _parsed(offered.native)
     if found is None or offered.native is None:
         return Stated()
@@ -55,6 +54,8 @@ def native_labels(offered: IsaReport) -> Stated:
     annotations = {keys.ISA: offered.native}
     if not offered.complete:
         annotations[keys.ISA_BOUND] = keys.LOWER
+        if offered.absent:
+            annotations[keys.ISA_ABSENT] = ",".join(offered.absent)
     if found.arch == "riscv":
         named = sorted(name for name in found.explicit if len(name) > 1 and _NAME.fullmatch(name))
         labels |= {f"{keys.RISCV_EXTENSION}{name}": "true" for name in named[:_MOST_EXTENSIONS]}
@@ -62,19 +63,19 @@ def native_labels(offered: IsaReport) -> Stated:
 
 
 def coarse_labels(kubernetes_arch: str) -> Stated:
-    """State the architecture of a node that nobody looked into, marked as no more than that."""
+    """Return the architecture label of a node without ISA facts, marked as a lower bound."""
     known = _COARSE.get(kubernetes_arch)
     return Stated({keys.ARCH: known}, {keys.ISA_BOUND: keys.LOWER}) if known else Stated()
 
 
 def emulated_labels(offered: IsaReport) -> Stated:
-    """State what emulation and cross toolchains add to a node; nothing where that is nothing."""
+    """Return the labels of emulated and cross-compiled ISAs of a node; none without any."""
     annotations = {
         key: ",".join(sets[:_MOST_EMULATED])
         for key, sets in ((keys.EMULATED_ISA, offered.emulated), (keys.CROSS_ISA, offered.cross))
         if sets
     }
-    # One value is all a label holds: RISC-V is what programs are emulated for, and the richest set of it.
+    # A label holds a single value: RISC-V ISAs go first, as the usual target of emulation, the richest one leading.
     added = [found for found in map(_parsed, (*offered.emulated, *offered.cross)) if found is not None]
     added.sort(key=lambda found: (found.arch != "riscv", -len(found.extensions), found.canonical))
     return Stated({keys.QEMU: short_form(added[0])} if added else {}, annotations)
@@ -89,7 +90,7 @@ def short_form(found: isa.Isa) -> str:
 
 
 def is_short_for(value: str, offers: tuple[str, ...]) -> bool:
-    """Tell whether a label value says no more than that one of the offers is there."""
+    """Return whether a label value is just the short form of one of the offers."""
     return any(found is not None and short_form(found) == value for found in map(_parsed, offers))
 
 

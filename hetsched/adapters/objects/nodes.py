@@ -1,14 +1,15 @@
-"""A Kubernetes Node and the objects that describe it further, as a `NodeReport`.
+"""Reader of a Node and the objects that describe it into a `NodeReport`.
 
-Rule: allocatable counts (capacity where it is absent). A node without a Ready condition is taken as ready: a file
-written by hand seldom has conditions. What a node's own labels say wrongly becomes a note in `problems` and the fact
-stays unknown; it never refuses the file.
-Native ISA, the first that is present: annotation or label `hetsched.io/isa`, label `ARCH`, feature labels of node
-feature discovery, `kubernetes.io/arch`. The last two are lower bounds (`complete` false): an architecture label says no
-more than the base that every node of that name has by definition (`amd64`, `arm64`, `rv64i`), and the feature labels
-of x86 leave out what their deny list holds, levels 2 and 3 included; Arm's leave out nothing. So a demand beyond the
-bound is unknown there: refused now, but never called impossible. Where `hetsched.io/isa-bound` says that what discovery
-wrote is a lower bound, it is one, and its `ARCH` is passed over for what it was drawn from.
+Allocatable is used, capacity if it is absent. A node without a Ready condition counts as ready: hand-written files
+seldom have conditions. An invalid value in a node's own labels becomes an entry in `problems` and the fact stays
+unknown; it never rejects the file.
+The native ISA comes from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`, feature
+labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` false): an
+architecture label states only the base that every node of that name has by definition (`amd64`, `arm64`, `rv64i`), and
+the feature labels of x86 omit the features of their deny list; those of Arm omit none. A demand beyond the bound is
+therefore unknown: refused now, but never reported as impossible. A feature that NFD names and does not deny is absent
+if its label is, and so is every level above the highest level label. If `hetsched.io/isa-bound` marks the values of
+discovery as a lower bound, they are one, and label `ARCH` is skipped in favour of the source that it was derived from.
 Source: Kubernetes core/v1 NodeStatus; NFD docs/usage/features; topology.node.k8s.io v1alpha1 and v1alpha2;
 gocrane/api topology v1alpha1.
 """
@@ -24,12 +25,15 @@ from hetsched import isa
 from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.kubelet_options import bounded, parse_options
 from hetsched.contracts.node_report import (
     LINK_KINDS,
     POWER_STATES,
+    ZONE_PROBLEM,
     CardLink,
     GpuCard,
     IsaReport,
+    KubeletGrant,
     NodeReport,
     NumaReport,
     NumaZone,
@@ -39,7 +43,7 @@ from hetsched.contracts.node_report import (
 from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 
 from . import keys
-from .demands import ARCH_BASE
+from .demands import ARCH_BASE, published_label
 from .fields import View, metadata, unique_names
 from .foreign_gpu_sharing import registered_cards
 from .node_labels import is_short_for
@@ -47,13 +51,23 @@ from .selectors import taint
 
 NFD_PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 _NFD_LEVEL = re.compile(r"X86_64_V([1-4])")
-# NFD's names of flags that Linux calls otherwise; all others are the same word in capitals.
+# NFD's names of flags with another name in Linux; all others are the Linux name in capitals.
 _NFD_X86 = {
     "CMPXCHG8": "cx8", "FMA3": "fma", "LAHF": "lahf_lm", "LZCNT": "abm", "OSXSAVE": "xsave", "SSE3": "pni",
     "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
 }  # fmt: skip
-ZONE_PROBLEM = "ZoneCapacityUnreadable"
+# Instruction set extensions that NFD has named since it uses cpuid v2 (2020) and that its default deny list omits.
+# Newer names and level members such as MOVBE are left out, because older releases do not write them.
+_NFD_NAMES = frozenset({
+    "ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW",
+    "AVX512CD", "AVX512DQ", "AVX512F", "AVX512IFMA", "AVX512VBMI", "AVX512VBMI2", "AVX512VL", "AVX512VNNI",
+    "AVX512VPOPCNTDQ", "FMA3", "FMA4", "GFNI", "SHA", "SSE4A", "TBM", "VAES", "VPCLMULQDQ", "XOP",
+})  # fmt: skip
+_X86_LEVEL = re.compile(r"x86-64-v[2-4]")
+_TOP_LEVEL = 4
+_MOST_ABSENT = 100
 POWER_PROBLEM = "PowerUnreadable"
+_GRANTS = "hetsched.io/kubelet-grants"
 STALE_PROBLEM = "FactsStale"
 _WATTS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MAX_ZONES = 1024
@@ -107,7 +121,7 @@ def node(root: View) -> NodeReport:
 
 
 def _addresses(status: View) -> tuple[str, ...]:
-    """Read the addresses by which other systems may know a node; odd ones name nobody."""
+    """Read the addresses by which other systems may know a node; invalid ones are skipped."""
     found = (view.value.get("address") for view in status.views("addresses"))
     texts = dict.fromkeys(text for text in found if isinstance(text, str) and 0 < len(text) <= 253)
     return tuple(texts)[:_MOST_ADDRESSES]
@@ -124,13 +138,13 @@ def _exported_problems(annotations: View) -> list[str]:
 
 
 def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: list[str]) -> IsaReport:
-    """Read what a node's labels and annotations say about its instruction sets."""
+    """Read a node's instruction sets from its labels and annotations."""
     native, source, complete = _native(labels, annotations, problems)
     emulated = _several(annotations.get(keys.EMULATED_ISA) or labels.get(keys.EMULATED_ISA), problems)
     cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
-    either = _several(labels.get(keys.QEMU), problems)
+    either = _several(published_label(keys.QEMU, labels.get(keys.QEMU, "")), problems)
     if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
-        either = ()  # the others say which of the two it is
+        either = ()  # the annotations distinguish emulated from cross
     return IsaReport(
         native=native,
         emulated=tuple(dict.fromkeys(emulated + either)),
@@ -138,7 +152,34 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
         source=source if native is not None else "",
         complete=complete,
         arch=labels.get(keys.KUBERNETES_ARCH, "") if native is None else "",
+        absent=() if complete or native is None else _absent(labels, annotations),
     )
+
+
+def _absent(labels: dict[str, str], annotations: dict[str, str]) -> tuple[str, ...]:
+    """Return features that a node whose ISA is a lower bound certainly lacks."""
+    if keys.ISA_ABSENT in annotations:
+        return absent_names(annotations[keys.ISA_ABSENT])
+    words = _nfd_words(labels)
+    if labels.get(keys.KUBERNETES_ARCH) != "amd64" or not words:
+        return ()
+    return _absent_words(frozenset(words))
+
+
+def absent_names(text: str) -> tuple[str, ...]:
+    """Parse the annotation `hetsched.io/isa-absent`; unknown features and levels are skipped."""
+    names = text.split(",")[:_MOST_ABSENT]
+    return tuple(name for name in names if _X86_LEVEL.fullmatch(name) or _is_feature(f"x86-64-v1+{name}"))
+
+
+@lru_cache(maxsize=4096)
+def _absent_words(words: frozenset[str]) -> tuple[str, ...]:
+    levels = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
+    there = isa.parse(f"x86-64-v{max(levels, default=1)}").extensions
+    named = (_NFD_X86.get(word, word.lower()) for word in _NFD_NAMES - words)
+    found = {next(iter(isa.parse(f"x86-64-v1+{name}", source="node-label").explicit)) for name in named} - there
+    above = [f"x86-64-v{max(levels) + 1}"] if levels and max(levels) < _TOP_LEVEL else []
+    return (*above, *sorted(found))
 
 
 def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[str]) -> tuple[str | None, str, bool]:
@@ -149,12 +190,11 @@ def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[
         ("label", labels, keys.ARCH),
     ):
         if key in texts and (exact or key != keys.ARCH):
-            return _offer(texts[key], problems), f"{kind} {key}", exact
+            meant = published_label(key, texts[key])
+            return _offer(meant, problems), f"{kind} {key}", exact and meant == texts[key]
     arch = labels.get(keys.KUBERNETES_ARCH, "")
     base = ARCH_BASE.get(arch)
-    words = [
-        key.removeprefix(NFD_PREFIX) for key, value in labels.items() if key.startswith(NFD_PREFIX) and value == "true"
-    ]
+    words = _nfd_words(labels)
     if words and arch in ("amd64", "arm64"):
         offered = _from_features(arch, words)
         if offered != base:
@@ -162,8 +202,14 @@ def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[
     return base, keys.KUBERNETES_ARCH, base is None
 
 
+def _nfd_words(labels: dict[str, str]) -> list[str]:
+    return [
+        key.removeprefix(NFD_PREFIX) for key, value in labels.items() if key.startswith(NFD_PREFIX) and value == "true"
+    ]
+
+
 def _from_features(arch: str, words: list[str]) -> str:
-    """Return the requirement string that feature labels add up to; words that the lattice does not know are left."""
+    """Return the requirement string for a set of feature labels; words unknown to the lattice are skipped."""
     level = ARCH_BASE[arch]
     if arch == "amd64":
         found = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
@@ -197,11 +243,11 @@ def _offer(text: str, problems: list[str]) -> str | None:
     return text.strip()
 
 
-# -- cards and use -----------------------------------------------------------------------------------------------------
+# -- GPUs and usage ----------------------------------------------------------------------------------------------------
 
 
 def cards(root: View) -> tuple[GpuCard, ...]:
-    """Read the cards of a NodeGpu."""
+    """Read the GPUs of a NodeGpu."""
     found: list[GpuCard] = []
     seen: set[int] = set()
     uuids: set[str] = set()
@@ -240,7 +286,7 @@ def cards(root: View) -> tuple[GpuCard, ...]:
 
 
 def _links(card: View, index: int) -> tuple[CardLink, ...]:
-    """Read how a card reaches others of its node."""
+    """Read the links of a GPU to other GPUs of its node."""
     found: dict[int, CardLink] = {}
     for view in card.views("links"):
         if "to" not in view:
@@ -253,7 +299,7 @@ def _links(card: View, index: int) -> tuple[CardLink, ...]:
 
 
 def with_vendors(report: NodeReport) -> NodeReport:
-    """Fill in the vendor of cards whose model does not tell, where the node offers one vendor's resource only."""
+    """Set the vendor of GPUs whose model does not identify it, if the node offers only one vendor's resource."""
     offered = [resource.split(".", 1)[0] for resource in GPU_RESOURCES if report.allocatable.get(resource)]
     if len(offered) != 1 or not report.gpus or all(card.vendor for card in report.gpus):
         return report
@@ -276,9 +322,9 @@ def numa(root: View, problems: list[str]) -> NumaReport:
     deprecated = next(iter(root.texts("topologyPolicies")), "")
     policy, scope = _TOPOLOGY_POLICIES.get(deprecated, (None, None))
     if "craneManagerPolicy" in root:
-        # crane pins where its policy is Static, and then the kubelet must not.
+        # crane pins CPUs where its policy is Static; the kubelet must not pin there.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        # The topology policy is crane's too; which one a kubelet that pins follows, this object does not say.
+        # The topology policy is crane's too; this object does not state the policy of a kubelet that pins.
         if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":
@@ -303,11 +349,32 @@ def numa(root: View, problems: list[str]) -> NumaReport:
         topology_manager_scope=attributes.get("topologyManagerScope", scope),
         reserved_cpus=_cpus(root, attributes, "reservedSystemCPUs")
         or _cpus(root, attributes, "go.crane.io/reserved-system-cpus"),
+        cpu_manager_options=bounded(parse_options(attributes.get("cpuManagerPolicyOptions", ""))),
+        topology_manager_options=bounded(parse_options(attributes.get("topologyManagerPolicyOptions", ""))),
+        memory_manager_policy=attributes.get("memoryManagerPolicy"),
+        sockets=_groups(root, attributes, "hetsched.io/sockets"),
+        caches=_groups(root, attributes, "hetsched.io/caches"),
+        grants=_grants(root, attributes.get(_GRANTS)),
     )
 
 
+def _grants(root: View, text: str | None) -> tuple[KubeletGrant, ...]:
+    """Read the kubelet's grants to pods from an export's attribute."""
+    if text is None:
+        return ()
+    try:
+        grants = msgspec.json.decode(text, type=tuple[KubeletGrant, ...])
+    except (msgspec.DecodeError, RecursionError):
+        root.fail("is not a list of grants", "attributes", code="GrantsMalformed")
+    for grant in grants:
+        _cpus(root, {_GRANTS: grant.cpus}, _GRANTS)
+        if any(count < 0 for counts in grant.devices.values() for count in counts.values()):
+            root.fail("counts devices below 0", "attributes", code="GrantsMalformed")
+    return grants
+
+
 def power(root: View, problems: list[str]) -> PowerReport | None:
-    """Read the power attributes of a NodeResourceTopology, None where it has none; a wrong one is as if absent."""
+    """Read the power attributes of a NodeResourceTopology, None if it has none; an invalid one counts as absent."""
     attributes = _attributes(root)
     state, watts = attributes.get("powerState"), attributes.get("powerHeadroomWatts")
     if state is not None and state.lower() not in POWER_STATES:
@@ -332,13 +399,17 @@ def _zone(view: View, problems: list[str]) -> NumaZone:
     attributes = _attributes(view)
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
+    available: dict[str, int] = {}
     if isinstance(view.value.get("resources"), dict):
         resources = view.view("resources")
         capacity, allocatable = resources.amounts("capacity"), resources.amounts("allocatable")
+        available = resources.amounts("available")
     else:
         for item in view.views("resources"):
             resource = item.text("name")
-            for into, key in ((capacity, "capacity"), (allocatable, "allocatable")):
+            for into, key in (
+                (capacity, "capacity"), (allocatable, "allocatable"), (available, "available")
+            ):  # fmt: skip
                 if key in item:
                     try:
                         into[resource] = parse_amount(resource, item.value[key])
@@ -347,9 +418,7 @@ def _zone(view: View, problems: list[str]) -> NumaZone:
     name = view.text("name")
     if not name:
         view.fail("is required", "name")
-    siblings = attributes.get("hetsched.io/siblings")
-    for group in (siblings or "").split(";"):
-        _cpus(view, {"hetsched.io/siblings": group}, "hetsched.io/siblings")
+    siblings = _groups(view, attributes, "hetsched.io/siblings")
     return NumaZone(
         name=name,
         cpus=_cpus(view, attributes, "hetsched.io/cpus"),
@@ -358,7 +427,17 @@ def _zone(view: View, problems: list[str]) -> NumaZone:
         allocatable=allocatable or capacity,
         offline_capacity_millis=_offline_capacity(name, attributes, problems),
         costs={item.text("name"): item.integer("value") for item in view.views("costs")},
+        available=available if available != (allocatable or capacity) else {},
+        parent=view.text("parent") or None,
     )
+
+
+def _groups(view: View, attributes: dict[str, str], key: str) -> str | None:
+    """Read groups of CPUs such as `0,4;1,5`."""
+    text = attributes.get(key)
+    for group in (text or "").split(";"):
+        _cpus(view, {key: group}, key)
+    return text
 
 
 def _cpus(view: View, attributes: dict[str, str], key: str) -> str | None:
@@ -373,7 +452,7 @@ def _cpus(view: View, attributes: dict[str, str], key: str) -> str | None:
 
 
 def _offline_capacity(zone: str, attributes: dict[str, str], problems: list[str]) -> int | None:
-    """Read what offline work may use of a zone; where it cannot be read, the zone is not usable (0)."""
+    """Read the capacity of a zone for offline work, None if not stated; an unreadable value is 0 (zone not usable)."""
     text = attributes.get("offline_capacity")
     if text is None:
         return None

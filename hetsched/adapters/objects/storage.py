@@ -1,10 +1,11 @@
-"""PersistentVolume, PersistentVolumeClaim, StorageClass and CSINode objects, and the claims that pods use.
+"""Readers of PersistentVolume, PersistentVolumeClaim, StorageClass and CSINode objects, and of the claims of pods.
 
-Rule: a claim has its volume where it names one and its phase is Bound; a file that says nothing of the phase means it.
-A volume is gone when it is released, failed or being deleted. Zone and region labels of a volume, their values parted
-by `__`, limit it like its node affinity does; the beta keys mean the present ones. A claim's class is what it names,
-else what the old annotation names; what is not stated at all is the default class. An ephemeral volume's claim is
-`<pod>-<volume>`, one of a stateful set's `<template>-<pod>`.
+A claim is bound to the volume that it names if either its binding is annotated as completed or its phase is Bound; a
+claim without a phase, as in a file, counts as bound. A volume is gone if it is released, failed or being deleted. Zone
+and region labels of a volume, with values separated by `__`, restrict it like its node affinity; the beta keys are
+equivalent to the current ones. A claim's class is the legacy annotation if present, else `storageClassName`; a claim
+without either uses the default class. The claim of an ephemeral volume is named `<pod>-<volume>`, one of a StatefulSet
+`<template>-<pod>`.
 Source: Kubernetes core/v1 and storage.k8s.io/v1; component-helpers/storage/volume (annotations).
 """
 
@@ -18,6 +19,7 @@ from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, Node
 from .fields import View, metadata
 from .selectors import label_selector, node_term
 
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 DEFAULT_CLASS = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
@@ -61,7 +63,7 @@ def volume_claim(root: View, namespace: str) -> VolumeClaim:
     meta, spec = metadata(root), root.view("spec")
     phase = root.view("status").choice("phase", _PHASES, "")
     named = spec.text("volumeName")
-    bound = phase in ("", "Bound")
+    bound = phase in ("", "Bound") or (phase == "Pending" and BIND_COMPLETED in meta.annotations())
     return VolumeClaim(
         namespace=namespace,
         name=meta.text("name"),
@@ -76,7 +78,7 @@ def volume_claim(root: View, namespace: str) -> VolumeClaim:
 
 
 def claim_request(meta: View, spec: View) -> ClaimRequest:
-    """Read what a claim, or a template of one, asks for."""
+    """Read the requirements of a claim or of a claim template."""
     return ClaimRequest(
         storage_class=_class(meta, spec),
         request_bytes=spec.view("resources").amounts("requests").get("storage", 0),
@@ -103,7 +105,7 @@ def storage_class(root: View) -> StorageClass:
 
 
 def attach_limits(root: View) -> dict[str, int]:
-    """Read how many volumes each driver can attach to a node, from its CSINode."""
+    """Read the maximum number of volumes that each driver can attach to a node, from its CSINode."""
     metadata(root)
     limits = {}
     for driver in root.view("spec").views("drivers"):
@@ -128,7 +130,7 @@ def claims_of(spec: View, pod: str) -> tuple[ClaimUse, ...]:
 
 
 def templates_of(spec: View) -> dict[str, ClaimRequest]:
-    """Read the claim templates of a stateful set, by name."""
+    """Read the claim templates of a StatefulSet, by name."""
     return {
         metadata(template).text("name"): claim_request(template.view("metadata"), template.view("spec"))
         for template in spec.views("volumeClaimTemplates")
@@ -136,7 +138,7 @@ def templates_of(spec: View) -> dict[str, ClaimRequest]:
 
 
 def with_templates(uses: Iterable[ClaimUse], templates: dict[str, ClaimRequest], pod: str) -> tuple[ClaimUse, ...]:
-    """Add the claims that a stateful set makes for one of its pods."""
+    """Add the claims that a StatefulSet creates for one of its pods."""
     own = {f"{name}-{pod}": ClaimUse(f"{name}-{pod}", template) for name, template in templates.items()}
     return tuple(({use.name: use for use in uses if use.name not in templates} | own).values())
 

@@ -1,11 +1,11 @@
-"""A seeded mixed fleet to look at and to try things on.
+"""Seeded heterogeneous fleet for demonstrations and tests.
 
-Problem: a first visit, a screenshot and a test need the same lively cluster, without a cluster.
-Rule: the fleet is a table of real machines: RISC-V boards and servers with the strings that their kernels print, Arm
-servers and boards, x86-64 of levels 2 to 4, cards of two vendors, two machines with four NUMA zones. The seed draws
-only what differs between copies of a machine (rack, measured load) and what already runs. Everything is built as
-Kubernetes objects and read through the same door as a file.
-Source: lscpu and /proc/cpuinfo dumps of the named boards; card data sheets; `contracts/data/accelerators.json`.
+A first visit, a screenshot and a test use the same cluster with running pods, without a live cluster. The fleet is a
+table of real machines: RISC-V boards and servers with the ISA strings of their kernels, Arm servers and boards, x86-64
+of levels 2 to 4, GPUs of two vendors, two machines with four NUMA zones. The seed affects only differences between
+copies of a machine (rack, measured load) and the running pods. Everything is built as Kubernetes objects and read like
+a file.
+Source: lscpu and /proc/cpuinfo dumps of the named boards; GPU data sheets; `contracts/data/accelerators.json`.
 Invariant: equal seeds give equal content; no clock, no global random state.
 """
 
@@ -45,7 +45,7 @@ _XEON = "x86-64-v4+avx512_vnni+avx512_bf16+amx_tile+amx_int8+amx_bf16"
 
 
 class Machine(NamedTuple):
-    """`copies` equal machines `<stem>-0`…; cards as (model, how many), the taint as (key, value, effect)."""
+    """`copies` equal machines `<stem>-0`…; `cards` is (GPU model, count), `taint` is (key, value, effect)."""
 
     stem: str
     copies: int
@@ -91,7 +91,7 @@ CORDONED, NOT_READY = "ivybridge-2", "vf2-5"
 
 
 def demo_cluster(seed: int) -> ClusterContent:
-    """Return the demo fleet: 48 nodes, with what already runs on them."""
+    """Return the demo fleet: 48 nodes, with their running pods."""
     draw = random.Random(f"fleet {seed}")
     objects = [*_namespaces(), *(o for machine in FLEET for o in _machine(machine, draw))]
     documents = [Document("demo", number, plain) for number, plain in enumerate((*objects, *_running(draw)), 1)]
@@ -148,7 +148,7 @@ def _node(name: str, machine: Machine, rack: str) -> Plain:
         annotations[keys.EMULATED_ISA] = machine.emulates
     allocatable = {
         "cpu": str(machine.cpus),
-        # What the kernel and the kubelet keep: 4 %, as on a real node.
+        # 4 % reserved by the kernel and the kubelet, as on a real node
         "memory": f"{machine.memory_gib * 1024 * 96 // 100}Mi",
         "ephemeral-storage": "100Gi",
         "pods": "30" if machine.cpus <= 8 else "110",
@@ -197,7 +197,7 @@ def _cards(name: str, machine: Machine) -> Iterator[Plain]:
 
 
 def _topology(name: str, machine: Machine) -> Plain:
-    """Return the zones of a two-socket machine: neighbours on a socket are near, the others far."""
+    """Return the zones of a two-socket machine: zones of one socket are near, the others far."""
     zones, size = range(machine.zones), machine.cpus // machine.zones
     memory = f"{machine.memory_gib * 1024 * 96 // 100 // machine.zones}Mi"
     return {
@@ -227,7 +227,8 @@ def _topology(name: str, machine: Machine) -> Plain:
     }
 
 
-# What runs before the stream begins: (name, namespace, node stems, share of the node's CPU, cards, milli).
+# Pods that run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs, milli).
+# A service without stems runs once on every node, as a DaemonSet does.
 _SERVICES = (
     ("node-agent", "kube-system", "", 0.0, 0, 1000),
     ("gateway", "edge", "vf2 pi4", 0.25, 0, 1000),
@@ -248,10 +249,13 @@ def _running(draw: random.Random) -> Iterator[Plain]:
             if stems and machine.stem not in stems.split():
                 continue
             cpu_millis = int(machine.cpus * 1000 * share * draw.uniform(0.8, 1.2)) or 100
-            yield _service(f"{service}-{name}", namespace, name, machine, cpu_millis, cards, milli)
+            kind = "ReplicaSet" if stems else "DaemonSet"
+            yield _service(service, namespace, name, machine, cpu_millis, cards, milli, kind)
 
 
-def _service(name: str, namespace: str, node: str, machine: Machine, cpu_millis: int, cards: int, milli: int) -> Plain:
+def _service(
+    service: str, namespace: str, node: str, machine: Machine, cpu_millis: int, cards: int, milli: int, kind: str
+) -> Plain:
     memory_mib = max(128, machine.memory_gib * 1024 * cpu_millis // (machine.cpus * 1000))
     annotations: dict[str, str] = {}
     if cards and machine.cards is not None:
@@ -269,12 +273,14 @@ def _service(name: str, namespace: str, node: str, machine: Machine, cpu_millis:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": namespace, "labels": {"app": name.removesuffix(f"-{node}")},
+            "name": f"{service}-{node}", "namespace": namespace, "labels": {"app": service},
             "annotations": annotations,
+            "ownerReferences": [{"kind": kind, "name": service, "controller": True}],
         },
         "spec": {
+            "nodeSelector": {keys.KUBERNETES_ARCH: machine.arch},
             "nodeName": node,
-            "priority": 10_000,  # above everything in the stream, which would otherwise evict it for good
+            "priority": 10_000,  # above the whole stream, which would otherwise evict it permanently
             "containers": [
                 {"name": "main", "resources": {"requests": {"cpu": f"{cpu_millis}m", "memory": f"{memory_mib}Mi"}}}
             ],

@@ -20,6 +20,7 @@ from hetsched.adapters.kubernetes.resources import (
     PRIORITY_CLASSES,
 )
 from hetsched.contracts.observed import Changes
+from hetsched.contracts.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.workload import GangMember
 
 
@@ -177,7 +178,7 @@ def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> No
     seen(mirror, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
     (pod,) = taken(mirror).pods
     assert pod.spec is not None
-    assert pod.spec.gang == GangMember("ring", 4)
+    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
 
 
 def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together() -> None:
@@ -186,7 +187,7 @@ def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together(
     a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
     (pod,) = taken(mirror).pods
     assert pod.spec is not None
-    assert pod.spec.gang == GangMember("ring", 4)
+    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
 
 
 def test_an_odd_claim_leaves_the_others() -> None:
@@ -222,3 +223,67 @@ def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> 
     mirror.feed(PODS, Gone("team/p"))
     mirror.feed_late(bound)  # what came later holds
     assert taken(mirror).pods_gone == ["team/p"]
+
+
+def bound_pod(labels: dict[str, str], node: str = "n1", **annotations: str) -> Seen:
+    meta = {"name": "p", "namespace": "team", "uid": "u1", "labels": labels, "annotations": annotations}
+    spec = {"containers": [{"name": "main", "image": "x"}], "schedulerName": "hetsched"}
+    return Seen("team/p", json.dumps({"metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}).encode())
+
+
+def test_an_update_that_only_binds_is_told_from_others() -> None:
+    mirror = Mirror()
+    mirror.feed(PODS, bound_pod({"x": "1"}, "", owner="a"))
+    assert not mirror.only_binds(bound_pod({"x": "1"}, owner="a"))  # its creation was not taken yet
+    taken(mirror)
+    assert mirror.only_binds(bound_pod({"x": "1"}, owner="a", **{"hetsched.io/allocation": "{}"}))
+    for other in (bound_pod({"x": "2"}, owner="a"), bound_pod({"x": "1"}, owner="b"), bound_pod({"x": "1"})):
+        assert not mirror.only_binds(other)
+    assert not mirror.only_binds(Seen("team/p", b"[]"))
+    mirror.feed(PODS, bound_pod({"x": "2"}, "", owner="a"))
+    assert not mirror.only_binds(bound_pod({"x": "2"}, owner="a"))  # the label was not taken yet
+    taken(mirror)
+    assert mirror.only_binds(bound_pod({"x": "2"}, owner="a"))
+    mirror.pass_over(bound_pod({"x": "2"}, owner="a"))
+    assert not mirror.only_binds(bound_pod({"x": "2"}, owner="a"))
+
+
+def booted(mirror: Mirror, boot: str, name: str = "n1") -> set[str]:
+    """Report a node and its boot; return the nodes that are said to be rebooted."""
+    status = {"allocatable": {"cpu": "8", "pods": "110"}, "nodeInfo": {"bootID": boot}}
+    seen(mirror, NODES, name, status=status)
+    return mirror.take().rebooted
+
+
+def test_another_boot_of_a_node_is_noticed_once() -> None:
+    mirror = Mirror()
+    assert [booted(mirror, boot) for boot in ("a", "a", "b", "b", "", "b")] == [
+        set(),
+        set(),
+        {"n1"},
+        set(),
+        set(),
+        set(),
+    ]
+    assert booted(mirror, "c", "n2") == set()
+    seen(mirror, NODES, "n1", status={"nodeInfo": {"bootID": 7}})
+    assert mirror.take().rebooted == set()
+
+
+@pytest.mark.parametrize(
+    ("meta", "spec", "seconds"),
+    [
+        ({}, {}, 30),
+        ({}, {"terminationGracePeriodSeconds": 5}, 5),
+        ({}, {"terminationGracePeriodSeconds": 0}, 0),
+        ({}, {"terminationGracePeriodSeconds": -1}, 1),
+        ({"deletionGracePeriodSeconds": 90, "deletionTimestamp": "2026-11-20T10:00:00Z"}, {}, 90),
+    ],
+)
+def test_grace_period_is_that_of_the_deletion_else_of_the_pod(meta: Any, spec: Any, seconds: int) -> None:
+    mirror = Mirror()
+    container = {"name": "main", "image": "x"}
+    seen(mirror, PODS, "team/p", metadata=meta, spec={"containers": [container], "nodeName": "n1", **spec})
+    (pod,) = mirror.take().pods
+    assert pod.spec is not None
+    assert pod.spec.grace_seconds == seconds

@@ -59,6 +59,14 @@ def test_what_runs_holds_no_more_than_there_is() -> None:
         assert taken.keys() <= {card.index for card in cards_of(node)}
 
 
+def test_agents_have_a_daemonset_and_services_run_on_their_architecture() -> None:
+    archs = {node.name: node.labels["kubernetes.io/arch"] for node in FLEET.nodes}
+    for pod in FLEET.running:
+        agent = pod.name.startswith("node-agent-")
+        assert pod.controller.partition("/")[0] == ("DaemonSet" if agent else "ReplicaSet")
+        assert dict(pod.shape.node_selector) == {"kubernetes.io/arch": archs[pod.node_name]}
+
+
 def test_the_stream_is_mostly_right_and_sometimes_wrong() -> None:
     workloads = stream(300)
     wrong = [pods for pods in workloads if any(pod.problems for pod in pods)]

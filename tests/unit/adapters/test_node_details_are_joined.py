@@ -3,9 +3,15 @@
 import pytest
 
 from hetsched.adapters.objects.export import card_object
+from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from tests.builders import a_pod
 from tests.unit.adapters.reading import content
+from tests.unit.engine.fleet import policy_of
 
 NODE = "{apiVersion: v1, kind: Node, metadata: {name: n}, status: {allocatable: {%s}}}\n---\n"
 
@@ -129,6 +135,7 @@ zones:
         {"cpu": 3000},
         3500,
         {"node-0": 10, "node-1": 21},
+        available={"cpu": 1000},
     )
     assert found.numa == NumaReport((zone, NumaZone("node-1")), "static", "single-numa-node", None, "0,4")
 
@@ -188,6 +195,21 @@ def test_a_zone_whose_capacity_cannot_be_read_is_unusable_and_noted() -> None:
     assert found.numa is not None
     assert found.numa.zones[0].offline_capacity_millis == 0
     assert found.problems[0].startswith("ZoneCapacityUnreadable: zone node-0")
+
+
+def test_refusal_by_an_unreadable_offline_capacity_says_so() -> None:
+    zone = "{name: z, resources: [{name: cpu, capacity: 8}], attributes: [{name: offline_capacity, value: '%s'}]}"
+
+    def diagnosis(capacity: str) -> Diagnosis:
+        state = ClusterState([node(topology(zone % capacity), "cpu: 8, pods: 9")])
+        pod = a_pod("p").cpu(2).numa(aware=True, cpu_policy="exclusive").guaranteed().build()
+        return diagnose(Scheduler(state, policy_of("numa-fit")), pod)
+
+    unreadable, lent = diagnosis("lots"), diagnosis("1")
+    assert [reason.code for reason in unreadable.reasons] == ["ZoneCapacityUnreadable"]
+    assert "the offline_capacity of a NUMA zone cannot be read" in unreadable.summary
+    assert unreadable.verdict is Verdict.NOT_NOW
+    assert [reason.code for reason in lent.reasons] == ["ZoneCapacityLent"]
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from hetsched.contracts.errors import InputError
@@ -74,7 +75,33 @@ def test_the_first_place_that_states_an_isa_wins(
 ) -> None:
     arch = "" if native else labels.get("kubernetes.io/arch", "")
     isa = node(labels=labels, annotations=annotations).isa
-    assert isa == IsaReport(native, (), (), source, complete, arch)
+    assert msgspec.structs.replace(isa, absent=()) == IsaReport(native, (), (), source, complete, arch)
+
+
+@pytest.mark.parametrize(
+    ("words", "absent", "unknown"),
+    [
+        # AVX2 is not denied: no label, no AVX2. BMI1 is denied and stays unknown.
+        (("AVX",), {"avx2", "avx512f"}, {"bmi1", "sse4_2", "avx", "x86-64-v3"}),
+        (("AVX", "AVX2", "FMA3"), {"avx512f"}, {"avx2", "fma", "bmi1", "x86-64-v3"}),
+        # Level labels are whole: what is above the highest is not there.
+        (("AVX", "AVX2", "FMA3", "X86_64_V1", "X86_64_V2"), {"x86-64-v3"}, {"bmi1", "avx2", "x86-64-v4"}),
+        (("X86_64_V1",), {"x86-64-v2", "avx2"}, {"bmi1"}),
+        (("X86_64_V4", "AVX512F"), {"amx_tile"}, {"avx2", "avx512bw", "bmi1"}),
+    ],
+)
+def test_missing_nfd_label_is_a_no_where_the_deny_list_does_not_hide_it(
+    words: tuple[str, ...], absent: set[str], unknown: set[str]
+) -> None:
+    isa = node(labels={"kubernetes.io/arch": "amd64", **{NFD + word: "true" for word in words}}).isa
+    assert not isa.complete
+    assert absent <= set(isa.absent)
+    assert not unknown & set(isa.absent)
+
+
+def test_nodes_without_nfd_labels_have_nothing_absent() -> None:
+    assert node(labels={"kubernetes.io/arch": "amd64"}).isa.absent == ()
+    assert node(labels={"kubernetes.io/arch": "arm64", NFD + "SVE": "true"}).isa.absent == ()
 
 
 def test_emulators_and_toolchains() -> None:

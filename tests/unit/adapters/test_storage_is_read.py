@@ -109,6 +109,18 @@ def test_a_claim_that_names_a_volume_has_it_once_it_is_bound() -> None:
     ]
 
 
+@pytest.mark.parametrize(("phase", "volume"), [("Pending", "disk"), ("Lost", "")])
+def test_claim_whose_binding_is_annotated_as_completed_has_its_volume(phase: str, volume: str) -> None:
+    text = f"""\
+        apiVersion: v1
+        kind: PersistentVolumeClaim
+        metadata: {{name: data, annotations: {{pv.kubernetes.io/bind-completed: "yes"}}}}
+        spec: {{volumeName: disk}}
+        status: {{phase: {phase}}}
+        """
+    assert content(text).storage.claims["default/data"].volume == volume
+
+
 def test_pods_name_claims_or_bring_them() -> None:
     found = pod(
         """\

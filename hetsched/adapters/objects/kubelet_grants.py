@@ -1,0 +1,99 @@
+"""Kubelet allocations of a node's pods, as grants in the node's facts.
+
+A grant names a pod by the kubelet's own uid; its exclusive CPUs are the union over its containers. GPUs keep their ids,
+as the node's GPUs are known by them. Other resources count only devices with exactly one known zone, by zone. A
+resource with a device that is near several zones is omitted with a problem: its topology hints are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from hetsched.contracts.agent_report import KubeletState
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import KubeletGrant, NumaZone
+from hetsched.contracts.units import GPU_RESOURCES
+
+MOST_GRANTS = 1024
+MOST_DEVICES = 4096
+MOST_RESOURCES = 16  # with devices that have zones
+_MOST_TEXT = 300
+
+Near = dict[str, dict[str, str]]  # resource -> device -> its nearest zone
+
+
+def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problems: list[str]) -> Near:
+    """Return the zone of each healthy device, by resource; GPUs are omitted because `GpuCard` describes them."""
+    names = {zone.name for zone in zones}
+    found: Near = {}
+    for resource, devices in sorted(kubelet.device_zones.items()):
+        if resource in GPU_RESOURCES or len(resource) > _MOST_TEXT or len(devices) > MOST_DEVICES:
+            continue
+        if any(len(near) > 1 for near in devices.values()):
+            what = f"{resource} has devices near to several zones; they give no hint in the predicted verdict"
+            problems.append(f"DeviceZonesUnknown: {what}")
+            continue
+        near_one = {device: f"node-{near[0]}" for device, near in devices.items() if near}
+        if len(found) < MOST_RESOURCES and any(zone in names for zone in near_one.values()):
+            found[resource] = {device: zone for device, zone in near_one.items() if zone in names}
+    return found
+
+
+def kubelet_grants(
+    kubelet: KubeletState, near: Near, problems: list[str], uuids: Mapping[str, str]
+) -> tuple[KubeletGrant, ...]:
+    """Return the grant of each pod, by uid; pods without exclusive CPUs, GPUs or devices are omitted.
+
+    `uuids` maps other ids that device plugins give GPUs to their uuids.
+    """
+    pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
+    if len(pods) > MOST_GRANTS:
+        problems.append(f"KubeletGrantsTooMany: {len(pods)} pods with grants are more than {MOST_GRANTS}")
+        pods = pods[:MOST_GRANTS]
+    foreign = frozenset(kubelet.foreign)
+    grants = []
+    for pod in pods:
+        devices = kubelet.devices.get(pod, {})
+        grant = KubeletGrant(
+            pod=pod[:_MOST_TEXT],
+            cpus=_cpus(kubelet.exclusive.get(pod, {}), pod, problems),
+            name=kubelet.pod_names.get(pod, "")[:_MOST_TEXT],
+            gpus=tuple(sorted(uuids.get(one, one) for one in _gpus(devices))),
+            devices=_counted(devices, near),
+            foreign=pod in foreign,
+        )
+        if grant.cpus or grant.gpus or grant.devices:
+            grants.append(grant)
+    return tuple(grants)
+
+
+def _cpus(containers: dict[str, str], pod: str, problems: list[str]) -> str:
+    try:
+        return format_cpuset(frozenset[int]().union(*(parse_cpuset(text) for text in containers.values())))
+    except InputError as error:
+        problems.append(f"{error.code}: exclusive CPUs of pod {pod[:80]}: {error.message}")
+        return ""
+
+
+def _gpus(devices: dict[str, dict[str, tuple[str, ...]]]) -> set[str]:
+    """Return the ids of the GPUs; a replica of a shared GPU counts as that GPU."""
+    return {
+        one.partition("::")[0][:_MOST_TEXT]
+        for held in devices.values()
+        for resource in GPU_RESOURCES
+        for one in held.get(resource, ())
+    }
+
+
+def _counted(devices: dict[str, dict[str, tuple[str, ...]]], near: Near) -> dict[str, dict[str, int]]:
+    """Return the number of devices of each resource that a pod has, by zone."""
+    found: dict[str, Counter[str]] = {}
+    for held in devices.values():
+        for resource, ids in held.items():
+            for device in set(ids):
+                zone = near.get(resource, {}).get(device)
+                if zone is not None:
+                    found.setdefault(zone, Counter())[resource] += 1
+    return {zone: dict(counts) for zone, counts in sorted(found.items())}

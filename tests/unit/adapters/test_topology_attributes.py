@@ -1,0 +1,93 @@
+"""Attributes and zones of a NodeResourceTopology that the prediction of the kubelet's verdict needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.node_facts.agent_reports import node_facts
+from hetsched.adapters.node_facts.report_merge import laid_over
+from hetsched.adapters.objects.export import topology_object
+from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.nodes import numa
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCpu, MachineIsa, MachineZone
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone
+
+
+def topology(*attributes: tuple[str, str], **zone: Any) -> dict[str, Any]:
+    named = [{"name": name, "value": value} for name, value in attributes]
+    return {"attributes": named, "zones": [{"name": "node-0", "type": "Node", **zone}]}
+
+
+def read(content: dict[str, Any]) -> NumaReport:
+    return numa(View(content), [])
+
+
+def test_options_are_attributes() -> None:
+    found = read(
+        topology(
+            ("cpuManagerPolicyOptions", "full-pcpus-only=true,strict-cpu-reservation=false"),
+            ("topologyManagerPolicyOptions", "prefer-closest-numa-nodes=true"),
+        )
+    )
+    assert found.cpu_manager_options == {"full-pcpus-only": "true", "strict-cpu-reservation": "false"}
+    assert found.topology_manager_options == {"prefer-closest-numa-nodes": "true"}
+
+
+def test_available_amounts_and_the_parent_of_a_zone_are_read() -> None:
+    resources = [
+        {"name": "cpu", "capacity": "8", "allocatable": "8", "available": "0"},
+        {"name": "example.com/nic", "capacity": "2", "allocatable": "2", "available": "1"},
+    ]
+    (zone,) = read(topology(resources=resources, parent="socket-0")).zones
+    assert zone.available == {"cpu": 0, "example.com/nic": 1}
+    assert zone.parent == "socket-0"
+
+
+def test_a_zone_with_all_available_says_nothing_of_its_use() -> None:
+    resources = [{"name": "cpu", "capacity": "8", "allocatable": "8", "available": "8"}]
+    (zone,) = read(topology(resources=resources)).zones
+    assert zone.available == {}
+
+
+def test_all_facts_come_back_from_an_export() -> None:
+    zone = NumaZone(
+        "node-0", "0-3", "0,2;1,3", {"cpu": 4000}, {"cpu": 3000}, None, {"node-0": 10}, {"cpu": 1000}, "socket-0"
+    )
+    facts = NumaReport(
+        (zone,), "static", "restricted", "pod", "0", None, {"full-pcpus-only": "true"},
+        {"max-allowable-numa-nodes": "16"}, "Static", "0-3", "0-1;2-3",
+        (KubeletGrant("uid-1", "2", "a/b", ("GPU-1",), {"node-0": {"example.com/nic": 1}}, True),),
+    )  # fmt: skip
+    assert read(topology_object(facts, None)) == facts
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[{}]", '[{"pod": "u", "cpus": "3-1"}]', '[{"pod":"u","devices":{"z":{"r":-1}}}]']
+)
+def test_grants_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        read(topology(("hetsched.io/kubelet-grants", text)))
+
+
+def test_an_agent_takes_the_place_of_what_is_available() -> None:
+    cpus = tuple(MachineCpu(cpu, cpu // 2 * 2, 0, 0, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}", cache=0) for cpu in range(4))
+    kubelet = KubeletState("static", {"full-pcpus-only": "true"}, exclusive={"uid-1": {"a": "2", "b": "3"}})
+    told = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-3", 1024),), cpus, None, kubelet)
+    below = NodeReport("n", numa=NumaReport((NumaZone("node-0", allocatable={"cpu": 4000}, available={"cpu": 0}),)))
+    found = laid_over(below, node_facts(told)).numa
+    assert found is not None
+    assert found.zones[0].available == {}
+    assert (found.sockets, found.caches) == ("0-3", "0-3")
+    assert found.cpu_manager_options == {"full-pcpus-only": "true"}
+    assert found.grants == (KubeletGrant("uid-1", "2-3"),)
+
+
+def test_a_socket_that_is_unknown_of_one_cpu_is_unknown() -> None:
+    cpus = (MachineCpu(0, 0, 0, 0, "0"), MachineCpu(1, 1, None, 0, "1"))
+    told = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-1", 1024),), cpus, None)
+    found = node_facts(told).numa
+    assert found is not None
+    assert found.sockets is None
