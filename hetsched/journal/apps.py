@@ -8,10 +8,12 @@ class JournalConfig(AppConfig):
     verbose_name = _("Journal")
 
     def ready(self) -> None:
+        from hetsched.storage.text_lookups import register
         from hetsched.storage.triggers import Guard, append_only, guard, install_of
 
         from .models import AuditEntry, AuditSeal
 
+        register()
         append_only(AuditEntry)
         fixed = ("first_entry", "last_entry", "entries", "digest", "key", "sealed_at")
         guard(Guard("journal_auditseal_fixed", AuditSeal, "what a seal says does not change", fixed))

@@ -1,4 +1,4 @@
-"""Long lists, a part at a time: a statement takes only so many values."""
+"""Batches of long lists: a statement takes a limited number of values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _Item = TypeVar("_Item")
 _ITEMS_PER_QUERY = 500
 
 
-def parts(items: Sequence[_Item]) -> Iterable[Sequence[_Item]]:
-    """Cut a list so that each part fits into one query."""
-    return (items[start : start + _ITEMS_PER_QUERY] for start in range(0, len(items), _ITEMS_PER_QUERY))
+def parts(items: Sequence[_Item], most: int = _ITEMS_PER_QUERY) -> Iterable[Sequence[_Item]]:
+    """Split a list into batches of at most `most` items, each small enough for one query."""
+    return (items[start : start + most] for start in range(0, len(items), most))
