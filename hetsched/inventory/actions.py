@@ -1,9 +1,9 @@
 """The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
 
-Rule: an inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so warm
-copies rebuild, or where it is one of single nodes their `changed_revision`, so that they take those in; and it sends
-the signal by which waiting pods are looked at again. `replace_nodes` is the part of an import that concerns nodes; the
-import itself also brings running pods and lies in the app above.
+An inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that snapshots
+reload; a change of single nodes raises their `changed_revision`, so that snapshots refresh those nodes. It also sends
+the signal that requeues pending pods. `replace_nodes` is the node part of an import; the import itself also writes
+running pods and belongs to the app above.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import msgspec
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from hetsched.contracts.cards import cards_of
+from hetsched.contracts.cards import cards_of, installed_cards
 from hetsched.contracts.doubts import still_in_doubt
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 
+from .freshness import due_at
 from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Node
 from .signals import inventory_changed
@@ -46,11 +47,13 @@ def require_reason(reason: str) -> str:
     """
     text = reason.strip()
     if not text:
-        raise InputError("ReasonMissing", "say why", place="reason", hint="The reason is kept in the audit trail")
+        raise InputError(
+            "ReasonMissing", "a reason is required", place="reason", hint="The audit trail records the reason"
+        )
     if len(text) > LONGEST_REASON:
         raise InputError(
-            "ReasonTooLong", f"it has {len(text)} characters, {LONGEST_REASON} are kept", place="reason",
-            hint="Say it shorter, and name where the rest is written",
+            "ReasonTooLong", f"the reason has {len(text)} characters, the maximum is {LONGEST_REASON}", place="reason",
+            hint="Shorten it and refer to a document for details",
         )  # fmt: skip
     return text
 
@@ -68,7 +71,7 @@ def create_cluster(
         )
     if kind not in ClusterKind.values:
         raise InputError(
-            "ClusterKindUnknown", f"{kind!r} is no kind of cluster", place="kind", hint=f"Use {ClusterKind.values}"
+            "ClusterKindUnknown", f"{kind!r} is not a kind of cluster", place="kind", hint=f"Use {ClusterKind.values}"
         )
     try:
         with transaction.atomic():
@@ -76,12 +79,12 @@ def create_cluster(
             record(actor=actor.name, role=actor.role, action="cluster.create", obj=cluster, reason=reason)
             publish_many({cluster_topic(cluster): cluster_head(cluster)})
     except IntegrityError:
-        raise InputError("ClusterExists", f"there is a cluster {name!r} already", place="name") from None
+        raise InputError("ClusterExists", f"cluster {name!r} already exists", place="name") from None
     return cluster
 
 
 def describe(node: Node, report: NodeReport) -> Node:
-    """Set the report and the columns that are drawn from it; what is reported differently is in doubt no more."""
+    """Set the report and the columns derived from it, and clear conflicts of facts that are reported differently."""
     if node.doubts:
         node.doubts = still_in_doubt(node.doubts, node.report, report)
     node.report = report
@@ -90,8 +93,10 @@ def describe(node: Node, report: NodeReport) -> Node:
     node.ready = report.ready
     node.unschedulable = report.unschedulable or node.cordoned_by_operator
     node.card_count = len(cards_of(report))
+    node.cards_installed = installed_cards(report)
     node.allocatable = dict(report.allocatable)
     node.updated_at = timezone.now()
+    node.sample_due_at = due_at(report.usage, node.updated_at)
     return node
 
 
@@ -103,17 +108,19 @@ FACT_COLUMNS = (
     "ready",
     "unschedulable",
     "card_count",
+    "cards_installed",
     "allocatable",
     "updated_at",
     "doubts",
+    "sample_due_at",
 )
 
 
 def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
-    """Make the cluster's nodes what the reports say, inside the caller's transaction; return the names that left.
+    """Replace the cluster's nodes by the reported ones, inside the caller's transaction; return the removed names.
 
-    The cluster must be locked by `advance`; nodes keep their load and an operator's cordon. Nodes that left must hold
-    nothing any more.
+    The cluster must be locked by `advance`. Nodes keep their load and an operator's cordon. Removed nodes must have no
+    allocations.
     """
     known = {node.name: node for node in cluster.nodes.defer("report")}
     added: list[Node] = []
@@ -135,19 +142,21 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
 
 
 def total_up(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
-    """Write the cluster's totals anew from its nodes, and mark the inventory as changed.
+    """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
-    `same_layout`: the changed nodes say so themselves. Not `decisive`: decisions in the making still hold.
+    `same_layout`: the changed nodes carry their own revision. Not `decisive`: decisions in progress stay valid.
     """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()
-    cluster.node_count = cluster.ready_count = cluster.card_count = cluster.gpu_milli_used = 0
+    cluster.node_count = cluster.ready_count = 0
+    cluster.card_count = cluster.cards_installed = cluster.gpu_milli_used = 0
     for node in cluster.nodes.defer("report").iterator(chunk_size=1000):
         capacity.update(node.allocatable)
         requested.update(node.requested)
         cluster.node_count += 1
         cluster.ready_count += node.ready and not node.unschedulable
         cluster.card_count += node.card_count
+        cluster.cards_installed += node.cards_installed
         cluster.gpu_milli_used += node.gpu_milli_used
     cluster.capacity = dict(sorted(capacity.items()))
     cluster.requested = dict(sorted(requested.items()))
@@ -158,14 +167,14 @@ def total_up(cluster: Cluster, *, same_layout: bool = False, decisive: bool = Tr
         cluster.decisive_revision = cluster.revision
     cluster.save(
         update_fields=[
-            "node_count", "ready_count", "card_count", "gpu_milli_used", "capacity", "requested", "inventory_revision",
-            "layout_revision", "decisive_revision",
+            "node_count", "ready_count", "card_count", "cards_installed", "gpu_milli_used", "capacity", "requested",
+            "inventory_revision", "layout_revision", "decisive_revision",
         ]
     )  # fmt: skip
 
 
 def cordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Keep new pods off a node; what runs there stays.
+    """Keep new pods off a node; running pods stay.
 
     Raises: InputError `NodeUnknown` or `ReasonMissing`.
     """
@@ -173,7 +182,7 @@ def cordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> No
 
 
 def uncordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Take an operator's cordon back; a node that reports itself unschedulable stays so.
+    """Remove an operator's cordon; a node that reports itself unschedulable stays so.
 
     Raises: InputError `NodeUnknown` or `ReasonMissing`.
     """
@@ -210,7 +219,7 @@ def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, a
 
 
 def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reason: str) -> Cluster:
-    """Say which policy pods get that name none; the caller has checked that there is one of this name.
+    """Set the policy of pods that name none; the caller has checked that the policy exists.
 
     Raises: InputError `ReasonMissing`.
     """
@@ -232,7 +241,7 @@ def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reas
 
 
 def next_demo_sequence(cluster: Cluster) -> int | None:
-    """Take the number of the next demo workload; None when another process took it first."""
+    """Reserve the number of the next demo workload; None when another process reserved it first."""
     taken = Cluster.objects.filter(pk=cluster.pk, demo_sequence=cluster.demo_sequence)
     number = cluster.demo_sequence
     return number if taken.update(demo_sequence=number + 1) else None

@@ -1,4 +1,4 @@
-"""Nodes in the admin, to read, with every fact and where it comes from."""
+"""Read-only admin of nodes, with every fact and its source, and of collectors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @admin.display(description="GPU")
     def gpu(self, node: Node) -> str:
-        return f"{node.gpu_milli_used / 1000:g} of {node.card_count}" if node.card_count else "–"
+        return f"{node.gpu_milli_used / 1000:g} of {node.cards_installed}" if node.cards_installed else "–"
 
     @admin.display(description="requested")
     def booked(self, node: Node) -> str:
@@ -89,7 +89,7 @@ class NodeAdmin(ReadOnlyAdmin):
 
 @admin.register(Collector)
 class CollectorAdmin(ReadOnlyAdmin):
-    """Set over REST; here is how each fares."""
+    """Status of collectors; they are configured through the REST API."""
 
     list_display = ("name", "cluster", "kind", "enabled", "load", "answered_at", "stale_since", "nodes_told", "failure")
     list_filter = ("cluster", "kind", "enabled")

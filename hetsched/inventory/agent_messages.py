@@ -1,12 +1,13 @@
-"""Where agents are heard: messages are taken in, in order, and only what changed is settled.
+"""Receive the messages of node agents, in order, and write the changed facts.
 
-Rule: what only confirms facts, and use, is noted beside the node without the cluster's lock. An agent that started
-later takes over from another of its node; messages of one agent count in order.
+Usage and confirmations of known facts are stored in the facts row, without the cluster's lock. An agent that started
+later replaces the previous agent of its node; messages of one agent are accepted in order.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,32 +21,38 @@ from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import measured_by
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
-from hetsched.contracts.agent_report import AgentReport, MachineUsage
+from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineUsage
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 
 from .facts import AGENT, new_facts, settle
+from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
 from .models import Cluster, Node
 from .node_facts import NodeFacts
 
 _replace = msgspec.structs.replace
-# An agent whose watch is set anew may seem to have started a little later than it did.
+# An agent's start time may appear slightly later after its clock is corrected.
 _MOST_AHEAD = timedelta(minutes=5)
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What became of a message; `wanted`: its report is not known here, so that the whole is to be sent."""
+    """The result of a message; `wanted`: its report is not stored here, so the agent must send the whole report."""
 
     node: Node
     wanted: bool = False
 
 
-def hear(cluster: Cluster, message: AgentMessage) -> Heard:
-    """Take in one message of a node's agent.
+Known = Callable[[KubeletState], Collection[str]]
 
+
+def hear(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> Heard:
+    """Process one message of a node's agent.
+
+    `known` returns the pods with grants from the node's kubelet (keys of `exclusive` and `devices`) that the control
+    plane knows: their resources are counted by its own records.
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
@@ -65,40 +72,58 @@ def hear(cluster: Cluster, message: AgentMessage) -> Heard:
     else:
         report = message.report
         if report.node != message.node:
-            raise InputError("ReportMalformed", f"it is about node {report.node[:80]!r}", place="report.node")
+            raise InputError("ReportMalformed", f"the report is about node {report.node[:80]!r}", place="report.node")
+        report = _with_foreign(report, known)
+        message = _replace(message, report=report)
     if row is not None and row.told is not None and not _has_news(row, message):
         _note(row, message, started, now)
         return Heard(node)
     return Heard(_take_in(node, message, report, started))
 
 
+def _with_foreign(report: AgentReport, known: Known) -> AgentReport:
+    """Return a report completed with the pods that have grants but are unknown to the control plane."""
+    kubelet = report.kubelet
+    if kubelet is None:
+        return report
+    granted = kubelet.exclusive.keys() | kubelet.devices.keys()
+    foreign = granted - set(known(kubelet)) if granted else ()
+    return _replace(report, kubelet=_replace(kubelet, foreign=tuple(sorted(foreign))))
+
+
 def _started(message: AgentMessage, now: datetime) -> datetime:
     at = seconds(message.started_at)
     if at is None or at < 0 or not 1 <= message.sequence <= INT64_MAX or not message.instance:
-        raise InputError("ReportMalformed", "it does not say which start of an agent it is from", place="startedAt")
+        raise InputError("ReportMalformed", "the field instance is missing", place="startedAt")
     if len(message.instance) > 64 or len(message.digest) > 64:
         raise InputError("ReportMalformed", "instance and digest have at most 64 characters", place="instance")
     if at > (now + _MOST_AHEAD).timestamp():
         raise InputError(
-            "ReportMalformed", "its agent says that it started in the future", place="startedAt",
+            "ReportMalformed", "the start time of the agent is in the future", place="startedAt",
             hint="Set the clock of the node",
         )  # fmt: skip
     return datetime.fromtimestamp(at, UTC)
 
 
 def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> bool:
-    """Tell whether a message was answered already; refuse what comes from an agent or a moment of before."""
+    """Return whether a message was processed already; reject messages of a superseded agent or out of order."""
     if row.instance == message.instance:
         if message.sequence < row.sequence:
-            raise InputError("ReportOutOfOrder", f"message {row.sequence} of this agent came before", place="sequence")
+            raise InputError(
+                "ReportOutOfOrder", f"message {row.sequence} of this agent was already received", place="sequence"
+            )
         if message.sequence == row.sequence:
             return True
         if row.heard_at and now - row.heard_at < timedelta(milliseconds=settings.HETSCHED_AGENT_PAUSE_MILLIS):
-            raise InputError("ReportTooSoon", "another message of this node came just now", hint="Wait a second")
+            raise InputError(
+                "ReportTooSoon",
+                "the previous message of this node was received less than a second ago",
+                hint="Wait one second",
+            )
     elif row.started_at is not None and (row.started_at, row.instance) > (started, message.instance):
         raise InputError(
-            "AgentSuperseded", "another agent of this node started later", place="instance",
-            hint="Only one agent may run on a node; stop the others",
+            "AgentSuperseded", "a newer agent of this node is running", place="instance",
+            hint="Run one agent per node and stop the others",
         )  # fmt: skip
     return False
 
@@ -109,7 +134,7 @@ def _of_message(message: AgentMessage, started: datetime, now: datetime) -> dict
 
 
 def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
-    """Tell whether a message says anything else that decisions rest on; how much network there is comes with use."""
+    """Return whether a message changes facts that decisions use; the network and disk capacity is part of the usage."""
     usage, report = _use_of(message), message.report
     if usage is not None:
         before = row.usage.capacity if row.usage is not None else {}
@@ -123,7 +148,7 @@ def _use_of(message: AgentMessage) -> MachineUsage | None:
 
 
 def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
-    """Note that what is known still holds, with its use; nothing that decisions rest on changes."""
+    """Record a confirmation and its usage sample; no fact that decisions use changes."""
     usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
     row.pinned = pinned
@@ -138,14 +163,14 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
         setattr(row, name, value)
         columns.append(name)
     with transaction.atomic():
-        # What collectors said meanwhile stays: their words stand in the same column.
+        # Statements of collectors are stored in the same column and may have changed in the meantime.
         row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
         row.claims = _confirmed(row, rfc3339(now))
         row.save(update_fields=columns)
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
-    """Return the use that a message tells, taken now at the latest: a sample from the future makes all others stale."""
+    """Return the usage sample, measured now at the latest: a sample from the future would outdate all others."""
     usage = _use_of(message)
     if usage is None or (seconds(usage.observed_at) or math.inf) <= now.timestamp():
         return usage
@@ -162,7 +187,7 @@ def _is_agents(said: object) -> bool:
 
 
 def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: datetime) -> Node:
-    """Take facts in that changed, under the cluster's lock."""
+    """Write changed facts, under the cluster's lock."""
     with transaction.atomic():
         cluster = advance(node.cluster_id)
         node = Node.objects.select_related("cluster").get(pk=node.pk)
@@ -186,41 +211,42 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
 
 
 def take_samples(cluster_id: int) -> int:
-    """Take use that agents measured into the reports of their nodes, all at once; return how many there were."""
+    """Copy new usage samples of agents to the reports of their nodes in one transaction; return the number copied."""
     waiting = NodeFacts.objects.filter(node__cluster_id=cluster_id, usage_taken=False)
     if not waiting.exists():
         return 0
     with transaction.atomic():
         cluster = advance(cluster_id)
+        now = timezone.now()
         changed = []
-        # Marked before they are read: what comes meanwhile is marked anew, and taken the next time.
+        # Marked before they are read: a sample that arrives now is marked again and copied by the next run.
         taken = list(waiting.values_list("pk", flat=True))
         NodeFacts.objects.filter(pk__in=taken).update(usage_taken=True)
         rows = NodeFacts.objects.filter(pk__in=taken).select_related("node")
         for row in rows.only("usage", "collected", "node"):
-            node, sample = row.node, usage_facts(row.usage, [])
+            node, sample = row.node, aged(usage_facts(row.usage, []), now)
             if measured_by(row.collected) is not None:
-                continue  # one source at a time: samples of two are not of one mind
-            latest = newer(node.report.usage, sample)
+                continue  # one source at a time: samples of two sources are not comparable
+            latest = newer(aged(node.report.usage, now), sample)
             if latest is not None and latest != node.report.usage:
-                node.report = _replace(node.report, usage=latest)
+                set_usage(node, latest, now)
                 node.sampled_revision = node.changed_revision = cluster.revision
                 changed.append(node)
-        write_columns(changed, ("report", "changed_revision", "sampled_revision"))
+        write_columns(changed, SAMPLE_COLUMNS)
         cluster.inventory_revision = cluster.revision
         cluster.save(update_fields=["inventory_revision"])
     return len(changed)
 
 
 def silent_since(now: datetime) -> datetime:
-    """Return the moment that an agent must have been heard of since, to be one that reports."""
+    """Return the time since which an agent must have sent a message to count as reporting."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 
 def agents_of(cluster_id: int) -> dict[str, Any] | None:
-    """Return how many nodes have an agent, and of how many it was heard of lately; None where there is none.
+    """Return the number of nodes with an agent, and of those reporting recently; None if there is no agent.
 
-    `doubted` is how many have facts in quarantine, and `doubted_first` the first of them by name.
+    `doubted` is the number of nodes with quarantined facts, and `doubted_first` the first of them by name.
     """
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, heard_at__isnull=False)
     doubted = ~Q(quarantined=[])

@@ -1,13 +1,12 @@
-"""What collectors find out becomes facts of nodes, with source and age; the only writer of collectors.
+"""Convert the results of collectors to node facts with source and age; the only writer of collectors.
 
-Problem: a source that went silent must not go on deciding, and nobody must have to guess that it did.
-Rule: a collector is asked when it is due, by whoever claims it first, outside any transaction; what comes back is taken
-in under the cluster's lock. A fact is stale once its observation is older than the collector allows, once the collector
-failed as often in a row as it may (the first time, for use), or when a source of use says nothing of a node any
-more. Stale use stays as a mark that requests stand for it; stale facts of other kinds count no more.
-Only hosts that the deployment names (`HETSCHED_SOURCE_HOSTS`) are asked; no token stands in an audit entry, an error or
-a log record.
-Invariant: a collector that was changed meanwhile writes nothing.
+A silent source must not influence decisions any longer, and its silence must be visible.
+The task that claims a due collector queries it, outside any transaction; its results are written under the cluster's
+lock. A fact is stale once its observation is older than the collector allows, once the collector has failed as often in
+a row as it may (once, for usage), or when a usage source no longer reports a node. A stale usage fact stays as the mark
+that requests are used instead; other stale facts are ignored.
+Only hosts of `HETSCHED_SOURCE_HOSTS` are called. Tokens never appear in audit entries, errors or log records.
+Invariant: a run whose collector was changed in the meantime writes nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from hetsched.storage.sealed_secrets import seal, unseal
 from .actions import cluster_topic, node_topic, require_reason
 from .collector import Collector
 from .facts import new_facts, settle
+from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, Node
 from .node_facts import NodeFacts
@@ -54,11 +54,11 @@ _STATUS = (
 )  # fmt: skip
 
 
-# -- what people say ---------------------------------------------------------------------------------------------------
+# -- configuration -----------------------------------------------------------------------------------------------------
 
 
 def allowed() -> Allowed:
-    """Return whom the deployment lets collectors ask."""
+    """Return the hosts that collectors may call."""
     hosts = frozenset(settings.HETSCHED_SOURCE_HOSTS) - {"*"}
     return Allowed(hosts, hosts)
 
@@ -77,14 +77,16 @@ def configure(
     actor: Actor,
     reason: str,
 ) -> Collector:
-    """Add a collector to a cluster, or change it; `token` None keeps the one there is, empty takes it away.
+    """Add a collector to a cluster, or change it; `token` None keeps the stored one, an empty one removes it.
 
     Raises: InputError `ReasonMissing`, `CollectorNameInvalid`, `CollectorUnknown`, `CollectorParamInvalid`,
-    `SourceNotAllowed`, `CollectorsTooMany` or `SecretKeyMissing`.
+    `SourceNotAllowed`, `TokenMissing`, `CollectorsTooMany` or `SecretKeyMissing`.
     """
     reason = require_reason(reason)
     if not re.fullmatch(DNS_LABEL.regex, name):
-        raise InputError("CollectorNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
+        raise InputError(
+            "CollectorNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
+        )
     made = registry.build(kind, params)
     refuse_foreign(made.urls())
     load = registry.load_collectors()[kind].load
@@ -93,19 +95,21 @@ def configure(
         bounds["mostFailures"] = (most_failures, 1, 1000)
     for place, (value, least, most) in bounds.items():
         if not least <= value <= most:
-            raise InputError("CollectorParamInvalid", f"{value} is not from {least} to {most}", place=place)
+            raise InputError("CollectorParamInvalid", f"{value} is not between {least} and {most}", place=place)
     with transaction.atomic():
         locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
         row = Collector.objects.filter(cluster=locked, name=name).first()
         if row is None:
             if Collector.objects.filter(cluster=locked).count() >= MOST_COLLECTORS:
-                raise InputError("CollectorsTooMany", f"a cluster has at most {MOST_COLLECTORS}", place="name")
+                raise InputError(
+                    "CollectorsTooMany", f"a cluster has at most {MOST_COLLECTORS} collectors", place="name"
+                )
             row = Collector(cluster=locked, name=name)
         new = row._state.adding
         moved = not new and made.urls() != _urls(row)
         if token is None and moved and row.sealed_token:
-            hint = "Hand the token in again, or an empty one"
-            raise InputError("TokenMissing", "a token goes to no other address", place="token", hint=hint)
+            hint = "Send the token again, or send an empty token"
+            raise InputError("TokenMissing", "a stored token is not sent to a different URL", place="token", hint=hint)
         row.kind, row.params, row.enabled, row.load = kind, params, enabled, load
         row.interval_seconds, row.most_age_seconds = interval_seconds, most_age_seconds
         row.most_failures = most_failures or (1 if load else 3)
@@ -125,11 +129,11 @@ def configure(
 
 
 def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
-    """Take a collector away, with all it told. Raises: InputError `CollectorUnknown` or `ReasonMissing`."""
+    """Remove a collector and all its facts. Raises: InputError `CollectorUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
     row = Collector.objects.filter(cluster=cluster, name=name).first()
     if row is None:
-        raise InputError("CollectorUnknown", f"there is no collector {name[:80]!r}", place="name")
+        raise InputError("CollectorUnknown", f"unknown collector {name[:80]!r}", place="name")
     with transaction.atomic():
         _lay(row, {}, status={})
         row.delete()
@@ -140,12 +144,12 @@ def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
 
 
 def refuse_foreign(urls: Sequence[str]) -> None:
-    """Refuse addresses that we would never call. Raises: InputError `SourceNotAllowed`."""
+    """Reject URLs of hosts that are not allowed. Raises: InputError `SourceNotAllowed`."""
     for url in urls:
         try:
             check(url, allowed())
         except Refused as refused:
-            hint = "Its operator lists the sources it may ask, as host:port, in HETSCHED_SOURCE_HOSTS"
+            hint = "Add the source as host:port to HETSCHED_SOURCE_HOSTS of the server"
             raise InputError("SourceNotAllowed", refused.message, place="params.url", hint=hint) from None
 
 
@@ -164,16 +168,16 @@ def _purpose(row: Collector) -> str:
     return f"collector {row.cluster_id} {row.name}"
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
 def due(now: datetime) -> list[int]:
-    """Return the collectors that are to be asked."""
+    """Return the ids of the due collectors."""
     return list(Collector.objects.filter(enabled=True, due_at__lte=now).values_list("pk", flat=True))
 
 
 def claim(pk: int, now: datetime) -> Collector | None:
-    """Take a collector that is due; None where somebody else did, or it is none any more."""
+    """Claim a due collector; None if another task did, or it is no longer due."""
     row = Collector.objects.select_related("cluster").filter(pk=pk, enabled=True, due_at__lte=now).first()
     if row is None:
         return None
@@ -183,7 +187,7 @@ def claim(pk: int, now: datetime) -> Collector | None:
 
 
 def asker(row: Collector) -> Asker:
-    """Return the way in which a collector asks. Raises: InputError `SecretKeyChanged`."""
+    """Return the HTTP client of a collector. Raises: InputError `SecretKeyChanged`."""
     token = unseal(row.sealed_token, purpose=_purpose(row)) if row.sealed_token else ""
     return Asker(allowed(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
 
@@ -194,11 +198,11 @@ def aliases(cluster_id: int) -> list[NodeAlias]:
     return [NodeAlias(node.name, node.report.addresses) for node in nodes]
 
 
-# -- what came back ----------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
-    """Make what a collector found facts of the nodes; of each that is too old only the mark stays."""
+    """Store a collector's findings as node facts, marked as stale where they are too old."""
     found = {finding.node: finding for finding in collected.findings}
     late = {node for node, finding in found.items() if _is_old(finding, row, now)}
     status = {
@@ -213,7 +217,7 @@ def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
 
 
 def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
-    """Note that a collector got no answer; once it may not any more, nothing that it told counts."""
+    """Record a failed query; after `most_failures` in a row all facts of the collector become stale."""
     failures = row.failures + 1
     status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": message[:500]}
     if failures < row.most_failures:
@@ -235,7 +239,7 @@ def _lay(
     status: Mapping[str, Any],
     late: frozenset[str] | set[str] = frozenset(),
 ) -> None:
-    """Write what a collector tells now, in place of what it told; `found` None: nothing, so what it told is stale."""
+    """Replace a collector's facts by `found`; None means that the query failed, so the previous facts become stale."""
     with transaction.atomic():
         cluster = advance(collector.cluster_id)
         live = Collector.objects.filter(pk=collector.pk, version=collector.version)
@@ -275,7 +279,7 @@ def _fact(
     finding = None if found is None else found.get(node)
     if finding is not None:
         return CollectedFact(collector.name, collector.load, finding, node in late)
-    if collector.load:  # it is to measure every node
+    if collector.load:  # expected to measure every node
         return CollectedFact(collector.name, True, old.finding if old else None, stale=True)
     if found is None and old is not None:
         return CollectedFact(collector.name, False, old.finding, stale=True)
@@ -283,7 +287,7 @@ def _fact(
 
 
 def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> None:
-    """Write the facts of nodes: samples and what is only told again all at once, the rest as every change of a node."""
+    """Write node facts: samples and unchanged facts in bulk, others through `settle` like every change of a node."""
     now = timezone.now()
     sampled: list[Node] = []
     patches: dict[str, dict[str, Any]] = {}
@@ -299,17 +303,18 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
                 settle(cluster, node, row, now, columns=["collected"])
             continue
         (added if row._state.adding else kept).append(row)
-        usage = usage_of(newer(row.base.usage, usage_facts(row.usage, [])), after)
+        others = newer(aged(row.base.usage, now), aged(usage_facts(row.usage, []), now))
+        usage = usage_of(others, after)
         if usage != node.report.usage:
             if usage is not None and not usage.stale:
                 node.sampled_revision = cluster.revision
             patches[node_topic(cluster, node.name)] = {"report": {"usage": _difference(node.report.usage, usage)}}
-            node.report = msgspec.structs.replace(node.report, usage=usage)
+            set_usage(node, usage, now)
             node.changed_revision = cluster.revision
             sampled.append(node)
     NodeFacts.objects.bulk_create(added, batch_size=200)
     write_columns(kept, ("collected",) if collector.load else ("collected", "claims"))
-    write_columns(sampled, ("report", "changed_revision", "sampled_revision"))
+    write_columns(sampled, SAMPLE_COLUMNS)
     if sampled:
         cluster.inventory_revision = cluster.revision
         cluster.save(update_fields=["inventory_revision"])
@@ -318,7 +323,7 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
 
 
 def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
-    """Tell whether the same is told again, only later: nothing that the node's report says changes by that."""
+    """Return whether a fact was only confirmed at a later time, so that the node's report does not change."""
     if old is None or new is None or old.finding is None or new.finding is None:
         return False
     told = msgspec.structs.replace(new.finding, observed_at=old.finding.observed_at)
@@ -326,7 +331,7 @@ def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
 
 
 def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:
-    """Return what makes one sample of another in a document: resources that are gone are null."""
+    """Return the merge patch between two samples: removed resources are null."""
     if after is None:
         return None
     gone = dict.fromkeys(before.amounts.keys() - after.amounts.keys()) if before is not None else {}
@@ -337,7 +342,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
 def _claim(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
-    """Note what a collector says among the words on the node."""
+    """Record a collector's statements in the claims of the node."""
     words = words_of(new) if new is not None else {}
     before = words_of(old) if old is not None else {}
     if words or before:

@@ -1,9 +1,8 @@
-"""What a node's facts come to: the cluster's own words, the agent's, those of collectors, and what operators ruled.
+"""Merge a node's facts from the cluster, its agent, collectors and operators.
 
-Rule: facts that changed go through `adapters.merging` and `adapters.weighing` under the cluster's lock, as every change
-of a node does. The follower of a cluster gives what the API server says through `merged`, so that the agent's words
-stay where they are.
-Invariant: nothing that counted is gone from a node's report without an operator's word; see `weighing.weigh`.
+Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, like every
+change of a node. The informer passes the API server's reports through `merged`, so that the agent's facts are kept.
+Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.weigh`.
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.framework.queueing_hints import differences
+from hetsched.engine.numa.zones import availability
 from hetsched.journal.audit import SYSTEM, record
 from hetsched.journal.publish import publish_many
 
 from .actions import FACT_COLUMNS, cluster_topic, describe, node_topic
+from .freshness import aged_report
 from .ledger import write_columns
 from .models import Cluster, Node
 from .node_facts import NodeFacts
-from .overrides import overridden
+from .overrides import in_maintenance, overridden
 from .signals import inventory_changed
 from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
 
 AGENT = "agent"
 _WEIGHED = ("known", "quarantined", "overrides", "claims")
-_MOST_RECORDED = 20  # facts in one audit entry; the node itself names all that stand
+_MOST_RECORDED = 20  # facts in one audit entry; the node itself lists all of them
 _replace = msgspec.structs.replace
 
 
@@ -54,21 +55,21 @@ def _source(report: NodeReport) -> str:
     return report.source or "file"
 
 
-# -- what it comes to --------------------------------------------------------------------------------------------------
+# -- merging -----------------------------------------------------------------------------------------------------------
 
 
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
-    """Return what all sources say together, and the amounts that the agent states of what the cluster counts too."""
+    """Return the merged report of all sources, and the agent's amounts of resources that the cluster reports too."""
     if row.told is None:
-        return with_collected(row.base, row.collected), {}
+        return with_collected(aged_report(row.base, now), row.collected), {}
     told = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
     row.claims = noted(row.claims, AGENT, words_of(told), rfc3339(row.heard_at or now))
     stated = {name: amount for name, amount in told.allocatable.items() if name not in (CPU, MEMORY)}
-    return with_collected(laid_over(row.base, told), row.collected), stated
+    return with_collected(laid_over(aged_report(row.base, now), aged_report(told, now)), row.collected), stated
 
 
 def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
-    """Weigh what is said anew, note what is in quarantine, and return what counts."""
+    """Check the merged report for acceptance, update the quarantine, and return the report in effect."""
     candidate, stated = _candidate(row, now)
     weighed = weigh(
         row.known,
@@ -97,19 +98,20 @@ def settle(
     first: bool = False,
     approved: Collection[str] = (),
 ) -> None:
-    """Write what a node's facts come to by now, and tell it; the cluster is locked and the node read since.
+    """Write and publish the node's merged facts; the cluster is locked and the node was read after that.
 
-    `columns` of the row are written besides those that are weighed.
+    `columns` of the row are written in addition to those that the acceptance check changes.
     """
     before, stood = node.report, row.quarantined
     report = _weighed(row, now, first=first, approved=approved)
     _record_quarantine(cluster, node, stood, row.quarantined)
     _save(row, columns)
     node.facts = row
+    _note_maintenance(node, row)
     if report != before:
         events = differences(before, report)
         was = _load_of(node)
-        if report.usage is not None and report.usage != before.usage:
+        if is_sampled(before, report):
             node.sampled_revision = cluster.revision
         node.changed_revision = cluster.revision
         describe(node, report)
@@ -119,31 +121,49 @@ def settle(
     _tell(cluster, node)
 
 
+def _note_maintenance(node: Node, row: NodeFacts) -> None:
+    """Write the GPUs and zones in maintenance if they changed."""
+    found = in_maintenance(row.overrides)
+    if found != node.maintenance:
+        node.maintenance = found
+        Node.objects.filter(pk=node.pk).update(maintenance=found)
+
+
+def is_sampled(before: NodeReport | None, report: NodeReport) -> bool:
+    """Return whether a report contains a new sample: measured usage, or the availability in its zones."""
+    measured = report.usage is not None and (before is None or report.usage != before.usage)
+    return measured or (availability(report) != [] if before is None else availability(report) != availability(before))
+
+
 def _save(row: NodeFacts, columns: Collection[str]) -> None:
-    """Write what was weighed, and `columns`: of others agents write meanwhile, without the cluster's lock."""
+    """Write the checked columns and `columns`; agents write the other columns without the cluster's lock."""
     if row._state.adding:
         row.save()
     else:
         row.save(update_fields=[*_WEIGHED, *columns])
 
 
-def _load_of(node: Node) -> tuple[Mapping[str, int], int, bool]:
-    return dict(node.allocatable), node.card_count, node.ready and not node.unschedulable
+_Load = tuple[Mapping[str, int], int, bool, int]
 
 
-def _add_difference(
-    cluster: Cluster, was: tuple[Mapping[str, int], int, bool], now: tuple[Mapping[str, int], int, bool]
-) -> None:
-    """Add what one node has more, or less, to the totals of its cluster."""
+def _load_of(node: Node) -> _Load:
+    return dict(node.allocatable), node.card_count, node.ready and not node.unschedulable, node.cards_installed
+
+
+def _add_difference(cluster: Cluster, was: _Load, now: _Load) -> None:
+    """Add the difference of one node to the totals of its cluster."""
     capacity = Counter(cluster.capacity)
     capacity.update(now[0])
     capacity.subtract(was[0])
     cluster.capacity = {name: amount for name, amount in sorted(capacity.items()) if amount}
     cluster.card_count += now[1] - was[1]
     cluster.ready_count += int(now[2]) - int(was[2])
+    cluster.cards_installed += now[3] - was[3]
     cluster.inventory_revision = cluster.decisive_revision = cluster.revision
     cluster.save(
-        update_fields=["capacity", "card_count", "ready_count", "inventory_revision", "decisive_revision"]
+        update_fields=[
+            "capacity", "card_count", "cards_installed", "ready_count", "inventory_revision", "decisive_revision",
+        ]
     )  # fmt: skip
 
 
@@ -159,7 +179,7 @@ def _tell(cluster: Cluster, node: Node) -> None:
 def _record_quarantine(
     cluster: Cluster, node: Node, before: Iterable[FactInQuarantine], after: Iterable[FactInQuarantine]
 ) -> None:
-    """Write down what came into quarantine, all of it in one entry: a node that lies must not flood the audit."""
+    """Record new quarantined facts in one audit entry, so that a faulty node cannot flood the audit trail."""
     stood = {one.id for one in before}
     new = sorted((one for one in after if one.id not in stood), key=lambda one: (one.fact, one.item, one.id))
     if not new:
@@ -173,23 +193,23 @@ def _record_quarantine(
 
 
 def named(cluster: Cluster, node: Node) -> tuple[str, str]:
-    """Return the kind and the name by which the audit knows a node."""
+    """Return the kind and the name of a node in the audit trail."""
     return "node", f"{cluster.name}/{node.name}"
 
 
-# -- what the cluster says ---------------------------------------------------------------------------------------------
+# -- reports of the cluster --------------------------------------------------------------------------------------------
 
 
 def with_words_of_agents(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
-    """Return what an operator's files come to with the words of agents, inside the import's transaction."""
+    """Return the reports of an operator's files merged with those of agents, inside the import's transaction."""
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, facts__isnull=False)}
     return merged(cluster, reports, known)
 
 
 def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, Node]) -> list[NodeReport]:
-    """Return what new words of an API server come to with those of agents, inside the follower's transaction.
+    """Return new reports of an API server merged with those of agents, inside the informer's transaction.
 
-    `known` are the nodes by name; of nodes that are not known the reports count as they are.
+    `known` are the nodes by name; reports of other nodes are used unchanged. Expired samples are marked.
     """
     reports = list(reports)
     names = [report.name for report in reports if report.name in known]
@@ -199,25 +219,26 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
     for report in reports:
         node = known.get(report.name)
         if node is None:
-            found.append(report)
+            found.append(aged_report(report, now))
             continue
         row = rows.get(node.pk)
         if row is not None and row.base == report and not node.gone:
-            found.append(node.report)  # said before, as everything is to one who begins to follow
+            found.append(node.report)  # unchanged, as most nodes are when an informer starts
             continue
         if row is None or _is_plain(row):
             if _suspicious(node.report if row is None else row.base, report, now) is None:
-                found.append(report if row is None else _rebased(row, report, now))
+                found.append(aged_report(report, now) if row is None else _rebased(row, report, now))
                 continue
             row = row or new_facts(node)
         stood, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
-            # Another machine of this name: what the agent of the old one said is not about it.
+            # Another machine of the same name: the previous agent's report does not apply to it.
             row.told, row.digest, row.usage = None, "", None
             columns += ["told", "digest", "usage"]
         row.base = report
         row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
         effective = _weighed(row, now)
+        _note_maintenance(node, row)
         _record_quarantine(cluster, node, stood, row.quarantined)
         _save(row, columns)
         found.append(effective)
@@ -225,7 +246,7 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
 
 
 def _is_plain(row: NodeFacts) -> bool:
-    """Tell whether no agent speaks for a node, and no operator ruled about it: what collectors say is laid over."""
+    """Return whether a node has no agent report, quarantine or override; facts of collectors are merged in any case."""
     return row.told is None and not row.quarantined and not row.overrides
 
 
@@ -233,15 +254,15 @@ def _rebased(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
     row.base = row.known = report
     row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
     row.save(update_fields=["base", "known", "claims"])
-    return with_collected(report, row.collected)
+    return with_collected(aged_report(report, now), row.collected)
 
 
 def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> Weighed | None:
-    """Return how a report weighs that takes away what counted, or has far more; None where there is nothing to it."""
+    """Return the acceptance result if a report removes facts in use or grows too much, None if it is acceptable."""
     same_parts = before.uid == after.uid and before.gpus == after.gpus and before.numa == after.numa
     if same_parts and before.allocatable == after.allocatable:
         return None
-    # Whoever may describe nodes in the cluster may add cards and take their list away: only an agent may not.
+    # Clients with write access to nodes may add GPUs or remove the list; only agents may not.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
     weighed = weigh(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)

@@ -1,10 +1,10 @@
 """Clusters and nodes.
 
-Rule: a node row keeps its whole report; what pages and queries ask for often stands in columns beside it. `requested`,
-`pods` and `gpu_milli_used` are written by the transaction that books or frees, never by anyone else. Every change of
-what a cluster has or holds raises `Cluster.revision` by 1 first, which also locks the row: writers of one cluster
-follow one another.
-Units: cpu in millicores, memory in bytes, cards in thousandths.
+A node row stores its whole report; frequently queried facts are duplicated in columns. `requested`, `pods` and
+`gpu_milli_used` are written only by the transaction that reserves or releases resources. Every change of a cluster's
+inventory or allocations first raises `Cluster.revision` by 1, which also locks the row: writers of one cluster are
+serialized.
+Units: cpu in millicores, memory in bytes, GPUs in thousandths.
 Invariants: a node's load columns equal the sum over its active reservations; a cluster's totals the sum over its nodes.
 """
 
@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.discovery import Discovery
 from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.facts import Maintenance
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
 from hetsched.storage.json_fields import StructField
@@ -44,24 +45,27 @@ class Cluster(models.Model):
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     kind = models.CharField(_("kind"), max_length=12, choices=ClusterKind, default=ClusterKind.OFFLINE)
     policy_name = models.CharField(_("policy"), max_length=63, default="hetsched")
-    # Namespaces, classes and groups that pods may name; without nodes, pods and policies, which have rows of their own.
+    # Namespaces, classes and groups that pods may name; nodes, pods and policies have rows of their own.
     definitions = StructField(ClusterContent, verbose_name=_("definitions"), default=ClusterContent, blank=True)
 
     revision = models.BigIntegerField(_("revision"), default=0)
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
-    # Since when the nodes are these, with these definitions; facts of single nodes may be newer.
+    # The revision of the latest change of the set of nodes or of definitions; facts of single nodes may be newer.
     layout_revision = models.BigIntegerField(_("layout revision"), default=0)
-    # Since when the definitions are these; what a state can take in of them as it is changes them alone.
+    # The revision of the current definitions; those that a snapshot can apply in place change only this one.
     definitions_revision = models.BigIntegerField(_("definitions revision"), default=0)
-    # What was decided on an earlier revision does not hold any more: something was booked since, or facts changed.
+    # Decisions on an earlier revision are void: an allocation was added or facts changed since.
     decisive_revision = models.BigIntegerField(_("decisive revision"), default=0)
-    # The revision at which the usage samples of the nodes were taken: they hold what was booked then.
+    # The revision at which the usage samples of the nodes were taken: they include the allocations of that time.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
-    # The revision at which each kind of change happened last, for decisions that were in the making meanwhile.
+    # The latest revision of each kind of change, for decisions that were in progress at that time.
     stirred = models.JSONField(_("changes"), default=dict, blank=True, editable=False)
 
-    # Reservations that ended up to this revision may be gone, so a copy older than it cannot catch up.
+    # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
+    decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
+
+    # Reservations that ended up to this revision may be deleted, so an older snapshot must reload.
     forgotten_revision = models.BigIntegerField(_("forgotten up to revision"), default=0)
 
     leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
@@ -71,6 +75,7 @@ class Cluster(models.Model):
     node_count = models.IntegerField(_("nodes"), default=0)
     ready_count = models.IntegerField(_("ready nodes"), default=0)
     card_count = models.IntegerField(_("cards"), default=0)
+    cards_installed = models.IntegerField(_("cards installed"), default=0)
     capacity = StructField(dict[str, int], verbose_name=_("capacity"), default=dict, blank=True)
     requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict, blank=True)
     gpu_milli_used = models.BigIntegerField(_("GPU thousandths in use"), default=0)
@@ -92,18 +97,21 @@ class Cluster(models.Model):
 
 
 class Node(models.Model):
-    """One node: its report, the columns drawn from it, and what is booked on it."""
+    """One node: its report, the columns derived from it, and its load."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes", verbose_name=_("cluster"))
     name = models.CharField(_("name"), max_length=253)
     report = StructField(NodeReport, verbose_name=_("report"))
     isa_family = models.CharField(_("ISA family"), max_length=12, default="unknown")
-    isa = models.TextField(_("ISA"), blank=True)  # a profile of RISC-V, spelt out, has more than 400 characters
+    isa = models.TextField(_("ISA"), blank=True)  # a RISC-V profile in expanded form has more than 400 characters
     pool = models.CharField(_("pool"), max_length=63)
     ready = models.BooleanField(_("ready"), default=True)
     unschedulable = models.BooleanField(_("unschedulable"), default=False)
     cordoned_by_operator = models.BooleanField(_("cordoned by an operator"), default=False)
     card_count = models.IntegerField(_("cards"), default=0)
+    # Includes GPUs that are unhealthy or in maintenance: pods may still hold these.
+    cards_installed = models.IntegerField(_("cards installed"), default=0)
+    maintenance = StructField(tuple[Maintenance, ...], verbose_name=_("in maintenance"), default=tuple, blank=True)
     allocatable = StructField(dict[str, int], verbose_name=_("allocatable"), default=dict)
 
     requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict)
@@ -111,11 +119,14 @@ class Node(models.Model):
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
     updated_at = models.DateTimeField(_("reported"))
     changed_revision = models.BigIntegerField(_("changed at revision"), default=0)
-    # The revision at which its own usage sample came, after those of the whole cluster: it holds what was booked then.
+    # The revision of its own usage sample, newer than those of the whole cluster; includes the allocations of that
+    # time.
     sampled_revision = models.BigIntegerField(_("sampled at revision"), default=0)
-    # Facts that its kubelet contradicted; they count as they are reported all the same.
+    # When its current sample expires; None where no sample can expire. See `freshness`.
+    sample_due_at = models.DateTimeField(_("sample is looked at"), null=True, blank=True, editable=False)
+    # Facts that its kubelet contradicted; the reported values stay in use all the same.
     doubts = StructField(tuple[Doubt, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
-    # The API server has it no more, but what it holds was not seen to end.
+    # Deleted from the API server, while the end of its allocations is not confirmed.
     gone = models.BooleanField(_("gone"), default=False)
 
     class Meta:
@@ -123,37 +134,38 @@ class Node(models.Model):
         verbose_name_plural = _("nodes")
         ordering = ["cluster_id", "name"]
         constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="inventory_node_name")]
+        indexes = [models.Index(fields=["cluster", "sample_due_at"], name="inventory_node_sample_due")]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Connection(models.Model):
-    """How the API server of a Kubernetes cluster is reached. The kubeconfig is sealed and never shown."""
+    """The connection to the API server of a Kubernetes cluster. The kubeconfig is sealed and never shown."""
 
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="connection", primary_key=True)
-    sealed_kubeconfig = models.TextField(blank=True, editable=False)  # empty: we run inside this cluster
+    sealed_kubeconfig = models.TextField(blank=True, editable=False)  # empty: this process runs inside the cluster
     server = models.CharField(_("API server"), max_length=300, blank=True)
-    # The uid of its namespace kube-system, once seen: no other cluster may take its place.
+    # The uid of the namespace kube-system at the first contact: no other cluster may replace it.
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
     # The name under which this database holds the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
-    # Whether pull secrets that pods name are read, to look their images up.
+    # Whether the pull secrets of pods are read to look up their images.
     read_pull_secrets = models.BooleanField(_("pull secrets are read"), default=False)
     failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
-    # In shadow of this scheduler: what it binds is compared with what we would have chosen, and nothing is written.
+    # Shadow mode: bindings of this scheduler are compared with our own decisions, and nothing is written.
     shadow_of = models.CharField(_("in shadow of"), max_length=63, blank=True)
     shadow_dropped = models.BigIntegerField(_("pods not judged"), default=0, editable=False)
-    # How old what is known is, and since when that is too old to decide on; told to whoever looks at the cluster.
+    # The time of the data, and since when it is stale; published to viewers of the cluster.
     facts_at = models.DateTimeField(_("facts of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
     stale_reason = models.CharField(_("why it is stale"), max_length=500, blank=True, editable=False)
-    # Who follows the cluster, and the number of times that changed hands; what an old follower writes is refused.
+    # The informer's lease and epoch; writes with an older epoch are rejected.
     follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
     follower_epoch = models.BigIntegerField(_("follow epoch"), default=0)
-    # By what nodes are labelled, if not as whom this process is in the cluster; who does so now, and what was found.
+    # The credentials that discovery uses instead of the in-cluster account, its lease, and its latest result.
     sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)
     discovery = StructField(Discovery, verbose_name=_("discovery"), null=True, editable=False)
     discoverer_id = models.CharField(max_length=120, blank=True, editable=False)
@@ -169,11 +181,11 @@ class Connection(models.Model):
 
 
 class Sync(models.Model):
-    """How far one kind of object of a Kubernetes cluster is known, by the follower of an epoch."""
+    """Sync state of one resource of a Kubernetes cluster, as written by the informer of an epoch."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)
-    required = models.BooleanField(_("required"), default=True)  # nothing is decided before it is known
+    required = models.BooleanField(_("required"), default=True)  # no decision is made before it has synced
     epoch = models.BigIntegerField(_("follow epoch"))
     synced_at = models.DateTimeField(_("listed whole"), null=True)
     alive_at = models.DateTimeField(_("heard of"), null=True)

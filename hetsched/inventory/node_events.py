@@ -1,9 +1,9 @@
-"""Nodes as a live API server reports them, change by change.
+"""Apply the node changes that a live API server reports.
 
-Rule: inside the caller's transaction, on a cluster that `advance` locked. Facts of a known node are written at the new
-revision, so that warm states take in that node alone, as they do volumes, devices and budgets; a node more or less, or
-another meaning of a name, makes them fold anew. A node that the API server has no more stays, not ready, as long as
-anything is booked on it. A new sample of a node's use holds what is booked on that node by then.
+Runs inside the caller's transaction, on a cluster locked by `advance`. Changed facts of a known node, its volumes,
+devices and budgets are written at the new revision, so that snapshots refresh only that node. Added or removed nodes
+and changed names make snapshots reload. A node deleted from the API server stays, not ready, while it has allocations.
+A new usage sample of a node includes the load of the pods allocated on it at that time.
 Invariant: the cluster's totals are the sums over its nodes.
 """
 
@@ -26,7 +26,7 @@ from hetsched.storage.bulk_rows import insert
 from hetsched.storage.prepared_queries import Among, Given, Prepared
 
 from .actions import FACT_COLUMNS, describe, total_up
-from .facts import merged
+from .facts import is_sampled, merged
 from .ledger import write_columns
 from .models import Cluster, ClusterKind, Node, Sync
 
@@ -34,14 +34,14 @@ STALE = timedelta(seconds=90)
 
 
 class NodesFollowed(NamedTuple):
-    """The nodes that are to be told anew, and what it is that changed."""
+    """The nodes to publish again, and the kinds of change."""
 
     nodes: list[Node]
     events: frozenset[Event]
 
 
 def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
-    """Write changed nodes and names."""
+    """Write changed nodes and definitions."""
     if changes.definitions is None and not changes.nodes and not changes.nodes_gone:
         return NodesFollowed([], frozenset())
     events: set[Event] = set()
@@ -86,8 +86,8 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
 
 
 def _redefined(before: ClusterContent, after: ClusterContent) -> set[Event]:
-    """Return which kinds of names mean something else."""
-    events = {Event.NAMES_CHANGED}  # whatever it is, it is rare
+    """Return the events for changed definitions."""
+    events = {Event.NAMES_CHANGED}  # always sent: changes of definitions are rare
     if before.storage != after.storage:
         events.add(Event.STORAGE_CHANGED)
     if before.quotas != after.quotas:
@@ -96,7 +96,7 @@ def _redefined(before: ClusterContent, after: ClusterContent) -> set[Event]:
 
 
 def _part_of_layout(content: ClusterContent) -> tuple[object, ...]:
-    """Return the names that a state is folded by; it takes others in as they are (`ClusterState.redefine`)."""
+    """Return the definitions that require a snapshot reload; others are applied in place (`ClusterState.redefine`)."""
     return content.namespaces, content.quotas, content.pod_usages
 
 
@@ -109,18 +109,18 @@ def _but_usage(report: NodeReport) -> NodeReport:
 
 
 def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
-    before = None if node._state.adding else node.report.usage
-    if report.usage is not None and report.usage != before:
+    before = None if node._state.adding else node.report
+    if is_sampled(before, report):
         node.sampled_revision = cluster.revision
     node.changed_revision, node.gone = cluster.revision, gone
     return describe(node, report)
 
 
 def in_step(cluster: Cluster) -> bool:
-    """Tell whether what is known of a cluster is what it is: decisions on anything older may book what is taken.
+    """Return whether a cluster's data is complete and fresh; decisions on older data may assign used resources.
 
-    Every required kind was listed whole by the present follower and was heard of within `STALE`, and nothing is told on
-    the connection that stands in the way. What comes from files is always as it is.
+    Every required resource was listed completely by the current informer and was heard from within `STALE`, and the
+    connection has no recorded failure. Clusters imported from files are always in sync.
     """
     if cluster.kind != ClusterKind.KUBERNETES:
         return True
@@ -130,9 +130,9 @@ def in_step(cluster: Cluster) -> bool:
 
 
 def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
-    """Delete nodes that the API server has no more and that hold nothing any more; tell whether there were some.
+    """Delete nodes that are gone from the API server and have no allocations left; return whether there were any.
 
-    `among`: only these can have become so.
+    `among`: only these nodes may have reached that state.
     """
     ids = _GONE(cluster=cluster.pk) if among is None else _GONE_AMONG(nodes=among)
     if ids:

@@ -1,8 +1,8 @@
-"""Facts as an operator states them, laid over everything else.
+"""Operator overrides of node facts, with priority over every other source.
 
-Rule: `isa` is an ISA string; `allocatable.<resource>` and `offline-capacity.<zone>` are quantities; `card.<index>` is
-`healthy`, `unhealthy` or, as long as `maintaining` keeps new pods off it, `maintenance`. An override of what a node
-does not have any more changes nothing.
+`isa` is an ISA string; `allocatable.<resource>` and `offline-capacity.<zone>` are quantities; `card.<index>` is
+`healthy`, `unhealthy` or `maintenance` (set by the module `maintenance`). An override of a part that a node no longer
+has is ignored.
 """
 
 from __future__ import annotations
@@ -13,28 +13,42 @@ import msgspec
 
 from hetsched import isa
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import Override
+from hetsched.contracts.facts import Maintenance, Override
 from hetsched.contracts.node_report import GpuCard, NodeReport
 from hetsched.contracts.units import CPU, parse_amount
 
 SOURCE = "operator"
 MAINTENANCE = "maintenance"
+# The override that represents a GPU or a zone in maintenance.
+MAINTAINED = {"card": ("card", MAINTENANCE), "zone": ("offline-capacity", "0")}
 _HEALTH = {"healthy": True, "unhealthy": False}
 _replace = msgspec.structs.replace
 
 
+def in_maintenance(overrides: Iterable[Override]) -> tuple[Maintenance, ...]:
+    """Return the GPUs and zones that are in maintenance."""
+    parts = {stated: part for part, stated in MAINTAINED.items()}
+    found = []
+    for one in overrides:
+        kind, _, name = one.fact.partition(".")
+        part = parts.get((kind, one.value))
+        if part is not None:
+            found.append(Maintenance(part, name, one.until, one.since, one.by, one.reason))
+    return tuple(found)
+
+
 def overridden(report: NodeReport, overrides: Iterable[Override]) -> NodeReport:
-    """Return a report with what operators state of it."""
+    """Return a report with the overrides applied."""
     for one in overrides:
         try:
             report = read_override(report, one.fact, one.value)
         except InputError:
-            continue  # the zone or card is there no more
+            continue  # the zone or GPU no longer exists
     return report
 
 
 def read_override(report: NodeReport, fact: str, value: str) -> NodeReport:
-    """Return a report with one fact stated otherwise.
+    """Return a report with one fact overridden.
 
     Raises: InputError `FactUnknown`, `FactInvalid`.
     """
@@ -70,15 +84,15 @@ def _zone(report: NodeReport, name: str, millis: int) -> NodeReport:
 
 def _card(report: NodeReport, index: str, value: str) -> NodeReport:
     if all(str(card.index) != index for card in report.gpus or ()):
-        raise InputError("FactUnknown", f"the node lists no card {index[:20]!r}", place="fact")
+        raise InputError("FactUnknown", f"the node has no card {index[:20]!r}", place="fact")
     if value not in (*_HEALTH, MAINTENANCE):
-        raise InputError("FactInvalid", f"a card is {' or '.join(_HEALTH)}", place="value")
+        raise InputError("FactInvalid", f"the health of a card is {' or '.join(_HEALTH)}", place="value")
     cards = tuple(_card_as(card, value) if str(card.index) == index else card for card in report.gpus or ())
     return _replace(report, gpus=cards)
 
 
 def _card_as(card: GpuCard, value: str) -> GpuCard:
-    """Return a card as an operator states it; one that is unhealthy stays so in maintenance, and after it."""
+    """Return a GPU with its health overridden; an unhealthy one stays unhealthy during and after maintenance."""
     if value == MAINTENANCE:
         return _replace(card, healthy=False, maintenance=card.healthy or card.maintenance)
     return _replace(card, healthy=_HEALTH[value], maintenance=False)

@@ -1,12 +1,14 @@
-"""What pages show of a node and a cluster: pure functions from rows to JSON documents.
+"""JSON documents of nodes and clusters for pages: pure functions of rows.
 
-Rule: snapshot and delta of a live topic come from the same function. A document always has the same keys, None where
-there is nothing; as a merge patch None clears the key, and `without_nulls` makes the snapshot of it.
-Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None where a node has none.
+Snapshot and delta of a live topic come from the same function. A document always has the same keys, None where there is
+no value; in a merge patch None clears the key, and `without_nulls` makes the snapshot of it.
+Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None where a node has none. GPUs in
+maintenance count as capacity, since pods may still hold them; `maintenance` contains their number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +17,7 @@ from django.db.models import QuerySet
 
 from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.facts import Maintenance
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.isa import parse
@@ -44,7 +47,7 @@ def isa_of(report: NodeReport) -> tuple[str, str]:
 
 
 def shortened(isa: str, most: int) -> str:
-    """Return an ISA in at most `most` characters: whole extensions or features, so that it is true and can be read."""
+    """Return an ISA in at most `most` characters, cut between extensions or features."""
     if len(isa) <= most:
         return isa
     cut = isa.rfind("+" if "+" in isa else "_", 0, most + 1)
@@ -52,7 +55,7 @@ def shortened(isa: str, most: int) -> str:
 
 
 def pool_of(report: NodeReport) -> str:
-    """Name the group a node belongs to: its pool label, else its card model, else `general`."""
+    """Return the group of a node: its pool label, else its GPU model, else `general`."""
     for label in POOL_LABELS:
         if report.labels.get(label):
             return report.labels[label][:63]
@@ -75,28 +78,44 @@ def tile(node: Node) -> dict[str, Any]:
         "cordoned": node.unschedulable,
         "cpu": _ratio(node.requested.get("cpu", 0), node.allocatable.get("cpu", 0)),
         "memory": _ratio(node.requested.get("memory", 0), node.allocatable.get("memory", 0)),
-        "gpu": _ratio(node.gpu_milli_used, node.card_count * 1000),
+        "gpu": _ratio(node.gpu_milli_used, node.cards_installed * 1000),
         "cards": node.card_count,
+        "cardsInstalled": node.cards_installed,
+        "maintenance": _maintenance(node.maintenance, node.cards_installed - node.card_count),
         "pods": node.pods,
     }
 
 
+def _maintenance(parts: Sequence[Maintenance], cards_out: int) -> dict[str, Any] | None:
+    """Return the numbers of GPUs and zones in maintenance, the time when all are back, and the reasons.
+
+    `cards_out` GPUs accept no new pods: a GPU that the node no longer lists is not counted.
+    """
+    cards = min(sum(one.part == "card" for one in parts), cards_out)
+    zones = sum(one.part == "zone" for one in parts)
+    if not cards and not zones:
+        return None
+    reasons = dict.fromkeys(one.reason for one in parts)
+    return {"cards": cards, "zones": zones, "until": max(one.until for one in parts), "reason": "; ".join(reasons)}
+
+
 _PACKED = (
     "name", "isa_family", "isa", "pool", "ready", "unschedulable", "requested", "allocatable", "gpu_milli_used",
-    "card_count", "pods",
+    "card_count", "cards_installed", "maintenance", "pods",
 )  # fmt: skip
 
 
 def packed(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
-    """Return the tiles of many nodes, in the order of their names, as columns; the page's script makes tiles of them.
+    """Return the tiles of many nodes, ordered by name, as columns; the page's script builds the tiles.
 
-    `group` and `isa` are places in `groups` (family and pool) and `isas`, -1 for none; `state` adds 1 for a cordoned
-    and 2 for a node that is not ready; ratios are in ten-thousandths, -1 for none.
+    `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none; `state` adds 1 for a cordoned
+    and 2 for a node that is not ready; ratios are in ten-thousandths, -1 for none. `maintenance` is None for most
+    nodes.
     """
     groups: dict[tuple[str, str], int] = {}
     isas: dict[str, int] = {}
     rows = []
-    for name, family, isa, pool, ready, cordoned, requested, allocatable, milli, cards, pods in (
+    for name, family, isa, pool, ready, cordoned, requested, allocatable, milli, cards, installed, maintained, pods in (
         nodes.order_by("name").values_list(*_PACKED).iterator(chunk_size=2000)
     ):
         rows.append(
@@ -107,12 +126,14 @@ def packed(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
                 cordoned + 2 * (not ready),
                 _ten_thousandths(requested.get("cpu", 0), allocatable.get("cpu", 0)),
                 _ten_thousandths(requested.get("memory", 0), allocatable.get("memory", 0)),
-                _ten_thousandths(milli, cards * 1000),
+                _ten_thousandths(milli, installed * 1000),
                 cards,
+                installed,
+                _maintenance(maintained, installed - cards),
                 pods,
             )
         )
-    names = ("name", "group", "isa", "state", "cpu", "memory", "gpu", "cards", "pods")
+    names = ("name", "group", "isa", "state", "cpu", "memory", "gpu", "cards", "installed", "maintenance", "pods")
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return {
         "groups": list(groups),
@@ -127,12 +148,12 @@ def _ten_thousandths(part: int, whole: int) -> int:
 
 
 def node_load(node: Node) -> dict[str, Any]:
-    """Return what placements change on a node's page."""
+    """Return the part of a node's page that placements change."""
     return {"tile": tile(node), "requested": node.requested, "gpuMilliUsed": node.gpu_milli_used}
 
 
 def node_facts(node: Node) -> dict[str, Any]:
-    """Return what the inventory says about a node; keys vary, so a changed report is told as a difference."""
+    """Return the inventory's facts of a node; keys vary, so a changed report is published as a difference."""
     return {
         "name": node.name,
         "cluster": node.cluster.name,
@@ -144,7 +165,7 @@ def node_facts(node: Node) -> dict[str, Any]:
 
 
 def cluster_head(cluster: Cluster) -> dict[str, Any]:
-    """Return everything about a cluster that stands in its own row."""
+    """Return the document of a cluster's own row."""
     capacity, requested = cluster.capacity, cluster.requested
     return {
         "name": cluster.name,
@@ -155,19 +176,20 @@ def cluster_head(cluster: Cluster) -> dict[str, Any]:
         "nodeCount": cluster.node_count,
         "readyCount": cluster.ready_count,
         "cardCount": cluster.card_count,
+        "cardsInstalled": cluster.cards_installed,
         "cpu": _ratio(requested.get("cpu", 0), capacity.get("cpu", 0)),
         "memory": _ratio(requested.get("memory", 0), capacity.get("memory", 0)),
-        "gpu": _ratio(cluster.gpu_milli_used, cluster.card_count * 1000),
+        "gpu": _ratio(cluster.gpu_milli_used, cluster.cards_installed * 1000),
     }
 
 
 def plain(value: Any) -> Any:
-    """Return a contract value as JSON has it: mappings, lists and scalars."""
+    """Return a contract value as JSON types: mappings, lists and scalars."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a document as a snapshot shows it: keys without a value are left out."""
+    """Return a document without the keys that have no value, as in a snapshot."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return value

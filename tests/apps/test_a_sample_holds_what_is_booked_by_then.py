@@ -1,10 +1,12 @@
-"""Measured use on a live cluster: what was booked when a node was sampled is in its sample, and not counted again."""
+"""Measured use on a live cluster: a sample contains the reservations made before it, which are not counted again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import time_machine
 
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -18,9 +20,16 @@ from tests.builders import a_node, a_pod
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[None]:
+    """Freeze the clock at the time of the first samples of this file."""
+    with time_machine.travel("2026-11-21T10:00:15Z", tick=False):
+        yield
+
+
 @pytest.fixture
 def cluster() -> Cluster:
-    """Return a live cluster with two nodes of 8 CPUs that nobody measures yet."""
+    """Return a live cluster with two nodes of 8 CPUs without samples."""
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -42,7 +51,7 @@ def sampled(cpu: str, at: str) -> Any:
 
 
 def used(cluster: Cluster) -> int:
-    """Return the millicores in use on n1 by now, the same for a state that was kept and for one folded anew."""
+    """Return the millicores currently in use on n1; a cached and a reloaded state have to agree."""
     with warm(cluster.pk).held() as loaded:
         kept = loaded.state.report_now(0).usage
     folded = load_state(cluster.pk).state.report_now(0).usage
@@ -62,7 +71,7 @@ def test_a_pod_that_came_since_is_added(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 2)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods=[running("late", 1)])
-    # 1500 measured + 1000 that the late one is expected to use
+    # 1500 measured + 1000 of expected use of the late pod
     assert used(cluster) == 2500
 
 
@@ -70,7 +79,7 @@ def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 1)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods_gone=["default/early"], stopped={"early"})
-    # 1500 measured - 1000 that the early one was expected to use
+    # 1500 measured - 1000 of expected use of the early pod
     assert used(cluster) == 500
 
 

@@ -1,12 +1,14 @@
-"""Measured use of pods comes in with a cluster, is learnt from, and goes out with it."""
+"""Measured use of pods is imported with a cluster, is learnt from, and is exported with it."""
 
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.cluster import ClusterContent, PodUsage
+from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import export_cluster, import_cluster, release
@@ -23,7 +25,7 @@ SAMPLES = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 2500}) f
 
 def a_measured_cluster() -> Cluster:
     ensure_builtins()
-    nodes = (a_node("n1").using(cpu="1").build(),)
+    nodes = (a_node("n1").using(rfc3339(timezone.now()), cpu="1").build(),)
     return import_cluster(ClusterContent(nodes=nodes, pod_usages=SAMPLES), name="fleet", actor=ALICE)
 
 
@@ -36,7 +38,7 @@ def used_cpu(cluster: Cluster) -> int:
 
 
 def test_pods_are_expected_to_use_what_earlier_ones_used() -> None:
-    # 1 CPU measured, + 2.5 learnt, + 1 requested by a bare pod
+    # 1 CPU measured, + 2.5 learnt, + 1 requested by a pod without a workload
     cluster = a_measured_cluster()
     placed(cluster, "n1", a_web_pod("a"), a_pod("bare").cpu(1))
     assert used_cpu(cluster) == 4500
@@ -68,10 +70,10 @@ def test_an_export_takes_it_along_with_the_use_by_now() -> None:
 
 
 def test_a_sample_never_goes_below_nothing() -> None:
-    # The running pod is expected to use 4 of the 1 CPU that was measured; once it is gone nothing is used.
+    # The running pod is expected to use 4 of the 1 CPU that was measured; after its deletion nothing is used.
     ensure_builtins()
     running = a_pod("old").expecting(cpu="4").running_on("n1").build()
-    nodes = (a_node("n1").using(cpu="1").build(),)
+    nodes = (a_node("n1").using(rfc3339(timezone.now()), cpu="1").build(),)
     cluster = import_cluster(ClusterContent(nodes=nodes, running=(running,)), name="fleet", actor=ALICE)
     state = load_state(cluster.pk).state
     state.forget("default/old")

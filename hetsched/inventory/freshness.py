@@ -1,0 +1,59 @@
+"""Expiry of measured usage samples, by the server's clock.
+
+A sample older than `STALE_SECONDS` is marked stale, whatever its source; requests are used instead. The samples of a
+collector live as long as the collector allows, if that is longer. A sample without a readable time is not changed.
+`Node.sample_due_at` is the time of the next check of a sample in use; it is None where no sample can expire.
+The engine has no clock, so the mark is part of the report that decisions and exports see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+
+from hetsched.contracts.node_report import NodeReport, Usage
+from hetsched.contracts.times import seconds
+from hetsched.engine.cluster.samples import STALE_SECONDS
+
+from .models import Node
+
+SAMPLE_COLUMNS = ("report", "sample_due_at", "changed_revision", "sampled_revision")
+_NEXT_LOOK_SECONDS = 86_400.0  # a sample time too far in the future for a datetime is checked again daily
+_replace = msgspec.structs.replace
+
+
+def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> float | None:
+    """Return the remaining lifetime of a sample, negative if it is over, None if the sample does not expire.
+
+    `limits`: lifetimes in seconds by source, where they differ from `STALE_SECONDS`.
+    """
+    if usage is None or usage.stale:
+        return None
+    taken = seconds(usage.observed_at)
+    return None if taken is None else taken + (limits or {}).get(usage.source, STALE_SECONDS) - now.timestamp()
+
+
+def aged(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
+    """Return a sample, marked as stale if it has expired."""
+    left = seconds_left(usage, now, limits)
+    return _replace(usage, stale=True) if usage is not None and left is not None and left < 0 else usage
+
+
+def aged_report(report: NodeReport, now: datetime) -> NodeReport:
+    """Return a report with its sample marked as stale if that has expired."""
+    usage = aged(report.usage, now)
+    return report if usage is report.usage else _replace(report, usage=usage)
+
+
+def due_at(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> datetime | None:
+    """Return the time of the next check of a sample."""
+    left = seconds_left(usage, now, limits)
+    return None if left is None else now + timedelta(seconds=min(max(left, 0.0), _NEXT_LOOK_SECONDS))
+
+
+def set_usage(node: Node, usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> None:
+    """Set the sample in a node's report, and the time of its next check."""
+    node.report = _replace(node.report, usage=usage)
+    node.sample_due_at = due_at(usage, now, limits)

@@ -1,0 +1,26 @@
+"""A sample of a node's use ages by the server's clock; the samples there are, are looked at by the next sweep."""
+
+from django.db import migrations, models
+from django.utils import timezone
+
+
+def fill(apps, schema_editor):
+    apps.get_model("inventory", "Node").objects.update(sample_due_at=timezone.now())
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ("inventory", "0017_cards_installed"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            "node", "sample_due_at",
+            models.DateTimeField(blank=True, editable=False, null=True, verbose_name="sample is looked at"),
+        ),
+        migrations.AddIndex(
+            "node", models.Index(fields=["cluster", "sample_due_at"], name="inventory_node_sample_due")
+        ),
+        migrations.RunPython(fill, migrations.RunPython.noop),
+    ]

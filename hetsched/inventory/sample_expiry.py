@@ -1,0 +1,79 @@
+"""Expire usage samples of nodes without a newer report: the periodic part of `freshness`.
+
+One run marks the expired samples of at most `_MOST` nodes (`sample_due_at` has passed), under the cluster's lock.
+Marked nodes change at the new revision, so that snapshots and pending pods see it, as for a silent collector.
+Samples of a disabled collector expire too: its fact is marked, so that another source can replace it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from hetsched.contracts.collected import CollectedFact
+from hetsched.contracts.waits import Event
+from hetsched.engine.cluster.samples import STALE_SECONDS
+from hetsched.journal.publish import publish_many
+
+from .actions import cluster_topic, node_topic
+from .collector import Collector
+from .freshness import SAMPLE_COLUMNS, aged, set_usage
+from .ledger import advance, write_columns
+from .models import Cluster, Node
+from .node_facts import NodeFacts
+from .signals import inventory_changed
+from .tiles import cluster_head
+
+_MOST = 5000
+
+
+def age_samples(cluster_id: int) -> int:
+    """Mark the expired samples of a cluster; return their number."""
+    now = timezone.now()
+    due = Node.objects.filter(cluster_id=cluster_id, sample_due_at__lte=now)
+    if not due.exists():
+        return 0
+    with transaction.atomic():
+        cluster = advance(cluster_id)
+        limits = _limits(cluster)
+        nodes = list(due.order_by("sample_due_at").only("name", *SAMPLE_COLUMNS)[:_MOST])
+        sources: dict[int, str] = {}
+        patches: dict[str, dict[str, Any]] = {}
+        for node in nodes:
+            usage = aged(node.report.usage, now, limits)
+            if usage is not None and usage != node.report.usage:
+                node.changed_revision = cluster.revision
+                sources[node.pk] = usage.source
+                patches[node_topic(cluster, node.name)] = {"report": {"usage": {"stale": True}}}
+            set_usage(node, usage, now, limits)
+        write_columns(nodes, SAMPLE_COLUMNS)
+        if sources:
+            _mark_collected({pk: source for pk, source in sources.items() if source in limits})
+            cluster.inventory_revision = cluster.revision
+            cluster.save(update_fields=["inventory_revision"])
+            inventory_changed.send(sender=Cluster, cluster=cluster, events=frozenset({Event.NODE_USE}))
+            publish_many({cluster_topic(cluster): cluster_head(cluster), **patches})
+    return len(sources)
+
+
+def _limits(cluster: Cluster) -> dict[str, float]:
+    """Return the lifetime in seconds of each collector's samples; a lower limit is applied to new samples only."""
+    allowed = Collector.objects.filter(cluster=cluster, load=True).values_list("name", "most_age_seconds")
+    return {name: max(STALE_SECONDS, age) for name, age in allowed}
+
+
+def _mark_collected(sources: dict[int, str]) -> None:
+    """Mark the usage facts of these nodes' collectors as stale."""
+    if not sources:
+        return
+    rows = list(NodeFacts.objects.filter(node__in=list(sources)).only("collected"))
+    for row in rows:
+        row.collected = tuple(_marked(fact, sources[row.pk]) for fact in row.collected)
+    write_columns(rows, ("collected",))
+
+
+def _marked(fact: CollectedFact, collector: str) -> CollectedFact:
+    return msgspec.structs.replace(fact, stale=True) if fact.load and fact.collector == collector else fact
