@@ -1,11 +1,11 @@
-"""Follow a live cluster: what its API server shows becomes rows, as it happens.
+"""Follow a live cluster: list and watch its API server and write the changes to the database.
 
-Rule: per kind of object a thread with a reflector; one applier that gathers what came for `GATHER_SECONDS` or
-`MOST_EVENTS` and writes it by `placement.actions.follow`. A pod that waits for a node is taken in at once; those that
-came meanwhile are decided together.
-Nothing is written before every required kind was listed whole; then what the database has and the lists have not is
-gone. What cannot be written because somebody was faster is tried again.
-Invariants: events of one object are written in the order they came; a follower that lost its lease writes nothing.
+One thread per resource runs a reflector. A single applier collects events for `GATHER_SECONDS`, at most `MOST_EVENTS`,
+and writes them through `placement.actions.follow`. A pending pod without a node ends the collection early, so it is
+written without delay; events that arrive until then are written with it.
+Nothing is written before all required resources have synced. At that point rows of the database that are missing from
+the lists are treated as deleted. A write that loses the revision check is retried.
+Invariants: events of one object are written in order; a follower that lost its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
@@ -35,6 +35,7 @@ from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
+from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.pod_counts import count_always, count_seldom, count_up
@@ -43,13 +44,15 @@ from hetsched.policies.cluster_policies import follow_policies
 
 from .live import Live
 
-_NODE = b'"nodeName":'  # in the JSON of a pod that has a node
+_NODE = b'"nodeName":'  # present in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
+RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
+RENEW_HOLDS = timedelta(seconds=1)
 MOST_EVENTS = 500
 TELL_SECONDS = 2.0
 MOST_CONFLICTS = 20
-OPTIONAL_TRIES = 5  # 15 seconds and more: a server that is only busy answers by then
-# When each cluster's follower last turned; a process with one that does not is not alive.
+OPTIONAL_TRIES = 5  # at least 15 seconds: a server that is merely busy responds within that time
+# Time of the last iteration per cluster; liveness fails when one is too old.
 turned: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
@@ -57,7 +60,7 @@ News = tuple[Resource, Event]
 
 
 class Follower:
-    """Follows one cluster under one lease, until it is lost or the process ends."""
+    """Informer of one cluster, under one lease, until the lease is lost or the process ends."""
 
     def __init__(
         self,
@@ -82,10 +85,10 @@ class Follower:
         self._begun = False
         self._changed = False
         self._policies_listed = False
-        self._renewed = self._told = time.monotonic()
+        self._renewed = self._told = self._released = time.monotonic()
 
     def run(self) -> None:
-        """Follow until the end."""
+        """Run until the lease is lost or the process ends."""
         self.start()
         count_seldom(self.lease.cluster_id)
         try:
@@ -95,31 +98,41 @@ class Follower:
         finally:
             with suppress(DatabaseError):
                 count_always(self.lease.cluster_id)
-            self._lost = True  # the threads that read for it end too, whatever ended it
+            self._lost = True  # also ends the reflector threads, whatever the cause
             if self._live is not None:
                 self._live.close()
         following.give_up(self.lease)
 
     def start(self) -> None:
-        """Begin to read, a thread for each kind."""
+        """Start one reflector thread per resource."""
         for resource in self._kinds:
             threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
 
     def turn(self) -> None:
-        """Take in what comes for a moment, write it, and keep the lease."""
+        """Collect events, write them, run one scheduling iteration, and renew the lease."""
         self._gather()
         if self._begun or self._in_step():
             self._apply_policies()
             self._apply()
+        self._release()
         if self._live is not None:
             self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
         now = turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed = now
-            self._lost = not following.renew(self.lease) or self._lost  # a thread that reads may have set it meanwhile
+            # a reflector thread may have set it in the meantime
+            self._lost = not following.renew(self.lease) or self._lost
         if now - self._told > TELL_SECONDS and not self._lost:
             self._told = now
             self._tell()
+
+    def _release(self) -> None:
+        """Release the reservations of force-deleted pods when their grace periods end; the sweep is the fallback."""
+        now = time.monotonic()
+        if self._begun and not self._lost and now - self._released > RELEASE_SECONDS:
+            self._released = now
+            with suppress(Conflict, DatabaseError):
+                end_remnants(self.lease.cluster_id, rewrite_after=RENEW_HOLDS)
 
     def _over(self) -> bool:
         return self._lost or self.ended.is_set()
@@ -132,8 +145,8 @@ class Follower:
     def _watch(self, resource: Resource) -> None:
         try:
             self._read(resource)
-        except Exception:  # a copy without this kind would silently grow old: all is begun anew
-            log.exception("a kind is not read any more", cluster=self.lease.cluster_id, kind=resource.plural)
+        except Exception:  # without this resource the store would go stale unnoticed: restart the whole informer
+            log.exception("reflector ended", cluster=self.lease.cluster_id, kind=resource.plural)
             self._lost = True
 
     def _read(self, resource: Resource) -> None:
@@ -147,7 +160,10 @@ class Follower:
                     continue
 
     def _gather(self) -> None:
-        """Feed the mirror with what comes: for a moment, or what is there already where somebody waits for us."""
+        """Feed the informer store with the events of the next `GATHER_SECONDS`.
+
+        While pods are pending, take only the events that are queued already.
+        """
         until = time.monotonic() + GATHER_SECONDS
         hurry = self._busy
         for _ in range(MOST_EVENTS):
@@ -168,22 +184,24 @@ class Follower:
                 hurry = hurry or waits
 
     def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:
-        """Tell whether an event says only that a pod was bound as this process did; such are not read."""
+        """Return whether an event only confirms a binding of this process; such events are not parsed."""
         if self._live is None or resource is not PODS or not self._live.is_only_echo(event):
             return False
         assert isinstance(event, Seen)
+        if not self._mirror.only_binds(event):
+            return False
         self._mirror.pass_over(event)
         return True
 
     def _in_step(self) -> bool:
-        """Tell whether every kind was listed, but for optional ones that cannot be had here."""
+        """Return whether every resource has synced, except optional ones that this API server does not serve."""
         return all(
             known.synced_at is not None or (resource not in REQUIRED and known.cannot_be_had)
             for resource, known in self._known.items()
         )
 
     def _fresh(self) -> bool:
-        """Tell whether every required kind was heard of lately, as `in_step` tells others from the rows."""
+        """Return whether every required resource was heard from within `STALE`, as `in_step` checks on the rows."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
@@ -194,7 +212,7 @@ class Follower:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _apply_policies(self) -> None:
-        """Take in what the cluster says of policies, before the pods that name them."""
+        """Apply changed SchedulingPolicy objects before the pods that name them."""
         known = self._known.get(SCHEDULING_POLICIES)
         if known is None:
             return
@@ -205,7 +223,7 @@ class Follower:
         try:
             changed = follow_policies(self.lease.cluster_id, seen, epoch=self.lease.epoch, listed=listed)
         except Conflict as conflict:
-            log.info("policies are not followed any more", cluster=self.lease.cluster_id, reason=str(conflict))
+            log.info("policy watch ended", cluster=self.lease.cluster_id, reason=str(conflict))
             self._lost = True
             return
         self._policies_listed = self._policies_listed or listed is not None
@@ -225,9 +243,10 @@ class Follower:
         self._changed = False
         if not self._begun:
             if self._live is not None:
-                self._live.lead()  # before the first pods are due, or a worker that is woken for them leads
+                # before the first pods become due; otherwise a worker woken for them becomes the leader
+                self._live.lead()
             changes.nodes_gone, changes.pods_gone = self._left_behind()
-            changes.bound = set()  # on a state that nobody has
+            changes.bound = set()  # no stored state precedes these bindings, so shadow mode cannot review them
         elif self._live is not None:
             self._live.leave_out_echoes(changes)
         if not changes and self._begun:
@@ -237,7 +256,7 @@ class Follower:
                 self._write(changes)
                 break
             except Conflict as conflict:
-                log.info("changes lost a race", cluster=self.lease.cluster_id, reason=str(conflict))
+                log.info("changes lost the revision check", cluster=self.lease.cluster_id, reason=str(conflict))
                 if not following.renew(self.lease):
                     self._lost = True
                     return
@@ -246,31 +265,17 @@ class Follower:
             raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
         if not self._begun:
             self._begun = True
-            gc.freeze()  # what was listed stays: to look for garbage among it takes longer than to take in an event
+            # the listed objects live long: collecting garbage among them takes longer than handling one event
+            gc.freeze()
             self._tell()
 
     def _write(self, changes: Changes) -> None:
-        cards = any(pod.spec is not None and pod.node_name and pod.spec.shape.gpu for pod in changes.pods)
-        if not cards:
-            followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
-            if followed.arrivals_only and self._live is not None:
-                warm(self.lease.cluster_id).passed(followed.revision)
-            return
-        # Whoever takes cards takes the lowest with room, on the state that this very batch leads to.
-        nodes = Changes(nodes=changes.nodes, nodes_gone=changes.nodes_gone, definitions=changes.definitions)
-        if nodes:
-            follow(self.lease.cluster_id, nodes, epoch=self.lease.epoch)
-        with warm(self.lease.cluster_id).held() as loaded:
-            pods = Changes(
-                pods=changes.pods,
-                pods_gone=changes.pods_gone,
-                stopped=changes.stopped,
-                bound=changes.bound,
-            )
-            follow(self.lease.cluster_id, pods, epoch=self.lease.epoch, state=loaded.state.fork())
+        followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+        if followed.arrivals_only and self._live is not None:
+            warm(self.lease.cluster_id).passed(followed.revision)
 
     def _left_behind(self) -> tuple[list[str], list[str]]:
-        """Return the nodes and pods that the database has and the first lists have not."""
+        """Return the nodes and pods that the database has but the first lists do not."""
         cluster_id = self.lease.cluster_id
         nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
         states = [state.value for state in (*HOLDING, *QUEUED)]
@@ -282,7 +287,7 @@ class Follower:
         )
 
     def _tell(self) -> None:
-        """Write how far every kind is known."""
+        """Write the sync state of every resource."""
         quarantined = list(self._mirror.quarantined.values())
         rows = [
             Sync(
@@ -312,7 +317,7 @@ class Follower:
 
 
 class _Known:
-    """How far one kind is known."""
+    """Sync state of one resource."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -324,7 +329,7 @@ class _Known:
 
     @property
     def cannot_be_had(self) -> bool:
-        """Whether an API server does not have this kind, or not for us, or fails with it again and again."""
+        """Whether the API server lacks this resource, denies access to it, or fails repeatedly."""
         return self.status in (403, 404) or self.failures >= OPTIONAL_TRIES
 
     def note(self, event: Event) -> None:

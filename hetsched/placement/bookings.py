@@ -1,7 +1,7 @@
-"""Rows of what pods hold: reservations, their cards and CPUs.
+"""Rows of reservations with their GPUs, CPUs and devices.
 
-Rule: what is held is inserted in bulk and ended in bulk; the partial unique indexes admit one holder of a whole card or
-an exclusive CPU, and shares of one card are summed after the insert. A reservation is ended exactly once.
+Rows are inserted in bulk and ended in bulk. The partial unique indexes admit one holder of a whole GPU or an exclusive
+CPU; shares of one GPU are summed after the insert. A reservation is ended exactly once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from django.db import IntegrityError, connection
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.units import CPU, MEMORY, MIB
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
@@ -28,12 +29,13 @@ _WHOLE_CARD_MILLI = 1000
 
 
 class Booked(msgspec.Struct, frozen=True):
-    """One pod and what it is to hold on one node."""
+    """One pod and its allocation on one node; `changed`: `spec` differs from the spec of the decision."""
 
     pod_id: int
     node_id: int
     spec: PodSpec
     allocation: Allocation
+    changed: bool = False
 
     @property
     def gpu_milli(self) -> int:
@@ -41,9 +43,9 @@ class Booked(msgspec.Struct, frozen=True):
 
 
 def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: datetime) -> list[Reservation]:
-    """Insert reservations that begin at the cluster's present revision, in the order given.
+    """Insert reservations that begin at the cluster's current revision, in the given order.
 
-    Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
+    Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
     """
     reservations = [
         bulk_rows.new(
@@ -53,6 +55,7 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
             cluster_id=cluster.pk,
             requests=dict(booked.spec.shape.requests),
             allocation=booked.allocation,
+            spec=booked.spec if booked.changed else None,
             revision=cluster.revision,
             leader_epoch=epoch,
             created_at=now,
@@ -88,7 +91,7 @@ def _cards(reservation: Reservation, booked: Booked) -> list[ReservedCard]:
 
 def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
     if booked.allocation.cpu_policy not in EXCLUSIVE_CPU_POLICIES:
-        return []  # the shared CPUs of a zone are everybody's: nothing to hold against others
+        return []  # shared CPUs of a zone have no exclusive holder
     return [
         ReservedCpu(reservation=reservation, node_id=booked.node_id, cpu=cpu, exclusive=True)
         for zone in booked.allocation.zones
@@ -111,7 +114,7 @@ def _devices(cluster: Cluster, reservation: Reservation, booked: Booked) -> list
 
 
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
-    """Judge by the sum what no index can: shares of one card."""
+    """Reject GPUs with shares above the whole; no index can check a sum."""
     with connection.cursor() as cursor:
         for some in parts(node_ids):
             marks = ", ".join(["%s"] * len(some))
@@ -123,7 +126,7 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
             )
             overfull = cursor.fetchone()
             if overfull:
-                raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be given out more than once")
+                raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be allocated more than once")
 
 
 _ACTIVE = Prepared(
@@ -154,10 +157,10 @@ _PARTS: tuple[tuple[PreparedUpdate, Callable[[Allocation], bool]], ...] = (
 
 
 def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
-    """End what these pods hold at the cluster's present revision; return the reservations, with the pods' names."""
+    """End the reservations of these pods at the cluster's current revision; return them, with the pods' names."""
     held = _ACTIVE(pods=pod_ids)
     _END(ids=[one.pk for one in held], revision=cluster.revision, at=now, reason=reason[:60])
-    # Most pods hold none of what has rows of its own.
+    # Most pods have no rows in these tables.
     for end_some, has in _PARTS:
         ids = [one.pk for one in held if has(one.allocation)]
         if ids:
@@ -165,8 +168,32 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
     return held
 
 
+def resized(held: Allocation, before: PodSpec, now: PodSpec) -> Allocation:
+    """Return an allocation with zone shares scaled to the new request; exclusive CPUs stay unchanged."""
+    if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
+        return held
+    cpu = _Scale(before.shape.request(CPU), now.shape.request(CPU))
+    memory = _Scale(before.shape.request(MEMORY) // MIB, now.shape.request(MEMORY) // MIB)
+    zones = tuple(
+        msgspec.structs.replace(zone, cpu_millis=cpu.of(zone.cpu_millis), memory_mib=memory.of(zone.memory_mib))
+        for zone in held.zones
+    )
+    return msgspec.structs.replace(held, zones=zones)
+
+
+class _Scale(msgspec.Struct, frozen=True):
+    """The ratio of two requests; amounts stay unchanged if nothing was requested before."""
+
+    before: int
+    now: int
+
+    def of(self, amount: int) -> int:
+        """Scale a part of the earlier request to the new request, rounded up."""
+        return amount if self.before <= 0 else -(-amount * self.now // self.before)
+
+
 def loads_of(cluster: Cluster) -> dict[int, Load]:
-    """Return what every node of the cluster holds, summed from its active reservations."""
+    """Return the load of every node of the cluster, summed from its active reservations."""
     loads: dict[int, Load] = {}
     held = Reservation.objects.filter(cluster=cluster, active=True)
     for node_id, requests, allocation in held.values_list("node_id", "requests", "allocation").iterator(2000):
@@ -176,7 +203,7 @@ def loads_of(cluster: Cluster) -> dict[int, Load]:
 
 
 def rewrite_loads(cluster: Cluster) -> None:
-    """Write the load columns of all nodes anew, as an import needs; the caller then totals the cluster up."""
+    """Recompute the load columns of all nodes, as an import needs; the caller then updates the cluster's totals."""
     loads = loads_of(cluster)
     nodes = list(cluster.nodes.defer("report"))
     for node in nodes:

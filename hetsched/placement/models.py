@@ -1,11 +1,11 @@
-"""Workloads, pods, decisions and idempotency keys; other modules hold the tables of reservations and what follows.
+"""Tables of workloads, pods, decisions and idempotency keys; other modules hold reservations and related tables.
 
-Problem: a card or a core booked twice is the one mistake that a scheduler may not make, whatever crashed or raced.
-Rule: the database has the last word: partial unique indexes admit one active reservation per pod, one live pod per
-name, one exclusive holder per card and per CPU. A pod's id is its place in submission order. Reservations carry the
-cluster revisions at which they began and ended, so any past state is a query and a warm copy catches up by one.
-Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes
-have none); decisions are never changed.
+A GPU or a core that is reserved twice is the mistake that a scheduler must never make, after any crash or race.
+The database enforces exclusivity: partial unique indexes admit one active reservation per pod, one live pod per name,
+one exclusive holder per GPU and per CPU. A pod's id is its place in submission order. Reservations store the cluster
+revisions at which they began and ended, so any past state is a query, and a cached state catches up with one query.
+Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes have
+none); decisions are never changed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .charges import Charge
 from .handouts import HandedOut
 from .holds import Hold
 from .ids import sortable_id
+from .in_place import fingerprint
 from .lifecycle import CHOICES, LISTED, LIVE, State
-from .nominations import CommitRefusal, Eviction, HalfGang, Nomination
+from .nominations import CommitRefusal, Eviction, HalfGang, Nomination, Preemption
 from .rebalances import Rebalance, RebalanceMove
 from .rejections import Rejection
 from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
@@ -53,6 +54,7 @@ __all__ = [
     "Judgement",
     "Nomination",
     "Pod",
+    "Preemption",
     "Rebalance",
     "RebalanceMove",
     "Rejection",
@@ -110,16 +112,17 @@ class Workload(models.Model):
 
 
 class Pod(models.Model):
-    """One pod. `queued` says that the scheduler still has to look at it, `not_before` from when on."""
+    """One pod. `queued`: the scheduler has yet to try it, from `not_before` on."""
 
-    # From a person or program; running already when it was seen, so charged; seen waiting on a live cluster, for us;
-    # placed for another scheduler that asked for it: never queued here, that one tries again.
-    # REMNANT: what a pod held that was deleted by force. HELD: room of a hold, for a pod that does not exist yet.
+    # SUBMITTED by a user or program; IMPORTED: already running when first observed, so charged; WATCHED: observed
+    # pending on a live cluster, for our scheduler; ASKED: placed for another scheduler through the extender, never
+    # queued here because that scheduler retries. REMNANT: an orphaned pod, with the resources of a force-deleted one.
+    # HELD: capacity of a hold, for a pod that does not exist yet.
     SUBMITTED, IMPORTED, WATCHED, ASKED, REMNANT = "submitted", "imported", "watched", "asked", "remnant"
     HELD = "held"
     OURS = (SUBMITTED, WATCHED, ASKED)
-    GRANTED = (*OURS, HELD)  # what they hold was decided here
-    NOWHERE = (REMNANT, HELD)  # rows of ours alone: no cluster has such a pod
+    GRANTED = (*OURS, HELD)  # their allocations were decided here
+    NOWHERE = (REMNANT, HELD)  # rows without a pod in any cluster
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
@@ -130,6 +133,8 @@ class Pod(models.Model):
     uid = models.CharField(_("uid"), max_length=64, blank=True)
     origin = models.CharField(_("origin"), max_length=10, default=SUBMITTED)
     spec = StructField(PodSpec, verbose_name=_("request"))
+    # Hash of the fields that can change in place, as last observed: see `in_place`.
+    fingerprint = models.CharField(max_length=16, blank=True, default="", editable=False)
     policy = models.CharField(_("policy"), max_length=63, blank=True)
     policy_rule = models.CharField(_("policy rule"), max_length=20, blank=True)
     priority = models.IntegerField(_("priority"), default=0)
@@ -138,24 +143,24 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
-    # It waits that long for what its images are built for; over: that may still change. Null: it cannot.
+    # The pod waits until then for the platforms of its images; a past time: they may still change; null: final.
     images_until = models.DateTimeField(_("waits for its images until"), null=True)
-    # When the scheduler looked at it last, and what it waits for since, also as a number that queries compare.
+    # The last try, and the events registered since, also as a bit set that queries compare.
     tried_at = models.DateTimeField(_("tried"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
-    # Nothing that it waits for happened; it is looked at all the same, because an event may have been missed.
+    # Queued without a registered event, because an event may have been missed.
     flushed = models.BooleanField(default=False, editable=False)
     node = models.ForeignKey(Node, on_delete=models.SET_NULL, null=True, related_name="+", verbose_name=_("node"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
     )
-    # The hold that it is room of, or whose room it gets.
+    # The hold that the row belongs to, or that the pod uses.
     hold = models.ForeignKey(
         Hold, on_delete=models.SET_NULL, null=True, related_name="pods", editable=False, db_index=False
     )
-    # The decision that the pod's own cluster was told last.
+    # The decision last reported to the pod's cluster.
     told_decision = models.BigIntegerField(null=True, editable=False)
     tell_failed_at = models.DateTimeField(null=True, editable=False)
     message = models.TextField(_("message"), blank=True)
@@ -186,6 +191,9 @@ class Pod(models.Model):
                 condition=models.Q(state__in=[*LISTED]),
             ),
             models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
+            models.Index(
+                fields=["cluster", "state"], name="placement_pod_remnant", condition=models.Q(origin="remnant")
+            ),
             models.Index(fields=["hold"], name="placement_pod_hold", condition=models.Q(hold__isnull=False)),
             models.Index(
                 fields=["cluster", "namespace", "gang"], name="placement_pod_gang", condition=~models.Q(gang="")
@@ -199,7 +207,7 @@ class Pod(models.Model):
     def charged(
         cls, cluster: Cluster, spec: PodSpec, node_id: int | None, held: Allocation | None, now: datetime
     ) -> Pod:
-        """Return the row, unsaved, of a pod that somebody else put on its node."""
+        """Return the row, unsaved, of a pod that another scheduler placed on its node."""
         return new(
             cls,
             cluster_id=cluster.pk,
@@ -208,6 +216,7 @@ class Pod(models.Model):
             uid=spec.uid,
             origin=cls.IMPORTED,
             spec=spec,
+            fingerprint=fingerprint(spec),
             priority=spec.priority,
             gang=spec.gang.name if spec.gang else "",
             state=State.RUNNING.value,
@@ -220,15 +229,15 @@ class Pod(models.Model):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, as results name the pod."""
+        """`namespace/name`, the pod's key in results."""
         return f"{self.namespace}/{self.name}"
 
 
 class SubmittedObject(models.Model):
-    """One object that a submission brings to a live cluster; its pods come back by the watch.
+    """One object that a submission creates in a live cluster; its pods arrive by the watch.
 
-    `wanted` until the API server is known to have it (`made`) or to refuse it; `unwanted` until it is known to be gone.
-    A Job of which a pod ended is `ending` until the API server says that it `succeeded` or `failed`.
+    `wanted` until the API server has created (`made`) or rejected it; `unwanted` until its deletion is confirmed. A Job
+    with an ended pod is `ending` until the API server reports that it `succeeded` or `failed`.
     """
 
     WANTED, MADE, REFUSED, UNWANTED, GONE = "wanted", "made", "refused", "unwanted", "gone"
@@ -242,7 +251,7 @@ class SubmittedObject(models.Model):
     uid = models.CharField(_("uid"), max_length=64, blank=True)
     message = models.CharField(_("message"), max_length=1000, blank=True)
     attempts = models.IntegerField(_("attempts"), default=0)
-    # Until then somebody tries, or nobody shall.
+    # End of a worker's claim, or earliest time of the next attempt.
     not_before = models.DateTimeField(_("not before"), null=True)
 
     class Meta:
@@ -262,7 +271,7 @@ class SubmittedObject(models.Model):
 
 
 class Decision(AppendOnly):
-    """What was decided for one pod, on which state, by which policy revision, and why."""
+    """The decision for one pod: the state, the policy revision, the verdict and its reasons."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"))
     workload = models.ForeignKey(
@@ -286,9 +295,9 @@ class Decision(AppendOnly):
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
-    # The row of the hold whose room it got, as `namespace/name`.
+    # The row of the hold that the pod used, as `namespace/name`.
     room = models.CharField(_("room held"), max_length=320, blank=True)
-    # Where the pod will go once those have left whom nobody can take off at once.
+    # The node for which the pod is nominated until its victims are gone.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))
 
@@ -307,7 +316,7 @@ class Decision(AppendOnly):
 
 
 class ForgottenDecision(models.Model):
-    """What is left of a decision whose workload was forgotten: enough for its permalink to say what it was."""
+    """The remains of a decision of a deleted workload, shown at its permalink."""
 
     id = models.BigIntegerField(primary_key=True)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
@@ -321,12 +330,12 @@ class ForgottenDecision(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The first answer under a key, kept apart per owner."""
+    """The first response under a key, per owner."""
 
     owner = models.CharField(max_length=200)
     key = models.CharField(max_length=255)
     body_hash = models.CharField(max_length=64)
-    # What the answer is about: one of the two.
+    # The object of the response: one of the two.
     workload = models.ForeignKey(Workload, on_delete=models.CASCADE, null=True, related_name="+")
     hold = models.ForeignKey(Hold, on_delete=models.CASCADE, null=True, related_name="+")
     response = models.JSONField()

@@ -1,7 +1,7 @@
-"""What pods hold: one reservation each, with the cards, CPUs and devices that are in it.
+"""Reservations: one per pod, with its GPUs, CPUs and devices.
 
-Rule: partial unique indexes admit one active reservation per pod and one exclusive holder per card, CPU and device, so
-whatever crashed or raced, the database has the last word.
+Partial unique indexes admit one active reservation per pod and one exclusive holder per GPU, CPU and device, so the
+database enforces exclusivity after any crash or race.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.storage.json_fields import StructField
 
+# Release reasons of a reservation that another one of the same pod continues at the same revision.
+IN_PLACE, OTHER_CARDS = "the pod changed in place", "its node gave it other cards"
+CONTINUED = (IN_PLACE, OTHER_CARDS)
+_continued = models.Q(release_reason__in=CONTINUED)
+
 
 class Reservation(models.Model):
-    """What one pod holds on one node, from one cluster revision to another."""
+    """The resources that one pod holds on one node, from one cluster revision to another."""
 
     pod = models.ForeignKey(
         "placement.Pod", on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod")
@@ -24,6 +30,8 @@ class Reservation(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
     allocation = StructField(Allocation, verbose_name=_("allocation"))
+    # The pod's request during this reservation, if it changed since the decision: see `in_place`.
+    spec = StructField(PodSpec, verbose_name=_("request, where it changed in place"), null=True)
     active = models.BooleanField(_("active"), default=True)
     revision = models.BigIntegerField(_("since revision"))
     released_revision = models.BigIntegerField(_("until revision"), null=True)
@@ -44,14 +52,21 @@ class Reservation(models.Model):
             models.Index(fields=["cluster", "revision"], name="placement_reservation_since"),
             models.Index(fields=["cluster", "released_revision"], name="placement_reservation_until"),
             models.Index(fields=["node"], name="placement_reservation_node", condition=models.Q(active=True)),
+            models.Index(fields=["cluster", "released_at"], name="placement_reservation_went_on", condition=_continued),
         ]
 
     def __str__(self) -> str:
         return f"{self.pod_id} on {self.node_id}"
 
+    @property
+    def request(self) -> PodSpec:
+        """The pod's spec during this reservation."""
+        found: PodSpec = self.pod.spec if self.spec is None else self.spec
+        return found
+
 
 class ReservedCard(models.Model):
-    """One card, or a share of it, that a reservation holds."""
+    """One GPU, or a share of it, that a reservation holds."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cards")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

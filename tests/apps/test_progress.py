@@ -1,4 +1,4 @@
-"""After the decision: pods are bound, run and end; what they held is free again, exactly, and others get their turn."""
+"""After the decision: pods are bound, run and end; exactly their resources are free again for other pods."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_release_frees_exactly_what_the_pod_held() -> None:
     assert _load() != before
     pod = Pod.objects.get(name="goes")
     _run(cluster, [pod])
-    release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="ran to its end")
+    release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="completed")
     assert _load() == before
-    assert Reservation.objects.get(pod=pod).release_reason == "ran to its end"
+    assert Reservation.objects.get(pod=pod).release_reason == "completed"
     assert not ReservedCard.objects.filter(active=True).exists()
     assert Pod.objects.get(pk=pod.pk).finished_at is not None
     assert check_invariants() == []
@@ -117,7 +117,7 @@ def test_a_release_gives_pods_that_did_not_fit_their_turn(woken: list[tuple[str,
     waits = Pod.objects.get(name="waits")
     assert (waits.state, waits.queued) == ("not-now", True)
     assert woken == [(dispatch.SCHEDULE, [cluster.pk])]
-    assert waiting(cluster.pk, None) == []  # its back-off still runs
+    assert waiting(cluster.pk, None) == []  # it is still backing off
     Pod.objects.update(not_before=None)
     assert [pod.spec.name for pod in waiting(cluster.pk, None)] == ["waits"]
 

@@ -1,7 +1,7 @@
-"""Lives here: the only writers of workloads, pods, decisions and reservations; each action is one transaction.
+"""The only writers of workloads, pods, decisions and reservations; each action is one transaction.
 
 May import: what hetsched.placement may.
-Never: an engine run or an outside call inside a transaction.
+Never: an engine run or an external call inside a transaction.
 """
 
 from hetsched.inventory.ledger import Conflict, Contradiction
@@ -13,7 +13,7 @@ from .holds import Kept, Room, cancel_hold, end_holds, extend, forget_holds, hel
 from .live_submissions import submit_there
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .removed_devices import approve_fact
-from .retention import forget_charged, forget_finished, forget_summaries
+from .retention import forget_changed, forget_charged, forget_finished, forget_summaries
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
 from .watch_events import Followed, follow
@@ -41,6 +41,7 @@ __all__ = [
     "extend",
     "follow",
     "follow_actual_cards",
+    "forget_changed",
     "forget_charged",
     "forget_finished",
     "forget_holds",

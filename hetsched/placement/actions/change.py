@@ -1,17 +1,17 @@
-"""What one transaction changes in one cluster, written and told together.
+"""Changes of one transaction to one cluster, written and published together.
 
-Problem: six actions move pods between states; each must keep the table, the ledger, the workload's own state, the node
-columns and the live topics in step.
-Rule: an action opens a `Change` on a cluster that `advance` locked, moves, books and frees pods through it, and closes
-it once. A move is an UPDATE that names the states it may come from and is checked by its row count, so a pod that
-somebody else moved meanwhile undoes the whole transaction.
-Invariants: what `close` publishes is a function of what was written; nothing is published for what was not.
+Several actions move pods between states; each must keep the pod table, the ledger, the workload states, the node
+columns and the live topics consistent.
+An action opens a `Change` on a cluster that `advance` locked, moves, books and frees pods through it, and closes it
+once. A move is an UPDATE that names the permitted previous states and is checked by its row count, so a pod that a
+concurrent writer moved rolls back the whole transaction.
+Invariants: what `close` publishes is a function of the written rows; nothing else is published.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -42,10 +42,11 @@ from hetsched.storage.snapshot_read import shared_now
 
 from ..bookings import Booked, end, insert
 from ..callbacks import announce
+from ..decision_time import charged
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 
-# A pod that goes back to the queue forgets where it was; its latest decision stays as history.
+# A requeued pod loses its node and allocation; its latest decision stays as history.
 BACK_IN_QUEUE = {
     "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
     "finished_at": None,
@@ -71,7 +72,7 @@ _OBJECTS_THERE = Prepared(
 
 @lru_cache(maxsize=64)
 def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
-    """Return how pods are moved into a state, with these columns."""
+    """Return the prepared UPDATE that moves pods into a state and sets these columns."""
     given: dict[str, Any] = {name: Given(name) for name in columns}
     rows = partial(Pod.objects.filter, pk__in=Among("pods"), state__in=allowed_from(to))
     return PreparedUpdate(rows, state=to.value, **given)
@@ -87,20 +88,20 @@ class Change:
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
-        self._columns: set[str] = set()  # of the cluster, to be written at the end
+        self._columns: set[str] = set()  # columns of the cluster to write in `close`
 
     @cached_property
     def shared_now(self) -> datetime:
-        """Return the time that all processes share, for what others will free or take over by it."""
+        """Return the time shared by all processes, for deadlines that other processes check."""
         return shared_now()
 
     def touch(self, pods: Iterable[Pod]) -> None:
-        """Note that these pods are told anew, with their workloads."""
+        """Mark these pods and their workloads for publishing."""
         for pod in pods:
             self.touch_row(pod.pk, pod.workload_id)
 
     def touch_workload(self, workload_id: str) -> None:
-        """Note that this workload's own columns are told anew."""
+        """Mark the own columns of this workload for publishing."""
         self._workloads.add(workload_id)
 
     def touch_row(self, pod_id: int, workload_id: str | None) -> None:
@@ -109,38 +110,46 @@ class Change:
             self._workloads.add(workload_id)
 
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
-        """Move pods into a state and set columns with it.
+        """Move pods into a state and set these columns.
 
-        Raises: Conflict when one of them is in a state from which it may not come there.
+        Raises: Conflict if the state of one of them does not permit the move.
         """
         if not pods:
             return
         moved = _move(to, tuple(sorted(columns)))(pods=[pod.pk for pod in pods], **columns)
         if moved != len(pods):
-            raise Conflict(f"{len(pods) - moved} of {len(pods)} pods may not become {to.value} any more")
+            raise Conflict(f"{len(pods) - moved} of {len(pods)} pods cannot change to {to.value} any more")
         if to is State.CANCELLED:
-            self.end_nominations([pod.pk for pod in pods], "the pod is gone")
+            self.end_nominations([pod.pk for pod in pods], "the pod was deleted")
         self.touch(pods)
 
-    def book(self, bookings: Sequence[Booked], epoch: int) -> None:
-        """Reserve what placed pods hold; the unique indexes judge.
+    def book(
+        self, bookings: Sequence[Booked], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
+    ) -> None:
+        """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
-        Raises: IntegrityError when something is held already, or a card would be given out beyond 1000.
+        `events`: the events that the placements mean for pending pods.
+        Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
         """
         if bookings:
             self.decide_anew()
-            self._stir(Event.POD_PLACED)
+            self._stir(*events)
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
 
     def decide_anew(self) -> None:
-        """Make decisions void that were made on an earlier revision and are not written yet."""
+        """Make unwritten decisions on earlier revisions void."""
         self.cluster.decisive_revision = self.cluster.revision
         self._columns.add("decisive_revision")
 
+    def charge(self, spent: Mapping[str, float]) -> None:
+        """Add the seconds spent on decisions, by namespace."""
+        self.cluster.decision_time = charged(self.cluster.decision_time, spent, self.now.timestamp())
+        self._columns.add("decision_time")
+
     def free(self, pods: Sequence[Pod], reason: str) -> None:
-        """End the active reservations of these pods, exactly."""
+        """End exactly the active reservations of these pods."""
         if not pods:
             return
         for reservation in end([pod.pk for pod in pods], self.cluster, reason, self.now):
@@ -149,7 +158,7 @@ class Change:
             self._held[reservation.node_id][reservation.pod.key] = None
 
     def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
-        """End what is kept for these pods, and ask nobody else to leave for them; return how many had something."""
+        """End the nominations of these pods and drop their unsent evictions; return how many nominations ended."""
         ended = 0
         for some in parts(_NOMINATIONS(pods=pod_ids)):
             wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
@@ -162,17 +171,17 @@ class Change:
         return ended
 
     def requeue(self) -> None:
-        """Have the scheduler look again, after their back-off, at pods that wait for others to leave."""
+        """Requeue the pods that wait for released resources; their back-off still applies."""
         self._stir(Event.POD_RELEASED)
 
-    def _stir(self, event: Event) -> None:
-        stir(self.cluster, {event}, write=False)
+    def _stir(self, *events: Event) -> None:
+        stir(self.cluster, events, write=False)
         self._columns.add("stirred")
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write what follows from the moves and bookings, and tell it; counts alone may be left to `count_up`."""
+        """Write and publish what follows from the moves and reservations; counts alone may be left to `count_up`."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -228,12 +237,12 @@ class Change:
         return True
 
 
-# What an object in a live cluster says about its workload, whatever its pods say; and where it has none.
+# Workload state implied by an object in a live cluster: regardless of its pods, and while it has none.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
 
-# What Jobs in a live cluster say of their workload, whatever became of single pods of theirs.
+# Workload state implied by Jobs in a live cluster, regardless of single pods.
 _FINISHED = {state.value for state in FINISHED}
 _OF_JOBS = {
     SubmittedObject.ENDING: State.RUNNING,
@@ -243,9 +252,9 @@ _OF_JOBS = {
 
 
 class Follows(NamedTuple):
-    """What follows for a workload from its objects in a live cluster.
+    """Workload states implied by the workload's objects in a live cluster.
 
-    `of_jobs`: it is nothing but Jobs of which pods ended, and they have the say about pods that are over.
+    `of_jobs`: all objects are Jobs with ended pods; the Jobs then decide about ended pods.
     """
 
     states: set[str]
@@ -253,7 +262,7 @@ class Follows(NamedTuple):
 
 
 def states_there(workload_ids: Iterable[str]) -> dict[str, Follows]:
-    """Return what follows for workloads from their objects in a live cluster; pods may still be on their way."""
+    """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet."""
     objects = _OBJECTS_THERE(workloads=workload_ids)
     if not objects:
         return {}

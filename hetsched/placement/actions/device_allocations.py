@@ -1,12 +1,12 @@
-"""Follow the cards that pods were really given.
+"""Reconciliation of GPU reservations with the device allocations that kubelets report.
 
-Problem: where another device plugin hands out cards, a grant is advice; the ledger would then keep free what is used,
-and give out what is not.
-Rule: what an agent reads from its kubelet is compared with what is booked on the node. A pod on other cards is booked
-on those (`card_moves`), by ending its reservation and beginning another in the same transaction, so a copy of the state
-follows as it follows any booking. What does not add up changes no booking: it is audited, and stands in words at the
-pods and their node until it does. Nothing is written where nothing changed.
-Invariants: as of `card_moves`; the unique indexes judge as ever.
+If another device plugin assigns GPUs, the reserved GPUs are only advice; the ledger would keep used GPUs free and
+assign them again.
+The allocations that an agent reads from its kubelet are compared with the reservations on the node. A pod on other GPUs
+is reserved on those (`device_moves`): its reservation ends and another begins in the same transaction, so cached states
+follow it like any reservation. An inconsistent report changes no reservation: it is audited, and shown at the pods and
+their node until it is resolved. An unchanged report writes nothing.
+Invariants: as of `device_moves`; the unique indexes still apply.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement import dispatch
 from hetsched.placement.bookings import Booked
 from hetsched.placement.device_moves import Grants, Holder, Moves, moves_of
 from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.reservations import OTHER_CARDS
 
+from .. import dispatch
 from .change import Change
 
 # pod uid -> container -> resource -> device ids
@@ -40,7 +41,7 @@ _TRIES = 3
 
 
 class CardsFollowed(msgspec.Struct, frozen=True):
-    """What came of it: pods that were booked on other cards, and what is wrong with which pods by now."""
+    """The outcome of a report: pods reserved on other GPUs, and the current problem text by pod key."""
 
     moved: tuple[str, ...] = ()
     problems: dict[str, str] = {}
@@ -55,10 +56,10 @@ def follow_actual_cards(
     uuids: Mapping[str, str] | None = None,
     resources: Sequence[str] = GPU_RESOURCES,
 ) -> CardsFollowed:
-    """Book the pods of a node on the cards that its kubelet says they have; `advisory`: another plugin chose them.
+    """Reserve for the pods of a node the GPUs that its kubelet reports; `advisory`: another device plugin assigns them.
 
-    `uuids` are the uuids of cards by the other ids that plugins give them: AMD's names PCI addresses.
-    Where others move pods of the node at the same moment again and again, nothing is done until the next report.
+    `uuids` maps other device ids to GPU UUIDs: AMD's device plugin names PCI addresses.
+    If concurrent writers keep moving pods of the node, nothing is written until the next report.
     """
     for _ in range(_TRIES):
         with suppress(Conflict):
@@ -74,7 +75,7 @@ def _follow(
     resources: Sequence[str],
     uuids: Mapping[str, str],
 ) -> CardsFollowed:
-    """Follow once. Raises: Conflict."""
+    """Reconcile once. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
         return CardsFollowed()
@@ -84,7 +85,7 @@ def _follow(
     try:
         with transaction.atomic():
             change = Change(advance(cluster_id))
-            seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # as it is under the lock
+            seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # read again under the lock
             moved = _move(change, seen)
             _note(change, seen, advisory)
             change.touch(seen.pods.values())
@@ -99,7 +100,7 @@ def _follow(
 
 
 class _Seen:
-    """The pods with cards of one node, and what they were given."""
+    """The pods with GPUs on one node, and the GPUs that the kubelet allocated to them."""
 
     def __init__(self, node: Node, devices: Devices, resources: Sequence[str], uuids: Mapping[str, str]) -> None:
         held = Reservation.objects.filter(node=node, active=True).select_related("pod").defer("pod__spec")
@@ -114,15 +115,17 @@ class _Seen:
             ids = _ids(devices.get(one.pod.uid, {}) if one.pod.uid else {}, resources)
             self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
-                unclear[key] = f"it was given {', '.join(ids)}, which is no whole card that this node reports"
-            # Who was given something that nobody can tell stays: only who was given nothing yet makes way.
+                unclear[key] = (
+                    f"the kubelet allocated {', '.join(ids)}, which is not a whole card in the report of this node"
+                )
+            # A pod with unidentifiable devices stays where it is; only a pod without any allocation may be moved.
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
             holders.append(Holder(key, one.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = moves_of(holders, cards)
         self.problems = {key: text[:_MOST_WORDS] for key, text in {**self.moves.problems, **unclear}.items()}
 
     def is_known(self, advisory: bool) -> bool:
-        """Tell whether the rows say all of this already."""
+        """Return True if the rows contain all of this already."""
         if self.moves.grants:
             return False
         rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}
@@ -140,7 +143,7 @@ def _ids(containers: Mapping[str, Mapping[str, Sequence[str]]], resources: Seque
 
 
 def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] | None:
-    """Return the cards that device ids stand for, None where one stands for none; replicas of a card are that card."""
+    """Return the indices of the GPUs with these device ids, None if an id is unknown; a replica id names its GPU."""
     by_uuid = {card.uuid: card.index for card in cards.values() if card.uuid}
     found = {by_uuid.get(one.partition("::")[0]) for one in ids}
     known = {index for index in found if index is not None}
@@ -148,16 +151,17 @@ def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] 
 
 
 def _move(change: Change, seen: _Seen) -> list[str]:
-    """Book pods anew; all of them leave before the first comes."""
+    """Reserve moved pods on their new GPUs; all reservations end before the first new one begins."""
     moved = [key for key in seen.held if key in seen.moves.grants]
     specs = {pod.pk: pod.spec for pod in Pod.objects.filter(pk__in=[seen.pods[key].pk for key in moved]).only("spec")}
-    change.free([seen.pods[key] for key in moved], "its node gave it other cards")
+    change.free([seen.pods[key] for key in moved], OTHER_CARDS)
     bookings = []
     for key in moved:
         pod = seen.pods[key]
         allocation = _with(seen.held[key].allocation, seen.moves.grants[key])
         Pod.objects.filter(pk=pod.pk).update(allocation=allocation)
-        bookings.append(Booked(pod.pk, seen.node.pk, specs[pod.pk], allocation))
+        changed = seen.held[key].spec
+        bookings.append(Booked(pod.pk, seen.node.pk, changed or specs[pod.pk], allocation, changed=changed is not None))
     change.book(bookings, change.cluster.leader_epoch)
     return moved
 
@@ -167,7 +171,7 @@ def _with(allocation: Allocation, grants: Grants) -> Allocation:
 
 
 def _note(change: Change, seen: _Seen, advisory: bool) -> None:
-    """Write what every pod has, beside what it was granted."""
+    """Write the devices that each pod has, next to its reserved ones."""
     now = timezone.now()
     rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}
     active = Reservation.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()], active=True)
@@ -180,7 +184,7 @@ def _note(change: Change, seen: _Seen, advisory: bool) -> None:
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, one in seen.held.items():
         row = rows.get(one.pod_id)
-        # A pod that was placed anew was granted anew; what we moved keeps what it was granted at first.
+        # A pod that was scheduled again has a new reservation; one moved here keeps the devices first reserved for it.
         granted = row.granted if row is not None and row.reservation == one.pk else one.allocation.gpus
         HandedOut.objects.update_or_create(
             pod_id=one.pod_id,

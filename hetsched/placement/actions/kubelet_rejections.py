@@ -1,9 +1,9 @@
-"""What kubelets refused, written down; and taken back where a pod runs after all.
+"""Pods that kubelets rejected, and the clearing of a rejection once a pod of the same owner runs.
 
-Rule: inside the transaction of the follower that saw it, so a pod fails and its owner's next one stays away in one
-step. A refusal puts the facts in doubt that let the pod come there. Once a back-off ends, what waits is looked at
-again. See `backoffs` for how long it is.
-Invariants: a pod counts once; capacity is as it was.
+Rejections are written inside the informer's transaction, so the pod fails and its owner backs off from the node in one
+commit. A rejection marks the node facts that allowed the placement as in conflict. When a back-off ends, the affected
+pods are requeued. `backoffs` defines how long a back-off lasts.
+Invariants: each pod counts once; the node's capacity does not change.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor
-from hetsched.placement import dispatch
 from hetsched.placement.backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
 from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.retry import stir
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Given, Prepared
 
+from .. import dispatch
 from .change import Change
 
 
 def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
-    """Write refusals that are not known yet, inside the caller's transaction; return the nodes that are to be told."""
+    """Write new rejections, inside the caller's transaction; return the nodes with changed conflicts."""
     if not refused:
         return []
     uids = [seen.uid for _, seen in refused]
@@ -70,7 +70,7 @@ def _count(cluster: str, reasons: Iterable[str]) -> None:
 
 
 class _Rounds:
-    """How often in a row each node refused each owner, as rejections are added."""
+    """Consecutive rejections of each owner by each node, updated as rejections are added."""
 
     def __init__(self, change: Change, owners: Iterable[str]) -> None:
         self._change = change
@@ -89,7 +89,7 @@ class _Rounds:
         last = self._last.get(pair)
         step, until = 1, now + rest_of(1)
         if last is not None and now < last.until:
-            step, until = last.step, last.until  # it was on its way already
+            step, until = last.step, last.until  # the pod was in flight before the previous rejection
         elif last is not None and now < last.until + FORGOTTEN_AFTER:
             step = last.step + 1
             until = now + rest_of(step)
@@ -121,7 +121,7 @@ _OPEN = Prepared(
 
 
 def note_running(change: Change, rows: Sequence[Pod]) -> list[Node]:
-    """Let refusals go of whose owner a pod runs now, inside the caller's transaction; return the nodes to be told."""
+    """Clear rejections of owners with a running pod, inside the caller's transaction; return the changed nodes."""
     if not rows or not _OPEN(cluster=change.cluster.pk):
         return []
     open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
@@ -140,7 +140,7 @@ def note_running(change: Change, rows: Sequence[Pod]) -> list[Node]:
 
 
 def wake_after_backoff(cluster_id: int, now: datetime) -> int:
-    """Have what waits looked at again where a back-off ended since the last time; return how many did."""
+    """Requeue pods at the end of their back-off; return how many back-offs ended since the last call."""
     over = Q(until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("until")))
     rested = Q(rest_until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("rest_until")))
     due = Rejection.objects.filter(over | rested, cluster_id=cluster_id, cleared_at=None)
@@ -154,7 +154,7 @@ def wake_after_backoff(cluster_id: int, now: datetime) -> int:
 
 
 def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Clear what is in doubt about a node, and let every owner try it again at once.
+    """Clear the conflicts of a node's facts, and let every owner use the node again at once.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, or `NothingInDoubt`.
     """
@@ -170,14 +170,14 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
 
 
 def forget_rejections(cluster_id: int, *, before: datetime) -> int:
-    """Delete rejections that count no more: what they led to is over, and a new one would start anew."""
+    """Delete rejections without effect: their back-off is over, and a new rejection would start at step 1."""
     rows = Rejection.objects.filter(cluster_id=cluster_id)
     old = Q(cleared_at__lt=before) | Q(until__lt=before - FORGOTTEN_AFTER)
     return rows.filter(old).delete()[0]
 
 
 def _try_again(cluster: Cluster) -> None:
-    """Have what waits for a back-off looked at, at once; the cluster is locked."""
+    """Requeue the pods in back-off at once; the caller holds the cluster's lock."""
     stir(cluster, {Event.TIME}, at_once=True)
     dispatch.wake(cluster.pk)
 

@@ -1,8 +1,8 @@
-"""Move pods on after the decision: bind, run, finish, give back, cancel, try again.
+"""Transitions of pods after the decision: bind, run, finish, release, cancel, retry.
 
-Rule: every action locks the cluster first, so bookings and releases of one cluster follow one another. Only `release`,
-`reject` and `cancel` free anything, in the transaction that ends the pod's hold, and then what waits in the same
-cluster is looked at again.
+Every action locks the cluster first, so reservations and releases of one cluster are serialized. Only `release`,
+`reject` and `cancel` free resources, in the transaction that ends the reservation; then the pending pods of the cluster
+are requeued.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 from django.db import IntegrityError, transaction
 
+from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import advance
@@ -24,6 +25,7 @@ from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
 from ..queue import backoff
+from ..quotas import check_ceiling
 from .change import BACK_IN_QUEUE, Change
 from .holds import end
 from .live_submissions import withdraw
@@ -33,15 +35,15 @@ RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 
 
 def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Say that somebody writes these placements outside now; return the pods.
+    """Mark these placements as being bound; return the pods.
 
-    Raises: Conflict when one of them is not placed any more.
+    Raises: Conflict if one of them is not placed any more.
     """
     return _advance(cluster_id, pod_ids, State.BINDING)
 
 
 def confirm(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Note that the outside accepted these bindings.
+    """Record that the cluster accepted these bindings.
 
     Raises: Conflict.
     """
@@ -49,7 +51,7 @@ def confirm(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
 
 
 def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Note that these pods run.
+    """Record that these pods run.
 
     Raises: Conflict.
     """
@@ -67,10 +69,10 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
 
 
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
-    """Take placements back that the outside refused: the pods wait again, what they held is free.
+    """Undo placements that the cluster rejected: the pods return to the queue and their resources are free.
 
-    One that was refused before waits a little longer each time. A pod that another scheduler asked for is over: it
-    waits there, and is asked for again. Raises: Conflict.
+    Each further rejection lengthens the back-off. A pod of another scheduler ends instead: that scheduler keeps it in
+    its own queue and calls the extender again. Raises: Conflict.
     """
     with transaction.atomic():
         change = Change(advance(cluster_id))
@@ -90,12 +92,12 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
 
 
 def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, message: str = "") -> list[Pod]:
-    """End pods that are proved to run no more, as succeeded or failed, and free exactly what they held.
+    """End pods that have provably stopped, as succeeded or failed, and free exactly what they held.
 
-    Raises: Conflict when one of them holds nothing any more, ValueError for a state that is no such end.
+    Raises: Conflict if one of them holds nothing any more, ValueError for a state other than these two.
     """
     if to not in (State.SUCCEEDED, State.FAILED):
-        raise ValueError(f"{to} does not end a run")
+        raise ValueError(f"{to} is not a final state")
     with transaction.atomic():
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
@@ -108,10 +110,10 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
 
 
 def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
-    """End every unfinished pod of a workload and free what it held; a finished workload stays as it is.
+    """End every unfinished pod of a workload and free its resources; a finished workload stays as it is.
 
-    In a live cluster its objects are deleted there, and its pods end when they are seen to.
-    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` where we did not create the objects.
+    In a live cluster the workload's objects are deleted there, and its pods end when the watch reports their end.
+    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
     """
     if workload.cluster.kind == ClusterKind.KUBERNETES:
         return withdraw(workload, actor=actor, reason=reason)
@@ -134,39 +136,45 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     return Workload.objects.get(pk=workload.pk)
 
 
-def retry(workload: Workload, *, actor: Actor, reason: str) -> Workload:
-    """Have the pods of a workload decided anew that were refused or failed.
+def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance = UNLIMITED) -> Workload:
+    """Schedule the rejected and failed pods of a workload again.
 
-    Raises: InputError `ReasonMissing`, `NothingToRetry`, or `PodExists` where another pod took a name meanwhile.
+    `allowance`: the pods may have no higher priority than the caller may submit.
+    Raises: InputError `ReasonMissing`, `NothingToRetry`, `PriorityNotAllowed`, or `PodExists` if another pod has taken
+    a name.
     """
     reason = require_reason(reason)
     try:
         with transaction.atomic():
             change = Change(advance(workload.cluster_id))
-            # What failed in a live cluster is over; its controller makes another.
+            # A failed pod of a live cluster is final; its controller creates another.
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
             pods = [pod for pod in _of(workload) if pod.state in tried]
             if not pods:
-                raise InputError("NothingToRetry", f"no pod of {workload.pk} was refused or failed")
+                raise InputError("NothingToRetry", f"workload {workload.pk} has no rejected or failed pod")
+            check_ceiling(allowance, (), max(pod.priority for pod in pods))
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message="")
             _audit(actor, "workload.retry", workload, reason, {"pods": len(pods)})
             change.close()
             dispatch.wake(workload.cluster_id)
     except IntegrityError:
-        raise InputError("PodExists", f"another pod took a name of {workload.pk} meanwhile") from None
+        raise InputError("PodExists", f"another pod now uses a name of {workload.pk}") from None
     return Workload.objects.get(pk=workload.pk)
 
 
-def set_priority(workload: Workload, priority: int, *, actor: Actor, reason: str) -> Workload:
-    """Give the waiting pods of a workload another priority.
+def set_priority(
+    workload: Workload, priority: int, *, actor: Actor, reason: str, allowance: Allowance = UNLIMITED
+) -> Workload:
+    """Set the priority of the pending pods of a workload, no higher than the caller may submit.
 
-    Raises: InputError `ReasonMissing` or `PriorityInvalid`.
+    Raises: InputError `ReasonMissing`, `PriorityInvalid` or `PriorityNotAllowed`.
     """
     reason = require_reason(reason)
     check_priority(priority)
+    check_ceiling(allowance, (), priority)
     with transaction.atomic():
         change = Change(advance(workload.cluster_id))
-        # The request itself changes: a state folded later from the rows must be the one that was decided on.
+        # The spec changes too: a state loaded later from the rows must equal the state of the decision.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)

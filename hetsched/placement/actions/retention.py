@@ -1,10 +1,12 @@
-"""Forget what ended long ago.
+"""Deletion of finished workloads, pods and reservations after their retention period.
 
-Rule: a finished workload goes with its pods, decisions, ended reservations and live topic, and so do pods that others
-placed and that ended; the audit trail stays, and of each decision its summary, for the permalinks. The latest decisions
-stay as long as the feed shows them. What is held does not change, so neither does the revision. Copies of the cluster's
-state that are older than what was forgotten cannot catch up by it, so the cluster remembers up to which revision that
-is.
+A finished workload is deleted with its pods, decisions, ended reservations and live topic. The same holds for ended
+pods that other schedulers placed, and for the former reservations of running pods that changed in place. The audit
+trail stays, and so does the summary of each decision, for the permalinks. The latest decisions stay as long as the feed
+shows them.
+Deletion changes no active reservation, so the cluster's revision stays the same. A cached state that is older than a
+deleted row cannot be brought up to date from the rows, so the cluster stores the latest such revision
+(`forgotten_revision`).
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from django.db.models import Max
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
 from hetsched.placement.queries.topics import LATEST, workload_topic
+from hetsched.storage.prepared_queries import Given, Prepared
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
+from ..reservations import CONTINUED
 
 
 def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:
-    """Delete workloads that finished before a time, the oldest first; return how many went."""
+    """Delete workloads that finished before a time, the oldest first; return how many were deleted."""
     if not Workload.objects.filter(cluster_id=cluster_id, finished_at__lt=finished_before).exists():
         return 0
     shown = list(Decision.objects.order_by("-id").values_list("id", flat=True)[:LATEST])
@@ -42,7 +46,7 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
 
 
 def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1000) -> int:
-    """Delete pods that others placed and that ended before a time; return how many went."""
+    """Delete pods of other schedulers that ended before a time; return how many were deleted."""
     ended = Pod.objects.filter(cluster_id=cluster_id, workload=None, finished_at__lt=finished_before)
     if not ended.exists():
         return 0
@@ -57,6 +61,32 @@ def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1
     return len(ids)
 
 
+def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
+    """Delete former reservations of pods that changed in place before a time; return how many rows were deleted."""
+    if not _CHANGED(cluster=cluster_id, before=released_before):
+        return 0
+    with transaction.atomic():
+        cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
+        rows = Reservation.objects.filter(
+            cluster=cluster, release_reason__in=CONTINUED, released_at__lt=released_before, active=False
+        )
+        found = dict(rows.order_by("released_at").values_list("id", "released_revision")[:limit])
+        cluster.forgotten_revision = max(cluster.forgotten_revision, *(until or 0 for until in found.values()), 0)
+        cluster.save(update_fields=["forgotten_revision"])
+        Reservation.objects.filter(pk__in=found).delete()
+    return len(found)
+
+
+_CHANGED = Prepared(
+    lambda: (
+        Reservation.objects.filter(cluster=Given("cluster"), release_reason__in=CONTINUED)
+        .filter(released_at__lt=Given("before"))
+        .order_by()
+        .values_list("id", flat=True)[:1]
+    )
+)
+
+
 def _keep_summaries(workload_ids: list[str]) -> None:
     fields = ("id", "cluster_id", "namespace", "verdict", "summary", "created_at")
     rows = Decision.objects.filter(workload_id__in=workload_ids).values(*fields)
@@ -64,5 +94,5 @@ def _keep_summaries(workload_ids: list[str]) -> None:
 
 
 def forget_summaries(*, decided_before: datetime) -> None:
-    """Delete what was kept of decisions that are older than this."""
+    """Delete summaries of deleted decisions that are older than this."""
     ForgottenDecision.objects.filter(created_at__lt=decided_before).delete()

@@ -1,20 +1,22 @@
-"""What a pod held of which nobody saw the end: kept until its containers must have ended.
+"""Orphaned pods: resources of pods with an unobserved end, reserved until the grace period of their containers is over.
 
-Problem: a pod that is deleted by force is gone from the API server at once; its containers end when the kubelet gets to
-it, if it can. Whoever gets its CPUs or cards before shares them with containers that nobody sees any more.
-Rule: kubelets report an end before a pod goes. One that goes while its containers ran when it was last seen, or whose
-going was noticed by its absence alone, leaves a remnant: a pod of ours alone, `NAME~UID`, which nobody can create, and
-which holds on its node what the pod held. It is let go once its node was ready for `HETSCHED_FORCED_HOLD_SECONDS`, so
-that the kubelet had that long to end what the API server has no more; by the clock of the database. A node that is
-deleted may come back under its name with all that ran there; one that does not within `ANOTHER_MACHINE` is given up,
-and what is kept on it with it.
+A pod that is force-deleted disappears from the API server at once; its containers end only when the kubelet can stop
+them. A pod that got its CPUs or GPUs before then would share them with these containers.
+Kubelets report the end of a pod before the pod is deleted. A pod whose containers ran when it was last seen, or whose
+deletion was noticed only by its absence, leaves an orphaned pod: a row named `NAME~UID`, which no user can create, that
+holds the same resources on the same node. It is released once its node was ready for the pod's own grace period, or for
+`HETSCHED_FORCED_HOLD_SECONDS` if that is less: the kubelet gives the containers that long to end. Times are those of
+the database. A node that reports another boot runs none of the earlier containers, so its orphaned pods are released at
+once. A deleted node can return under its name with all its containers; if it does not return within `ANOTHER_MACHINE`,
+its orphaned pods are released.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
-Invariant: at every commit exactly one of the two holds it: the pod or its remnant.
+Invariant: at every commit exactly one of the two holds the resources: the pod or its orphaned pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -24,41 +26,55 @@ from django.db.models import Q
 
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import advance
+from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import forget_gone
-from hetsched.placement import dispatch
 from hetsched.placement.bookings import Booked
-from hetsched.placement.holds import MARK
+from hetsched.placement.holds import own_name
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.orphaned_pods import REMNANTS
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now
 
+from .. import dispatch
 from .change import Change
+from .evictions import wake_nominees_of
 
-_NAME = 200  # characters of a pod's name that its remnant keeps
 ANOTHER_MACHINE = timedelta(hours=24)
-_STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # a kubelet may have started it
+_STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # the kubelet may have started its containers
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one pod holds that is about to be over, though its containers may run."""
+    """The reservation of a pod that is about to end although its containers may still run."""
 
     pod: Pod
     reservation: Reservation
 
 
 def held_by(rows: Iterable[Pod]) -> list[Held]:
-    """Return what those of these pods hold whose containers may run."""
+    """Return the reservations of those of these pods with containers that may still run.
+
+    A pod without a grace period ends at once if its node is ready.
+    """
     found = [row.pk for row in rows if State(row.state) in _STARTED]
     held = []
     for some in parts(found):
-        reservations = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod").order_by("id")
-        held += [Held(reservation.pod, reservation) for reservation in reservations]
+        active = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod", "node")
+        held += [
+            Held(reservation.pod, reservation)
+            for reservation in active.defer("node__report").order_by("id")
+            if hold_of(reservation.request) or not reservation.node.ready
+        ]
     return held
 
 
+def hold_of(spec: PodSpec) -> timedelta:
+    """Return how long a pod's resources stay reserved after a deletion with an unobserved end."""
+    return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
+
+
 def keep_remnants(change: Change, left: Sequence[Held]) -> None:
-    """Book again, for nobody, what was just freed of pods that are over."""
+    """Reserve for orphaned pods what was just freed of the pods that ended."""
     pods = [_remnant(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
@@ -69,40 +85,57 @@ def keep_remnants(change: Change, left: Sequence[Held]) -> None:
 
 
 def _remnant(change: Change, one: Held) -> Pod:
-    was = one.pod
-    # It repels and attracts nobody, and stands for nobody's claim: only its room counts.
+    was, request = one.pod, one.reservation.request
+    # Only its resources count: it takes part in no affinity, spread or claim.
     shape = msgspec.structs.replace(
-        was.spec.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
+        request.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
     )
-    name = f"{was.name[:_NAME]}{MARK}{was.uid}"
+    name = own_name(was.name, was.uid)
     spec: PodSpec = msgspec.structs.replace(
-        was.spec, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
+        request, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
     )
-    seconds = settings.HETSCHED_FORCED_HOLD_SECONDS
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
-    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + timedelta(seconds=seconds)
-    pod.message = (
-        f"{was.key} went before anybody saw its end; its containers may still run, so its place is kept for a while"
-    )
+    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + hold_of(spec)
+    pod.message = f"{was.key} was deleted before its containers ended; its resources stay reserved for its grace period"
     return pod
 
 
-def end_remnants(cluster_id: int) -> int:
-    """Let go what need not be kept any more; return how many remnants went."""
+def left_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
+    """Return the orphaned pods on nodes of these names."""
+    rows = Pod.objects.filter(pk__in=[pk for pk, *_ in REMNANTS(cluster=cluster.pk)], node__name__in=nodes)
+    return list(rows.select_related("node").defer("spec", "node__report"))
+
+
+def end_remnants(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
+    """Release the orphaned pods whose time is over; return how many.
+
+    On a node that is not ready the time starts again. The row is updated at most once per `rewrite_after`, which is
+    added to the time, so the time is never shorter than the hold.
+    """
+    found = [pk for pk, *_ in REMNANTS(cluster=cluster_id)]
+    return sum(_end_remnants(cluster_id, some, rewrite_after) for some in parts(found))
+
+
+def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:
     now = shared_now()
-    rows = Pod.objects.filter(cluster_id=cluster_id, origin=Pod.REMNANT, state=State.RUNNING.value)
+    rows = Pod.objects.filter(pk__in=remnants, state=State.RUNNING.value)
     given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
-    rows.filter(node__ready=False).exclude(given_up).update(
-        not_before=now + timedelta(seconds=settings.HETSCHED_FORCED_HOLD_SECONDS)
-    )
-    due = rows.filter(Q(not_before__lte=now) | given_up)
+    late: dict[timedelta, list[int]] = defaultdict(list)
+    for pk, spec, until in rows.filter(node__ready=False).exclude(given_up).values_list("id", "spec", "not_before"):
+        hold = hold_of(spec)
+        if until is None or until <= now + hold:
+            late[hold].append(pk)
+    for hold, ids in late.items():
+        Pod.objects.filter(pk__in=ids).update(not_before=now + hold + rewrite_after)
+    due = rows.filter(Q(not_before__lte=now, node__ready=True) | Q(not_before__lte=now, node=None) | given_up)
     if not due.exists():
         return 0
     with transaction.atomic():
         change = Change(advance(cluster_id))
         over = list(due.defer("spec").order_by("id"))
-        change.free(over, "its containers must have ended")
+        change.free(over, "the grace period of its containers is over")
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
+        wake_nominees_of(change.cluster, [pod.uid for pod in over])
         change.requeue()
         change.close()
         forget_gone(change.cluster)

@@ -1,9 +1,10 @@
-"""Bring a whole cluster in from files, and give it out again.
+"""Import and export of a whole cluster as files.
 
-Rule: an import is one transaction: nodes are replaced, running pods of the file become rows with reservations, our own
-placements stay. It is refused as a whole where that cannot be true: a node that holds our pods is gone or too small, a
-pod's name is taken, two pods hold the same card. Pods of the file that do not run yet are submitted.
-An export holds what an import brings, with our placements as running pods, so that a copy decides the same.
+An import is one transaction: nodes are replaced, running pods of the file become rows with reservations, and hetsched's
+own placements stay. The whole import is rejected if it contradicts them: a node that holds our pods is missing or too
+small, a pod name is in use, or two pods hold the same GPU. Pods of the file that do not run yet are submitted.
+An export contains what an import reads, with our placements as running pods, so an imported copy leads to the same
+decisions.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 
 from ..bookings import Booked, insert, rewrite_loads
+from ..holds import MARK
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..snapshot import load_state
 from .submissions import submit
-from .terminating_pods import MARK
 
 _HOLDING = [state.value for state in HOLDING]
 
@@ -68,20 +69,20 @@ def import_cluster(
     policy_name: str = "hetsched",
     demo_seed: int = 0,
 ) -> Cluster:
-    """Make the cluster `name` what `content` says; a new one is made of this kind.
+    """Replace the content of the cluster `name` with `content`; create it with this kind if it does not exist.
 
     Raises: InputError `ClusterIsLive`, `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or what
     `create_cluster`, `submit` and the policy actions raise. Nothing is changed then.
     """
     if not content.nodes:
-        raise InputError("ClusterEmpty", "the files hold no node", hint="A cluster needs at least one Node object")
+        raise InputError("ClusterEmpty", "the files contain no node", hint="A cluster needs at least one Node object")
     try:
         with transaction.atomic():
             known = Cluster.objects.filter(name=name).first()
             if known is None:
                 known = create_cluster(name=name, kind=kind, policy_name=policy_name, actor=actor, reason=reason)
             if known.kind == ClusterKind.KUBERNETES:
-                raise InputError("ClusterIsLive", f"{name} is what its API server has; nothing is imported into it")
+                raise InputError("ClusterIsLive", f"{name} is a live cluster and accepts no import")
             cluster = advance(known.pk)
             if demo_seed:
                 cluster.demo_seed = demo_seed
@@ -97,15 +98,17 @@ def import_cluster(
             if content.pending:
                 submit(cluster, content.pending, actor=actor, name=f"import-{cluster.revision}")
     except (IntegrityError, Conflict) as error:
-        message = "the file gives a card or a CPU to two pods, or a name was taken at the same moment"
-        raise InputError("CardHeldTwice", message, hint="Look at hetsched.io/allocation of its running pods") from error
+        message = "the file assigns a card or CPU to two pods, or a concurrent request used a name"
+        raise InputError(
+            "CardHeldTwice", message, hint="Check the annotation hetsched.io/allocation of the running pods"
+        ) from error
     return cluster
 
 
 def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
-    """Activate policies that are new; where one of the name is known and differs, keep a draft beside it.
+    """Activate new policies; save a draft where a known policy of the same name differs.
 
-    One that breaks a golden placement stays a draft. What a cluster keeps stays as it is.
+    A policy that breaks a golden placement stays a draft. Cluster-owned policies do not change.
     """
     known = active_specs({spec.name for spec in specs})
     for spec in specs:
@@ -137,40 +140,40 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     rewrite_loads(cluster)
     total_up(cluster)
     cluster.baseline_revision = cluster.revision
-    cluster.definitions = msgspec.structs.replace(content, nodes=(), running=(), pending=(), policies=())
+    cluster.definitions = msgspec.structs.replace(content, nodes=(), running=(), pending=(), policies=(), warnings=())
     cluster.save(update_fields=["baseline_revision", "definitions", "demo_seed"])
 
 
 def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Sequence[PodSpec]) -> ClusterState:
-    """Return the state after the import; it gives cards to running pods that name none.
+    """Return the state after the import; running pods without named GPUs are assigned some.
 
-    Raises: InputError `PodExists`, or `NodeTooSmall` where our own pods would not fit any more.
+    Raises: InputError `PodExists`, or `NodeTooSmall` if our own pods no longer fit.
     """
-    own = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in ours]
+    own = [msgspec.structs.replace(r.request, node_name=r.node.name, allocation=r.allocation) for r in ours]
     taken = {pod.key for pod in own}
     for pod in arriving:
         if pod.key in taken:
-            raise InputError("PodExists", f"{pod.key} runs elsewhere in this cluster already", place=pod.key)
+            raise InputError("PodExists", f"{pod.key} already runs on another node of this cluster", place=pod.key)
     state = ClusterState.of(content, running=[*own, *arriving])
     columns = state.columns
     free = columns.field("allocatable") - columns.field("requested")
     for pod in own:
         row = state.row_of[pod.node_name]
         report = state.reports[row]
-        # Where cards are listed they are counted by themselves, and shares of one card may well request it twice.
+        # Listed GPUs are checked one by one; shares of one GPU may together request more than the node's count.
         by_card = frozenset(GPU_RESOURCES if report.gpus is not None else ())
         asked = {resource for resource, amount in pod.shape.requests if amount} - by_card
         positions = [state.resources.index[resource] for resource in asked]
         overfull = (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any()
         if overfull or _missing(report, pod.allocation or EMPTY):
             raise InputError(
-                "NodeTooSmall", f"node {pod.node_name} would no longer carry what is placed there", place=pod.node_name
+                "NodeTooSmall", f"node {pod.node_name} has too little capacity for its placed pods", place=pod.node_name
             )
     return state
 
 
 def _missing(report: NodeReport, held: Allocation) -> bool:
-    """Tell whether the node lacks a card or a CPU that is held by name."""
+    """Return True if the node lacks a GPU or a CPU of the allocation."""
     zones = report.numa.zones if report.numa else ()
     cpus = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
     lost = {card.index for card in held.gpus} - {card.index for card in cards_of(report)}
@@ -202,7 +205,7 @@ def _refuse_taken(cluster: Cluster, running: Sequence[PodSpec]) -> None:
     for some in parts(sorted({pod.name for pod in running})):
         for pod in Pod.objects.filter(cluster=cluster, name__in=some, state__in=waiting).only("namespace", "name"):
             if pod.key in arriving:
-                raise InputError("PodExists", f"{pod.key} exists already in this cluster", place=pod.key)
+                raise InputError("PodExists", f"{pod.key} already exists in this cluster", place=pod.key)
 
 
 def node_documents(cluster: Cluster) -> dict[str, Document]:
@@ -219,7 +222,7 @@ def node_documents(cluster: Cluster) -> dict[str, Document]:
 
 
 def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Document]) -> None:
-    """Tell what changed; in a new cluster nobody listens to nodes yet, later one may come that left before."""
+    """Publish the changes; node topics are skipped for a new cluster, which has no subscribers yet."""
     nodes_after = node_documents(cluster) if nodes_before else {}
     patches = {
         node_topic(cluster, name): difference(nodes_before.get(name, {}), nodes_after.get(name, {}))
@@ -230,18 +233,21 @@ def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Docu
 
 
 def export_cluster(cluster: Cluster) -> ClusterContent:
-    """Return the cluster as an import would bring it: nodes, what runs, what waits, and policies that are not ours."""
+    """Return the cluster in import form: nodes, running pods, pending pods, and policies that are not built in."""
     state = load_state(cluster.pk).state
     reports = [state.report_now(row) for row in range(len(state.reports))]
     running: list[PodSpec] = []
     pending: list[PodSpec] = []
     states = [*_HOLDING, *(state.value for state in QUEUED)]
     rows = Pod.objects.filter(cluster=cluster, state__in=states).select_related("node").defer("node__report")
+    changed_in_place = Reservation.objects.filter(cluster=cluster, active=True, spec__isnull=False)
+    requests = {pk: spec for pk, spec in changed_in_place.values_list("pod_id", "spec") if spec is not None}
     for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
-            name = pod.spec.name.replace(MARK, ".")  # a file takes neither remnants nor holds, but their room is taken
-            running.append(msgspec.structs.replace(pod.spec, name=name, node_name=node_name, allocation=pod.allocation))
+            name = pod.spec.name.replace(MARK, ".")  # a file has neither orphaned pods nor holds: rename them
+            spec = requests.get(pod.pk, pod.spec)
+            running.append(msgspec.structs.replace(spec, name=name, node_name=node_name, allocation=pod.allocation))
         else:
             pending.append(msgspec.structs.replace(pod.spec, policy=pod.policy, policy_rule="annotation"))
     specs = active_specs(set(Policy.objects.values_list("name", flat=True)))

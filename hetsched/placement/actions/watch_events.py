@@ -1,25 +1,26 @@
-"""Take in what a live cluster shows.
+"""Controller for the watch events of a live cluster: nodes and pods become rows.
 
-Problem: what we wrote, what others wrote and what the kubelets did come back as the same kind of event, late, doubled
-or squeezed into one.
-Rule: one transaction per batch of changes, under the epoch of the follower. A pod is known by its uid:
-    not seen before, no node     a workload of its controller, pending, if its scheduler's name is ours
-    not seen before, on a node   charged to that node, whoever put it there, as soon as that node is seen
-    waiting                      what it asks for by now: gates go, groups and classes come
-    ours, now on a node          bound, if it is where we put it; else it is charged where it is
-    phase                        running; succeeded or failed, with the container that ended it; who fails while being
-                                 deleted was ended by that, and is cancelled, as soon as its kubelet says so
-    refused by its node          its owner's next pods stay away from there for a while
-    gone, or replaced by a uid   cancelled; what it held is kept for a while unless nothing of it ran at the last
-    only being deleted           nothing: it holds what it holds until it is proved to be gone
-What ends frees exactly what it held, in the transaction that ends it.
+Our own writes, writes of others and status updates of kubelets arrive as the same kind of event: late, duplicated or
+merged.
+One transaction writes a batch of changes, under the epoch of the informer. A pod is identified by its uid:
+    new, without a node      a pending pod in a workload of its controller, if the scheduler name is ours
+    new, on a node           charged to that node, under any scheduler, as soon as the node is known
+    pending                  its spec is updated: removed gates, new groups and classes
+    holding                  its requests, labels and owner are updated; it is booked again if they changed
+    ours, now on a node      bound, if it is the node of the decision; else it is charged to its actual node
+    phase                    running; succeeded or failed, with the container that ended it. A pod that fails while
+                             it is being deleted is cancelled as soon as its kubelet reports it
+    rejected by its node     its owner's next pods back off from the node
+    gone, or another uid     cancelled; its resources stay reserved for a while unless all its containers had stopped
+    only being deleted       no change: it keeps its resources until there is proof of its absence
+An ended pod frees exactly what it held, in the transaction that ends it.
 Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -30,8 +31,9 @@ from django.db.models import QuerySet
 from hetsched.adapters.oci.facts import without_facts
 from hetsched.contracts.allocation import EMPTY, Allocation
 from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.pod_sentences import named
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import PodSpec, is_ours
-from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.fact_conflicts import doubt_patches
 from hetsched.inventory.ledger import Conflict, advance
@@ -42,29 +44,33 @@ from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import publish_many
-from hetsched.placement import dispatch
-from hetsched.placement.bookings import Booked
+from hetsched.placement.bookings import Booked, resized
+from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
-from hetsched.placement.models import Pod
+from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.pod_counts import cluster_figures
+from hetsched.placement.reservations import IN_PLACE
+from hetsched.placement.snapshot import state_of
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.statements import change_many
 
+from .. import dispatch
 from .change import Change
 from .displaced_pods import make_way
-from .evictions import tell_who_left, wake_nominees
+from .evictions import tell_who_left, wake_nominees, wake_nominees_of
 from .kubelet_rejections import note_refused, note_running
 from .live_submissions import ask_about, join
 from .shadow_decisions import note
 from .submissions import prepare, take_in
-from .terminating_pods import held_by, keep_remnants
+from .terminating_pods import held_by, keep_remnants, left_on
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What a batch came to: how many pods were taken in, charged, moved on and ended; the revision it was written at.
+    """The outcome of a batch: numbers of pods added, charged, moved and ended, and the revision of the commit.
 
-    `arrivals_only`: nothing else came of it, so that a state of the revision before is one of this revision too.
+    `arrivals_only`: the batch changed nothing else, so a state of the previous revision is valid at this one too.
     """
 
     arrived: int = 0
@@ -75,28 +81,28 @@ class Followed(msgspec.Struct, frozen=True):
     arrivals_only: bool = False
 
 
-def follow(cluster_id: int, changes: Changes, *, epoch: int, state: ClusterState | None = None) -> Followed:
-    """Write a batch of changes by the follower of `epoch`; `state` says which cards unbooked pods are charged with.
+def follow(cluster_id: int, changes: Changes, *, epoch: int) -> Followed:
+    """Write a batch of changes by the informer of `epoch`.
 
-    Raises: Conflict when another follower took over, or somebody moved a pod at the same moment.
+    Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
     """
     try:
-        return _follow(cluster_id, changes, epoch, state)
+        return _follow(cluster_id, changes, epoch)
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
 
 
-def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState | None) -> Followed:
+def _follow(cluster_id: int, changes: Changes, epoch: int) -> Followed:
     with transaction.atomic():
         cluster = advance(cluster_id)
         connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
         if connection is None:
             counters.add(figures.STALE_EPOCHS, cluster.name)
-            raise Conflict(f"cluster {cluster_id} is followed by somebody else")
+            raise Conflict(f"another process watches cluster {cluster_id}")
         nodes, events = follow_nodes(cluster, changes)
         if events:
             inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
-        batch = _Batch(cluster, state)
+        batch = _Batch(cluster)
         if cluster.layout_revision == cluster.revision:
             batch.charge_early()
         batch.take(changes)
@@ -110,14 +116,29 @@ def _follow(cluster_id: int, changes: Changes, epoch: int, state: ClusterState |
             _tell_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
-            dispatch.wake(cluster_id, dispatch.BIND)  # claims that pods wait for may be bound by now
+            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of waiting pods may be bound now
     only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
     return msgspec.structs.replace(followed, arrivals_only=only)
 
 
+def _events(before: PodSpec, now: PodSpec) -> set[Event]:
+    """Return the events that a pod's change in place means for pending pods: released, placed or labels."""
+    was, is_now = dict(before.shape.requests), dict(now.shape.requests)
+    events = set()
+    if any(is_now.get(name, 0) < amount for name, amount in was.items()):
+        events.add(Event.POD_RELEASED)
+    if any(was.get(name, 0) < amount for name, amount in is_now.items()):
+        events.add(Event.POD_PLACED)
+    if before.labels != now.labels:
+        events.add(Event.POD_LABELS)
+    return events
+
+
+_MAY_COME_BACK = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
+_FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _FOLLOWED = Prepared(lambda: Connection.objects.filter(cluster=Given("cluster"), follower_epoch=Given("epoch")))
 _ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
-# Every pod that is bound goes this way; several events may come as one.
+# Every bound pod passes these states; several events may arrive as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
@@ -127,11 +148,10 @@ _NODE_IDS = Prepared(
 
 
 class _Batch:
-    """The pods of one batch, sorted by what becomes of them."""
+    """The pods of one batch, sorted by their transitions."""
 
-    def __init__(self, cluster: Cluster, state: ClusterState | None) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.state = state
         self.change = Change(cluster)
         self.steps: dict[State, list[Pod]] = {step: [] for step in (*_WAY, State.SUCCEEDED, State.FAILED)}
         self.over: dict[str, list[Pod]] = defaultdict(list)
@@ -141,18 +161,21 @@ class _Batch:
         self.charged: list[ObservedPod] = []
         self.arriving: list[ObservedPod] = []
         self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
+        self.holding: list[tuple[Pod, PodSpec]] = []  # fields that can change in place have changed
         self.absent: list[Pod] = []
         self.stopped: set[str] = set()
-        self.left: set[int] = set()  # the nodes on which pods ended
+        self.left: set[int] = set()  # ids of nodes on which pods ended
 
     def take(self, changes: Changes) -> None:
-        """Sort the changes; nothing is written yet."""
+        """Sort the changes; write nothing yet."""
         self.stopped = changes.stopped
         known = _known(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
             if key in known:
                 self.over["deleted in the cluster"].append(known[key])
                 self.absent.append(known[key])
+        if changes.rebooted:
+            self.over["its node was restarted"] += left_on(self.cluster, changes.rebooted)
         for seen in changes.pods:
             row = known.get(seen.key)
             if row is not None and row.uid != seen.uid:
@@ -176,7 +199,7 @@ class _Batch:
         state = State(row.state)
         if state not in HOLDING:
             if seen.node_name and not seen.ended:
-                self.over[f"bound to {seen.node_name} by somebody else"].append(row)
+                self.over[f"bound to {seen.node_name} by another scheduler"].append(row)
                 self._arrive(seen)
             elif seen.ended or seen.deleting:
                 self.over[seen.reason or "ended before it was placed"].append(row)
@@ -184,29 +207,39 @@ class _Batch:
                 self.waiting[row.pk] = row, seen
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
-            self.over[f"bound to {seen.node_name} by somebody else"].append(row)
+            self.over[f"bound to {seen.node_name} by another scheduler"].append(row)
             if not seen.ended:
                 self._arrive(seen)
             return
         if not seen.node_name:
             if seen.ended or (seen.deleting and state is State.PLACED):
                 self.over[seen.reason or "ended before it was bound"].append(row)
+            else:
+                self._compare(row, seen)
             return
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _WAY[_WAY.index(state) + 1 : _WAY.index(reached) + 1]:
             self.steps[step].append(row)
-        if seen.refusal is not None and row.origin in Pod.OURS:  # others choose by what they know
+        if seen.refusal is not None and row.origin in Pod.OURS:  # pods of other schedulers do not follow our back-off
             self.refused.append((row, seen))
         if seen.deleting and seen.ended == State.FAILED:
             self.over["deleted in the cluster"].append(row)
-        elif seen.ended:
+            return
+        if seen.ended:
             self.steps[State(seen.ended)].append(row)
             self.messages[_how_it_ended(seen)].append(row)
-        elif row.message != (told := _what_it_waits_for(seen)):
+            return
+        self._compare(row, seen)
+        if row.message != (told := _what_it_waits_for(seen)):
             self.messages[told].append(row)
 
+    def _compare(self, row: Pod, seen: ObservedPod) -> None:
+        """Record a pod if its requests, labels or owner have changed."""
+        if seen.spec is not None and row.fingerprint != fingerprint(seen.spec):
+            self.holding.append((row, seen.spec))
+
     def write(self) -> Followed:
-        """Move, free, charge and submit; return what it came to."""
+        """Move, free, charge and submit the pods; return the outcome."""
         self._ask_anew()
         change = self.change
         for step in _WAY[1:]:
@@ -218,7 +251,7 @@ class _Batch:
         self.left = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
         left = held_by(row for row in self.absent if row.uid not in self.stopped)
         change.free(ended, "the pod ended")
-        change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod is gone")
+        change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod was deleted")
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
         for message, rows in self.messages.items():
@@ -233,22 +266,24 @@ class _Batch:
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         keep_remnants(change, left)
         charged = self._charge()
+        self._book_again()
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
         if ended or cancelled:
             over = [row.pk for row in (*ended, *cancelled)]
             tell_who_left(over)
             wake_nominees(over)
+            wake_nominees_of(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
         self._submit()
         change.close()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         ends = len(ended) + len(cancelled)
-        only = not (charged or moved or ends or self.waiting or self.refused or self.messages)
+        only = not (charged or moved or ends or self.waiting or self.refused or self.messages or self.holding)
         return Followed(arrived, charged, moved, ends, self.cluster.revision, only)
 
     def _ask_anew(self) -> None:
-        """Take in what waiting pods ask for by now: gates go, groups and classes come."""
+        """Update the specs of pending pods: removed gates, new groups and classes."""
         for some in parts(sorted(self.waiting)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
@@ -258,61 +293,87 @@ class _Batch:
                 (now,) = prepare(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
-                if row.state == State.MISCONFIGURED:  # it was given up, and is another pod to us by now
-                    self.over["it asks for something else by now"].append(row)
+                if row.state == State.MISCONFIGURED:  # its verdict was final: treat it as a new pod
+                    self.over["its requests have changed"].append(row)
                     self._arrive(seen)
                     continue
                 asked = {name: getattr(now, name) for name in _ASKED}
-                Pod.objects.filter(pk=pk).update(**asked, attempts=0, not_before=None)
-                self.change.end_nominations([pk], "it asks for something else by now")
+                Pod.objects.filter(pk=pk).update(
+                    **asked, fingerprint=fingerprint(now.spec), attempts=0, not_before=None
+                )
+                self.change.end_nominations([pk], "its requests have changed")
                 self.change.touch([row])
 
+    def _book_again(self) -> None:
+        """Book pods with their current requests and labels, which may put a node over its capacity."""
+        change, booked, events, grown = self.change, [], set[Event](), dict[int, str]()
+        seen = {row.pk: (row, spec) for row, spec in self.holding}
+        for some in parts(sorted(seen)):
+            held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
+            requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
+            missing = [pk for pk in some if pk not in requests]  # their nodes were not seen yet
+            unbooked = Pod.objects.filter(pk__in=missing).values_list("pk", "spec") if missing else ()
+            requests |= {pk: (spec, None) for pk, spec in unbooked}
+            for pk, (before, reservation) in requests.items():
+                row, spec = seen[pk]
+                now = updated(before, spec)
+                if reservation is None or row.state in _MAY_COME_BACK:
+                    Pod.objects.filter(pk=pk).update(spec=now)
+                if reservation is not None and now != before:
+                    allocation = resized(reservation.allocation, before, now)
+                    booked.append(Booked(pk, reservation.node_id, now, allocation, changed=True))
+                    if allocation != reservation.allocation:
+                        Pod.objects.filter(pk=pk).update(allocation=allocation)
+                    found = _events(before, now)
+                    events |= found
+                    if Event.POD_PLACED in found:
+                        grown[reservation.node_id] = row.key
+        change_many(_FINGERPRINTS, [(fingerprint(spec), pk) for pk, (_, spec) in seen.items()])
+        rows = [seen[one.pod_id][0] for one in booked]
+        change.free(rows, IN_PLACE)
+        change.book(booked, self.cluster.leader_epoch, frozenset(events))
+        change.touch(rows)
+        for node_id, key in grown.items():
+            make_way(change, {node_id}, by=key)
+
     def _charge(self) -> int:
-        """Book pods where somebody else put them."""
+        """Charge pods that another scheduler placed."""
         node_ids = self._nodes(seen.node_name for seen in self.charged)
-        pods = []
-        for seen in self.charged:
-            assert seen.spec is not None
-            # Anybody can write an annotation: what a pod holds is what we booked, else what it asks for.
-            spec = msgspec.structs.replace(seen.spec, allocation=None)
-            node_id = node_ids.get(seen.node_name)
-            pods.append(Pod.charged(self.cluster, spec, node_id, self._taken(spec), self.change.now))
+        # Any user can write an annotation: a pod holds what hetsched reserved, else its requests.
+        specs = [
+            msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
+            for seen in self.charged
+            if seen.spec is not None
+        ]
+        pods = [
+            Pod.charged(self.cluster, spec, node_ids.get(spec.node_name), held, self.change.now)
+            for spec, held in zip(specs, _taken(specs, node_ids), strict=True)
+        ]
         insert(pods)
         booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)
         if booked:
-            make_way(self.change, {one.node_id for one in booked}, by=_named(pods))
+            make_way(self.change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
         return len(pods)
 
     def charge_early(self) -> None:
-        """Book pods that were seen before their node was."""
+        """Charge pods that were observed before their node."""
         homeless = Pod.objects.filter(cluster=self.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
-        early = list(homeless)
-        node_ids = self._nodes(pod.spec.node_name for pod in early)
+        node_ids = self._nodes(pod.spec.node_name for pod in homeless)
+        early = [pod for pod in homeless if pod.spec.node_name in node_ids]
         booked = []
-        for pod in early:
-            node_id = node_ids.get(pod.spec.node_name)
-            if node_id is not None:
-                held = self._taken(pod.spec) or EMPTY
-                Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
-                booked.append(Booked(pod.pk, node_id, pod.spec, held))
+        for pod, held in zip(early, _taken([pod.spec for pod in early], node_ids), strict=True):
+            node_id = node_ids[pod.spec.node_name]
+            Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
+            booked.append(Booked(pod.pk, node_id, pod.spec, held))
         self.change.book(booked, self.cluster.leader_epoch)
 
     def _nodes(self, names: Iterable[str]) -> dict[str, int]:
         wanted = set(names)
         return dict(_NODE_IDS(cluster=self.cluster.pk, names=wanted)) if wanted else {}
 
-    def _taken(self, spec: PodSpec) -> Allocation | None:
-        """Return what the pod takes on its node as the ledger completes it: the lowest cards with room."""
-        if self.state is None or (spec.shape.gpu is None and not spec.shape.guaranteed):
-            return EMPTY
-        row = self.state.row_of.get(spec.node_name)
-        if row is None or spec.key in self.state.bookings:
-            return EMPTY
-        return self.state.assume(self.state.compile(spec), row).allocation
-
     def _submit(self) -> None:
-        """Make workloads of new pods of ours, one for each controller."""
+        """Create workloads for our new pods, one for each controller."""
         groups: dict[tuple[str, str], list[PodSpec]] = defaultdict(list)
         for seen in self.arriving:
             assert seen.spec is not None
@@ -320,8 +381,22 @@ class _Batch:
         take_in(self.cluster, groups.values(), actor=SYSTEM, told=False)
 
 
+def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
+    """Return the allocation of each of these pods as the engine completes it: free GPUs, CPUs of NUMA zones."""
+    exact = [spec for spec in specs if spec.node_name in node_ids and (spec.shape.gpu or spec.shape.containers)]
+    if not exact:
+        return [EMPTY] * len(specs)
+    state = state_of({node_ids[spec.node_name] for spec in exact})
+    taken = {
+        spec.key: state.assume(state.compile(spec), state.row_of[spec.node_name]).allocation
+        for spec in exact
+        if spec.key not in state.bookings
+    }
+    return [taken.get(spec.key, EMPTY) for spec in specs]
+
+
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
-    """Return the pods of these keys that are not over, with their nodes; a live one hides one that was given up."""
+    """Return the unfinished pods of these keys, with their nodes; a live pod hides a misconfigured one."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -345,14 +420,8 @@ _LIVE = Prepared(lambda: _of_names(state__in=sorted(state.value for state in LIV
 _GIVEN_UP = Prepared(lambda: _of_names(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).filter(state__in=LISTED))
 
 
-def _named(pods: Sequence[Pod]) -> str:
-    """Name the first few of some pods."""
-    more = f" and {len(pods) - 3} more" if pods[3:] else ""
-    return ", ".join(pod.key for pod in pods[:3]) + more
-
-
 def _how_it_ended(seen: ObservedPod) -> str:
-    """Say by which container and how a pod failed, and why the pod did where somebody else ended it."""
+    """Return the container and exit code that ended a pod, and the pod's own reason if it has one."""
     end: ContainerEnd | None = seen.end
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
@@ -363,7 +432,7 @@ def _how_it_ended(seen: ObservedPod) -> str:
 
 
 def _what_it_waits_for(seen: ObservedPod) -> str:
-    """Say which container of a bound pod does not start, empty where none is in trouble."""
+    """Return the container of a bound pod that does not start and its reason; empty if there is none."""
     if seen.wait is None:
         return ""
     wait = seen.wait
@@ -371,13 +440,13 @@ def _what_it_waits_for(seen: ObservedPod) -> str:
 
 
 def _tell_doubts(cluster: Cluster, nodes: Sequence[Node]) -> None:
-    """Tell which facts of nodes are in doubt by now."""
+    """Publish the current conflicts of node facts."""
     if nodes:
         publish_many(doubt_patches(cluster, nodes))
 
 
 def _tell_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
-    """Tell the facts of changed nodes, and that others are no more."""
+    """Publish the facts of changed nodes and the removal of deleted nodes."""
     tiles = {node.name: tile(node) for node in nodes}
     left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
     for node in nodes:

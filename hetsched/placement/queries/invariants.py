@@ -1,11 +1,14 @@
-"""What must be true of the database at every moment, as one function that looks.
+"""Check of the database invariants, as one function.
 
-Rule: each invariant is checked from the rows alone, by whole-table queries, independently of the code that keeps it.
-Tests call it after every step, crash tests after every kill, an operator whenever in doubt. The names are those of the
-reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 cards, I4 exclusive CPUs are
-none of the shared or reserved ones, I5 reserved things exist, I7 instruction sets, I8 pods and reservations, I15
+Each invariant is checked from the rows alone, by whole-table queries, independently of the code that maintains it.
+Tests call it after every step, crash tests after every kill, an operator at any time. The names are those of the
+reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 GPUs, I4 exclusive CPUs are
+disjoint from shared and reserved ones, I5 reserved devices exist, I7 instruction sets, I8 pods and reservations, I15
 nothing lost, I16 idempotency, I17 events, I25 lifecycle; I6 topology, I13 gangs and I14 quotas in `promises`.
-A zone is judged by what is allocatable of it: what online workloads leave may fall below the grants at any time.
+A zone is checked against its allocatable amount: the capacity that online workloads leave may fall below the grants at
+any time.
+A pod that was resized in place is excluded from capacity checks: no decision established that its node has the
+capacity.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ _JUDGES = (
     "placement_pod_live_name", "placement_device_one_holder",
 )  # fmt: skip
 
-# All that `check_invariants` looks for.
+# All invariants that `check_invariants` checks.
 CHECKED = (
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I14", "I15", "I16", "I17", "I21", "I25", "I28",
 )  # fmt: skip
@@ -63,7 +66,7 @@ _ZONE_COLUMNS = ("zone_cpu_allocatable", "zone_cpu", "zone_cpu_free", "zone_memo
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One thing that is not as it must be."""
+    """One violated invariant."""
 
     id: str
     where: str
@@ -74,7 +77,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
-    """Return everything that is wrong at one moment in one cluster, or in all of them and in what they share."""
+    """Return all violations at one moment in one cluster, or in all of them and in their shared tables."""
     with one_moment():
         return list(_violations(cluster))
 
@@ -90,7 +93,7 @@ def _violations(cluster: Cluster | None) -> Iterator[Violation]:
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:
-    """I1, I3: one holder of a whole card or an exclusive CPU; shares of a card add up to at most the card."""
+    """I1, I3: one holder of a whole GPU or an exclusive CPU; shares of a GPU add up to at most the GPU."""
     held = Q(active=True, node__cluster=cluster)
     doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
     for cpu in doubled.filter(n__gt=1):
@@ -117,14 +120,19 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:
-    """I2: what is reserved fits, and the load columns are its sum."""
+    """I2: the reserved amounts fit, and the load columns are their sum."""
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
+    undecided: dict[int, Counter[str]] = defaultdict(Counter)
+    resized = _resized(cluster)
     rows = Reservation.objects.filter(cluster=cluster, active=True)
-    for node_id, requests, allocation, origin in rows.values_list("node_id", "requests", "allocation", "pod__origin"):
+    columns = rows.values_list("id", "node_id", "requests", "allocation", "pod__origin")
+    for pk, node_id, requests, allocation, origin in columns:
         held[node_id].update(requests)
         held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
-        if origin in Pod.GRANTED:
+        if pk in resized:
+            undecided[node_id].update(requests)
+        elif origin in Pod.GRANTED:
             ours[node_id].update(requests)
     totals: Counter[str] = Counter()
     for node in Node.objects.filter(cluster=cluster):
@@ -137,17 +145,24 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
             if resource in GPU_RESOURCES and node.report.gpus is not None:
                 continue
             room = node.allocatable.get(resource, 2**60 if resource == "pods" else 0)
-            if amount and sums[resource] > room:
-                yield Violation("I2", node.name, f"{resource}: {sums[resource]} reserved of {room}")
+            decided = sums[resource] - undecided[node.pk][resource]
+            if amount and decided > room:
+                yield Violation("I2", node.name, f"{resource}: {decided} reserved of {room}")
     stated = Counter({**cluster.requested, "#gpu": cluster.gpu_milli_used})
     del totals["#pods"]
     if +stated != +totals:
         yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
 
 
+def _resized(cluster: Cluster) -> set[int]:
+    """Return the reservations of pods that were resized in place."""
+    changed = Reservation.objects.filter(cluster=cluster, active=True, spec__isnull=False).select_related("pod")
+    return {one.pk for one in changed if one.request.shape.requests != one.pod.spec.shape.requests}
+
+
 def _zones(cluster: Cluster) -> Iterator[Violation]:
-    """I2, I4: no zone of ours gives more than it has, and no exclusive CPU is one that pods may not have."""
-    rows = Reservation.objects.filter(cluster=cluster, active=True)
+    """I2, I4: no zone grants more to our pods than it has, and exclusive CPUs are usable by pods."""
+    rows = Reservation.objects.filter(cluster=cluster, active=True).exclude(pk__in=_resized(cluster))
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
     for node in Node.objects.filter(pk__in=nodes):
@@ -156,7 +171,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
         state = alone(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
-            continue  # zones that nobody reports any more: I5 says so of their CPUs
+            continue  # zones missing from the report: I5 reports their CPUs
         column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
         granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
         for position in sorted(position for position in granted if position is not None):
@@ -179,7 +194,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
-    """I5: what is reserved is in the node's report; memory charged to a card fits it."""
+    """I5: reserved GPUs and CPUs are in the node's report; memory charged to a GPU fits it."""
     cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.GRANTED)
     for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
@@ -190,7 +205,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
         cpus[node_id].add(cpu)
     for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
-        # Those that are missing or not healthy are there: nothing new is placed on them.
+        # Missing and unhealthy GPUs are included: only new pods are kept off them.
         known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:
@@ -205,7 +220,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
-    """I7: whatever we placed can run where it is, natively or by the emulation it allowed."""
+    """I7: every pod that hetsched placed can run on its node, natively or under an emulation it permits."""
     offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
     placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=[s.value for s in HOLDING])
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
@@ -240,8 +255,7 @@ def _offered(text: str) -> Isa:
 
 
 def _held(cluster: Cluster) -> Iterator[Violation]:
-    """I8: a pod is placed if and only if it has exactly one active reservation, on the same node; or it may wait for
-    one node that is kept for it."""
+    """I8: a pod is placed if and only if it has one active reservation, on its node; a pending pod may be nominated."""
     holding = [state.value for state in HOLDING]
     pods = Pod.objects.filter(cluster=cluster)
     counted = pods.annotate(n=Count("reservations", filter=Q(reservations__active=True)))
@@ -268,7 +282,7 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
-    """I15: every workload has all its pods, in legal states, and the state that follows from them."""
+    """I15: every workload has all its pods, in valid states, and the state that follows from them."""
     states: dict[str, Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
     for workload_id, state, count in rows.annotate(n=Count("id")):
@@ -286,7 +300,7 @@ def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _judges_present() -> Iterator[Violation]:
-    """I1, I25: the indexes and triggers that have the last word are there."""
+    """I1, I25: the unique indexes and triggers that enforce the invariants exist."""
     query = {
         "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'index')",
         "postgresql": "SELECT tgname FROM pg_trigger UNION SELECT indexname FROM pg_indexes",
@@ -303,7 +317,7 @@ def _judges_present() -> Iterator[Violation]:
 
 
 def _idempotency() -> Iterator[Violation]:
-    """I16: one answer per key, about the workload it names."""
+    """I16: one response per key, about the workload or hold it names."""
     for key in IdempotencyKey.objects.all():
         about = key.workload_id or key.hold_id
         if key.response.get("id") != about:

@@ -1,7 +1,7 @@
-"""The NUMA zones of one node under what its reservations hold, by the engine's own arithmetic.
+"""NUMA zones of one node with its reservations, computed by the engine.
 
-Rule: a state of this node alone is built from its report and its active reservations; whatever it says about zones
-is what a decision would see there.
+A state of this node alone is built from its report and its active reservations, so its zones equal those that a
+decision sees.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from hetsched.placement.models import Reservation
 
 
 def alone(node: Node, held: Iterable[Reservation]) -> ClusterState:
-    """Return a state of one node and what pods hold there."""
+    """Return a state of one node with these reservations."""
     pods = (
         PodSpec(
             namespace=reservation.pod.namespace,
             name=reservation.pod.name,
+            uid=reservation.pod.uid,
             shape=Shape(),
             node_name=node.name,
             allocation=reservation.allocation,

@@ -1,0 +1,30 @@
+"""The fields of a pod that can change while it holds a node.
+
+A pod keeps the spec that was decided on. A resize, new labels, a toleration, an annotation or another owner changes the
+request of its reservation only: `updated` returns that request. `fingerprint` names these fields, so that an update
+which changes none of them is recognised without reading the request from the database.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+
+from hetsched.contracts.workload import PodSpec
+
+_OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds")
+_OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def fingerprint(spec: PodSpec) -> str:
+    """Return 16 hexadecimal digits of the fields that can change."""
+    fields = [getattr(spec, name) for name in _OF_POD] + [getattr(spec.shape, name) for name in _OF_SHAPE]
+    return blake2b(_encoder.encode(fields), digest_size=8).hexdigest()
+
+
+def updated(spec: PodSpec, seen: PodSpec) -> PodSpec:
+    """Return `spec` with the fields that can change taken from `seen`."""
+    shape = msgspec.structs.replace(spec.shape, **{name: getattr(seen.shape, name) for name in _OF_SHAPE})
+    return msgspec.structs.replace(spec, shape=shape, **{name: getattr(seen, name) for name in _OF_POD})

@@ -1,0 +1,20 @@
+"""Requests that change in place: the reservation's own request, and a fingerprint to recognise unchanged pods."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("placement", "0020_charge_bounds")]
+
+    operations = [
+        migrations.AddField(
+            model_name="reservation",
+            name="spec",
+            field=models.JSONField(null=True, verbose_name="request, where it changed in place"),
+        ),
+        migrations.AddField(
+            model_name="pod",
+            name="fingerprint",
+            field=models.CharField(blank=True, default="", editable=False, max_length=16),
+        ),
+    ]

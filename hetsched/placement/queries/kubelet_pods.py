@@ -1,0 +1,26 @@
+"""Known pods among those with CPUs or devices in a kubelet's report."""
+
+from __future__ import annotations
+
+from hetsched.contracts.agent_report import KubeletState
+from hetsched.inventory.models import Cluster
+from hetsched.placement.lifecycle import HOLDING
+from hetsched.placement.models import Pod
+
+_HOLDING = [state.value for state in HOLDING]
+
+
+def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[str]:
+    """Return the known pods among the keys of `exclusive` and `devices`.
+
+    Only pods of the node are compared: by uid, or by name for a static pod, which has another uid at the API server.
+    """
+    keys = kubelet.exclusive.keys() | kubelet.devices.keys()
+    there = Pod.objects.filter(node__cluster=cluster, node__name=node)  # by the node's index: uids have none
+    found = set(there.filter(uid__in=[key for key in keys if "/" not in key]).values_list("uid", flat=True))
+    rest = {key: key if "/" in key else kubelet.pod_names.get(key, "") for key in keys - found}
+    if any(rest.values()):
+        held = there.filter(state__in=_HOLDING)
+        names = {f"{namespace}/{name}" for namespace, name in held.values_list("namespace", "name")}
+        found |= {key for key, name in rest.items() if name in names}
+    return found

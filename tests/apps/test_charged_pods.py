@@ -1,0 +1,110 @@
+"""Allocations of other schedulers' pods are completed once, when the pods are charged, and stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import follow
+from hetsched.placement.models import Reservation, ReservedCard
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def runs(cluster: Cluster, pod: PodBuilder, node: str) -> None:
+    """Report a running pod of kube-scheduler."""
+    name = pod.build().name
+    spec = pod.having(uid=f"uid-{name}", node_name=node).build()
+    seen(
+        cluster,
+        pods=[
+            ObservedPod("default", name, spec.uid, "", "default-scheduler", node_name=node, phase="Running", spec=spec)
+        ],
+    )
+
+
+def ends(cluster: Cluster, name: str) -> None:
+    seen(cluster, pods_gone=[f"default/{name}"], stopped={f"uid-{name}"})
+
+
+def the_warm_state_is_the_loaded_one(cluster: Cluster) -> None:
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    assert check_invariants() == []
+
+
+def pinning(name: str) -> NodeBuilder:
+    """Return a node of two zones with 4 CPUs each, whose kubelet assigns Guaranteed pods CPUs of one zone."""
+    return a_node(name).zone("node-0", "0-3").zone("node-1", "4-7").kubelet("static", "single-numa-node", "container")
+
+
+def zones() -> dict[str, list[str]]:
+    rows = Reservation.objects.filter(active=True).select_related("pod")
+    return {row.pod.name: [zone.name for zone in row.allocation.predicted] for row in rows}
+
+
+def test_exclusive_cpus_stay_in_their_zone_when_an_earlier_pod_ends(cluster: Cluster) -> None:
+    seen(cluster, nodes=[pinning("n1").build()])
+    the_warm_state_is_the_loaded_one(cluster)
+    runs(cluster, a_pod("a").cpu(4).guaranteed(), "n1")
+    runs(cluster, a_pod("b").cpu(2).guaranteed(), "n1")
+    the_warm_state_is_the_loaded_one(cluster)
+    ends(cluster, "a")
+    assert zones() == {"b": ["node-1"]}
+    the_warm_state_is_the_loaded_one(cluster)
+    runs(cluster, a_pod("b").cpu(2).guaranteed().labelled(x="1"), "n1")
+    runs(cluster, a_pod("c").cpu(4).guaranteed(), "n1")
+    assert zones() == {"b": ["node-1"], "c": ["node-0"]}
+    the_warm_state_is_the_loaded_one(cluster)
+
+
+def test_cards_of_pods_that_were_seen_before_their_node_are_written_with_it(cluster: Cluster) -> None:
+    for name in ("a", "b"):
+        runs(cluster, a_pod(name).gpu(), "n1")
+    seen(cluster, nodes=[a_node("n1").gpus(3).build()])
+    seen(cluster, nodes=[a_node("n1").gpus(3).labelled(x="1").build()])
+    cards = ReservedCard.objects.filter(active=True).order_by("card_index")
+    assert list(cards.values_list("card_index", "reservation__pod__name")) == [(0, "a"), (1, "b")]
+    the_warm_state_is_the_loaded_one(cluster)
+    ends(cluster, "a")
+    the_warm_state_is_the_loaded_one(cluster)
+    runs(cluster, a_pod("c").gpu(2), "n1")
+    assert list(cards.values_list("card_index", flat=True)) == [0, 1, 2]
+    the_warm_state_is_the_loaded_one(cluster)
+
+
+def test_pods_of_one_batch_take_different_cards_and_those_that_end_leave_theirs(cluster: Cluster) -> None:
+    seen(cluster, nodes=[a_node("n1").gpus(2).build()])
+    runs(cluster, a_pod("a").gpu(), "n1")
+    specs = [a_pod(name).gpu().having(uid=f"uid-{name}", node_name="n1").build() for name in ("b", "c")]
+    pods = [
+        ObservedPod("default", spec.name, spec.uid, "", "default-scheduler", node_name="n1", phase="Running", spec=spec)
+        for spec in specs
+    ]
+    seen(cluster, pods=pods, pods_gone=["default/a"], stopped={"uid-a"})
+    cards = ReservedCard.objects.filter(active=True).order_by("card_index")
+    assert list(cards.values_list("card_index", "reservation__pod__name")) == [(0, "b"), (1, "c")]
+    the_warm_state_is_the_loaded_one(cluster)

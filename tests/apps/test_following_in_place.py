@@ -1,0 +1,264 @@
+"""A running pod that is resized or relabelled in its cluster is charged and matched with its current values."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from hetsched.contracts.allocation import Allocation, ZoneGrant
+from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement import dispatch
+from hetsched.placement.actions import begin_binding, follow, forget_changed
+from hetsched.placement.actions.transfer import export_cluster
+from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.replay import read_stream
+from hetsched.placement.snapshot import load_state, warm
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.scenes import placing, recorded
+from workers import schedule
+
+pytestmark = pytest.mark.django_db
+KEY = "default/p"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster with one node of 8 CPUs on which our pod `p` runs with one CPU."""
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    ensure_builtins()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    seen(made, nodes=[a_node("n1").build()])
+    seen(made, pods=[a_seen(a_pod("p").cpu(1))])
+    recorded(made, placing(made, "n1"))
+    begin_binding(made.pk, Pod.objects.values_list("id", flat=True))
+    runs(made, a_pod("p").cpu(1))
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> Any:
+    return follow(cluster.pk, Changes(**changes), epoch=1)
+
+
+def a_seen(pod: PodBuilder, scheduler: str = "hetsched", uid: str = "u1", **more: Any) -> ObservedPod:
+    spec = pod.having(uid=uid, node_name=more.get("node_name", "")).build()
+    return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name=scheduler, spec=spec, **more)
+
+
+def runs(cluster: Cluster, pod: PodBuilder, **more: Any) -> None:
+    seen(cluster, pods=[a_seen(pod, node_name="n1", phase="Running", **more)])
+
+
+def decide(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decide due pods, regardless of their back-off."""
+    monkeypatch.setattr(schedule, "_may_decide", lambda _: True)
+    Pod.objects.filter(queued=True).update(not_before=None)
+    schedule.run(cluster.pk)
+
+
+def states() -> dict[str, str]:
+    return dict(Pod.objects.order_by("id").values_list("name", "state"))
+
+
+def the_ledger_agrees(cluster: Cluster, cpu: int) -> None:
+    """Check columns, reservation, cached and rebuilt state, and the invariants against the requested CPUs."""
+    node = Node.objects.get()
+    assert (node.requested["cpu"], Reservation.objects.get(active=True).requests["cpu"]) == (cpu, cpu)
+    with warm(cluster.pk).held() as kept:
+        assert int(kept.state.columns.field("requested")[kept.state.resources.index["cpu"], 0]) == cpu
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    assert check_invariants() == []
+
+
+@pytest.mark.parametrize("cpu", [6, 20])
+def test_a_resize_of_a_pod_of_ours_is_charged_even_beyond_its_node(cluster: Cluster, cpu: int) -> None:
+    with warm(cluster.pk).held() as kept:
+        assert KEY in kept.state.bookings
+    runs(cluster, a_pod("p").cpu(cpu))
+    the_ledger_agrees(cluster, 1000 * cpu)
+    assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
+
+
+def test_a_resize_of_a_pod_of_another_scheduler_is_charged(cluster: Cluster) -> None:
+    seen(cluster, pods_gone=[KEY], stopped={"u1"})
+    for cpu in (2, 7, 3):
+        runs(cluster, a_pod("theirs").cpu(cpu), scheduler="default-scheduler", uid="u2")
+        the_ledger_agrees(cluster, 1000 * cpu)
+
+
+def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Cluster) -> None:
+    for cpu in (2, 5):
+        pod = a_seen(a_pod("early").cpu(cpu), scheduler="default-scheduler", uid="u2", node_name="n2", phase="Running")
+        seen(cluster, pods=[pod])
+    seen(cluster, nodes=[a_node("n2").build()])
+    seen(cluster, nodes=[a_node("n2").labelled(x="1").build()])
+    assert Node.objects.get(name="n2").requested["cpu"] == 5000
+    assert check_invariants() == []
+
+
+def test_a_grown_pod_leaves_no_room_and_a_shrunk_one_wakes_who_waits(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(cluster, a_pod("p").cpu(6))
+    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    decide(cluster, monkeypatch)
+    assert states() == {"p": "running", "q": "not-now"}
+    assert not Pod.objects.get(name="q").queued
+    runs(cluster, a_pod("p").cpu(2))
+    assert Pod.objects.get(name="q").queued
+    decide(cluster, monkeypatch)
+    assert states()["q"] == "placed"
+    assert check_invariants() == []
+
+
+def test_a_growing_pod_sends_back_who_is_placed_and_not_bound(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    decide(cluster, monkeypatch)
+    assert states()["q"] == "placed"
+    runs(cluster, a_pod("p").cpu(6))
+    assert states() == {"p": "running", "q": "pending"}
+    assert check_invariants() == []
+
+
+HOST = "kubernetes.io/hostname"
+
+
+def test_a_label_that_a_running_pod_gets_wakes_the_pods_with_affinity_to_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = a_pod("waits").near(HOST, x="1")
+    seen(cluster, pods=[a_seen(waits, uid="u2")])
+    seen(cluster, pods=[a_seen(a_pod("large").cpu(64), uid="u4")])
+    decide(cluster, monkeypatch)
+    assert states() == {"p": "running", "waits": "not-now", "large": "never-fits"}
+    runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
+    queued = Pod.objects.filter(queued=True).values_list("name", flat=True)
+    assert list(queued) == ["waits"]  # capacity did not change
+    decide(cluster, monkeypatch)
+    assert states()["waits"] == "placed"
+    after = a_pod("after").near(HOST, x="1")
+    seen(cluster, pods=[a_seen(after, uid="u3")])
+    decide(cluster, monkeypatch)
+    assert states()["after"] == "placed"
+    the_warm_state_is_the_folded_one(cluster)
+
+
+def test_a_label_that_a_running_pod_loses_wakes_the_pods_with_anti_affinity_to_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
+    seen(cluster, pods=[a_seen(a_pod("waits").away_from(HOST, x="1"), uid="u2")])
+    decide(cluster, monkeypatch)
+    assert states()["waits"] == "not-now"
+    runs(cluster, a_pod("p").cpu(1).labelled(x="2"))
+    decide(cluster, monkeypatch)
+    assert states()["waits"] == "placed"
+    the_warm_state_is_the_folded_one(cluster)
+
+
+def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(cluster, nodes=[a_node("n2").tainted("only", "theirs").build()])
+    runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
+    waits = a_pod("waits").labelled(x="1").spread(HOST, x="1")
+    seen(cluster, pods=[a_seen(waits, uid="u2")])
+    decide(cluster, monkeypatch)
+    assert states()["waits"] == "not-now"
+    runs(cluster, a_pod("p").cpu(1))
+    decide(cluster, monkeypatch)
+    assert states()["waits"] == "placed"
+
+
+def the_warm_state_is_the_folded_one(cluster: Cluster) -> None:
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    assert check_invariants() == []
+
+
+def test_an_update_that_changes_nothing_in_place_reads_and_writes_nothing_more(cluster: Cluster) -> None:
+    before = Reservation.objects.get().pk
+    with CaptureQueriesContext(connection) as queries:
+        runs(cluster, a_pod("p").cpu(1))
+    assert Reservation.objects.get().pk == before
+    texts = [query["sql"] for query in queries.captured_queries]
+    assert not [sql for sql in texts if "placement_reservation" in sql or sql.startswith('UPDATE "placement_pod"')]
+    assert not [sql for sql in texts if '"placement_pod"."spec"' in sql]
+
+
+def test_a_pod_of_before_the_fingerprint_is_compared_once_and_not_booked_again(cluster: Cluster) -> None:
+    Pod.objects.update(fingerprint="")
+    runs(cluster, a_pod("p").cpu(1))
+    assert Reservation.objects.count() == 1
+    assert Pod.objects.get().fingerprint
+
+
+def test_a_past_state_has_the_request_of_then(cluster: Cluster) -> None:
+    then = load_state(cluster.pk)
+    runs(cluster, a_pod("p").cpu(6))
+    assert load_state(cluster.pk, at_revision=then.revision).state.digest() == then.state.digest()
+
+
+def test_an_export_has_the_request_of_now(cluster: Cluster) -> None:
+    runs(cluster, a_pod("p").cpu(6).labelled(x="1"))
+    (pod,) = export_cluster(cluster).running
+    assert (pod.shape.request("cpu"), pod.labels) == (6000, {"x": "1"})
+
+
+def test_what_is_kept_of_a_resized_pod_is_what_it_held_at_the_last(cluster: Cluster) -> None:
+    runs(cluster, a_pod("p").cpu(6))
+    seen(cluster, pods_gone=[KEY])
+    the_ledger_agrees(cluster, 6000)
+
+
+def test_a_share_of_a_zone_grows_with_its_pod() -> None:
+    from hetsched.placement.bookings import resized
+
+    before, now = a_pod("p").cpu(2).build(), a_pod("p").cpu(6).build()
+    held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))
+    assert [zone.cpu_millis for zone in resized(held, before, now).zones] == [4500, 1500]
+    exclusive = Allocation(zones=(ZoneGrant("node-0", cpus="0-1", cpu_millis=2000),), cpu_policy="exclusive")
+    assert resized(exclusive, before, now) is exclusive
+
+
+def test_a_pod_that_goes_back_to_the_queue_asks_for_what_it_is_now(cluster: Cluster) -> None:
+    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    recorded(cluster, placing(cluster, "n1"))
+    seen(cluster, pods=[a_seen(a_pod("q").cpu(4).labelled(x="1"), uid="u2")])
+    runs(cluster, a_pod("p").cpu(6))
+    back = Pod.objects.get(name="q")
+    assert (back.state, back.spec.labels) == ("pending", {"x": "1"})
+
+
+def test_what_a_pod_held_before_it_changed_is_forgotten_in_the_end(cluster: Cluster) -> None:
+    for value in ("1", "2", "3"):
+        runs(cluster, a_pod("p").cpu(1).labelled(x=value))
+    assert Reservation.objects.count() == 4
+    with warm(cluster.pk).held():
+        pass
+    assert forget_changed(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
+    assert forget_changed(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3
+    assert Reservation.objects.get().active
+    the_ledger_agrees(cluster, 1000)
+
+
+def test_a_replay_keeps_pods_that_changed_in_place_where_they_went(cluster: Cluster) -> None:
+    runs(cluster, a_pod("p").cpu(6))
+    seen(cluster, pods=[a_seen(a_pod("q"), uid="u2")])
+    recorded(cluster, placing(cluster, "n1"))
+    stream = read_stream(cluster, 10)
+    assert (len(stream.rows), stream.departures, stream.foreign) == (2, 0, 0)
+    (entry,) = stream.events[0].entries  # type: ignore[union-attr]
+    assert entry.pod.shape.request("cpu") == 1000  # the request of the decision

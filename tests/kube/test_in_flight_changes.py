@@ -1,0 +1,109 @@
+"""Pods that change between their decision and the first report of their kubelet, on a real API server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import PODS
+from hetsched.inventory.lease import following
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.snapshot import load_state, warm
+from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
+from workers import bind
+from workers.informer import Follower
+from workers.live import Live
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+STRATEGIC = "application/strategic-merge-patch+json"
+TERM = {"labelSelector": {"matchLabels": {"x": "1"}}, "topologyKey": "kubernetes.io/hostname"}
+NEAR: dict[str, Any] = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}}}
+
+
+@pytest.fixture
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
+    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    make_node(api, "n1", **{"kubernetes.io/hostname": "n1"})
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    live = Live(cluster, api)
+    follower = Follower(lease, api, threading.Event(), live=live)
+    follower.start()
+    eventually(follower, lambda: Node.objects.count() == 1)
+    yield follower
+    follower.ended.set()
+    live.close()
+
+
+def patch(api: Api, name: str, body: dict[str, Any], part: str = "") -> None:
+    path = PODS.path(namespace="default", name=name, part=part)
+    api.send("PATCH", path, json.dumps(body).encode(), content=STRATEGIC)
+
+
+def is_bound(api: Api, name: str) -> bool:
+    return "nodeName" in pod_of(api, name)["spec"]
+
+
+def the_ledger_agrees(cluster: Cluster) -> None:
+    with warm(cluster.pk).held() as kept:
+        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    assert check_invariants() == []
+
+
+def test_a_label_set_before_the_kubelet_reports_is_taken_in(api: Api, followed: Follower, cluster: Cluster) -> None:
+    make_pod(api, "a")
+    eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
+    make_pod(api, "b", **NEAR)
+    eventually(followed, lambda: states().get("b") == "not-now")
+    patch(api, "a", {"metadata": {"labels": {"x": "1"}}})
+    eventually(followed, lambda: is_bound(api, "b"), seconds=10)
+    the_ledger_agrees(cluster)
+
+
+def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Follower, cluster: Cluster) -> None:
+    make_pod(api, "a")
+    eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
+    patch(api, "a", {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "6"}}}]}}, "resize")
+    eventually(followed, lambda: Node.objects.get().requested["cpu"] == 6000, seconds=10)
+    the_ledger_agrees(cluster)
+
+
+def test_a_label_set_while_the_binding_is_in_flight_is_taken_in(
+    api: Api, followed: Follower, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pod(api, "b", **NEAR)
+    eventually(followed, lambda: states().get("b") == "not-now")
+    real = bind.write
+
+    def write(*arguments: Any, **more: Any) -> Any:
+        patch(api, "a", {"metadata": {"labels": {"x": "1"}}})
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(bind, "write", write)
+    make_pod(api, "a")
+    eventually(followed, lambda: is_bound(api, "a"))
+    monkeypatch.setattr(bind, "write", real)
+    eventually(followed, lambda: is_bound(api, "b"), seconds=10)
+    the_ledger_agrees(cluster)
+
+
+def test_labels_that_the_api_server_sets_with_the_binding_are_taken_in(
+    api: Api, followed: Follower, cluster: Cluster
+) -> None:
+    zone = "topology.kubernetes.io/zone"
+    make_node(api, "n2", **{"kubernetes.io/hostname": "n2", zone: "z1"})
+    eventually(followed, lambda: Node.objects.count() == 2)
+    make_pod(api, "a", nodeSelector={zone: "z1"})
+    eventually(followed, lambda: is_bound(api, "a"))
+    assert pod_of(api, "a")["metadata"]["labels"][zone] == "z1"
+    term = {"labelSelector": {"matchLabels": {zone: "z1"}}, "topologyKey": "kubernetes.io/hostname"}
+    make_pod(api, "b", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    eventually(followed, lambda: is_bound(api, "b"), seconds=10)
+    the_ledger_agrees(cluster)

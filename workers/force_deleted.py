@@ -1,0 +1,89 @@
+"""Name the force-deleted pods whose resources keep a pending pod from a node.
+
+A force-deleted pod holds its resources until its grace period is over (see `actions.terminating_pods`). A pending pod
+that would fit on such a node without them gets the reason `HeldByForceDeletedPod` with their names and the time.
+At most `_MOST_NODES` nodes are tried per explanation, the earliest to be released first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+import msgspec
+
+from hetsched.contracts.decision import Reason
+from hetsched.contracts.pod_sentences import HELD_BY_FORCE_DELETED, MOST_NAMED
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.post_filter import Attempt
+from hetsched.placement.holds import MARK
+from hetsched.placement.orphaned_pods import REMNANTS
+from hetsched.placement.snapshot import Loaded
+
+HELD = "HeldByForceDeletedPod"
+_MOST_NODES = 4
+
+
+class _Held(msgspec.Struct, frozen=True, order=True):
+    """One force-deleted pod: its release time, `namespace/name`, and its key in the snapshot."""
+
+    until: str
+    pod: str
+    key: str
+
+
+class ForceDeleted:
+    """The force-deleted pods of one cluster, during one batch."""
+
+    def __init__(self, loaded: Loaded, cluster_id: int) -> None:
+        self._loaded = loaded
+        self._cluster_id = cluster_id
+
+    @cached_property
+    def _by_row(self) -> dict[int, list[_Held]]:
+        found: dict[int, list[_Held]] = defaultdict(list)
+        for _, namespace, name, until in REMNANTS(cluster=self._cluster_id):
+            key = f"{namespace}/{name}"
+            booking = self._loaded.state.bookings.get(key)
+            if booking is not None and until is not None:
+                found[booking.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
+        return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
+
+    def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, str] | None:
+        """Return the reason why a pod waits for force-deleted pods, and the sentence shown in its own namespace.
+
+        None if it waits for none of them.
+        """
+        if not self._by_row:
+            return None
+        state = self._loaded.state
+        attempt = Attempt(scheduler, state.compile(pod))
+        holding: list[_Held] = []
+        nodes = 0
+        for held in list(self._by_row.values())[:_MOST_NODES]:
+            bookings = [booking for one in held if (booking := state.forget(one.key)) is not None]
+            try:
+                fits = bool(bookings) and attempt.fits(bookings[0].row)
+            finally:
+                for booking in bookings:
+                    state.restore(booking)
+            if fits:
+                nodes += 1
+                holding += held
+        if not holding:
+            return None
+        names = list(dict.fromkeys(one.pod for one in sorted(holding)))
+        own = [name for name in names if name.startswith(f"{pod.namespace}/")]
+        until = max(holding).until
+        return Reason(HELD, "ledger", nodes, _sentence(names, len(names), until)), _sentence(own, len(names), until)
+
+
+def _sentence(names: list[str], count: int, until: str) -> str:
+    """Return a sentence that names the first few of `count` pods, or none if all are in other namespaces."""
+    if not names:
+        return f"held by a force-deleted pod of another namespace until {until}"
+    shown = names[:MOST_NAMED]
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return HELD_BY_FORCE_DELETED.format(pods=", ".join(shown) + more, time=until)
