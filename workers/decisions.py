@@ -1,17 +1,17 @@
-"""Decide for a batch of waiting pods on a warm state; nothing is written here.
+"""Decide a batch of pending pods on a snapshot, without writing to the database.
 
-Rule: pods are taken in queue order, each under the active revision of its own policy, all on one state, so each sees
-the earlier ones. What the engine cannot decide because it fails is *not now* with the failure as its reason: one odd
-pod never stops the others. A batch ends between gangs, never inside one: what is held does not outlast it, so whoever
-is held at its end is given back. Pods that have to leave for another leave with its decision; one that this very
-batch had placed is not placed after all. On a live cluster nobody leaves at once: the pod is nominated and waits.
+Pods are taken in queue order, each under the active revision of its own policy. All share one snapshot, so each pod
+sees the allocations of the earlier ones. If the engine fails on a pod, that pod is *not now* with the failure as its
+reason, and the others continue. A batch ends between gangs, never inside one: pods waiting in permit do not outlast the
+batch and are released at its end. The victims of a pod are part of its decision; a victim placed in the same batch is
+not placed after all. On a live cluster no victim is evicted at once: the pod is nominated and waits.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.pod_sentences import IN_THE_PLACE_OF, POSSIBLE, named
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.contracts.workload import PodSpec, Shape
@@ -26,7 +27,7 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import Diagnosis, best, diagnose
 from hetsched.engine.framework.cycle import Outcome, Scheduler
 from hetsched.engine.framework.gangs import gang_key, together
-from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import Spared
 from hetsched.engine.simulation.evictions import evictions
@@ -35,16 +36,23 @@ from hetsched.placement.actions.evictions import spared
 from hetsched.placement.queue import Waiting
 from hetsched.placement.snapshot import Loaded, Warm
 
+from .force_deleted import HELD, ForceDeleted
 from .hold_use import Given, Rooms
 from .nominations import Nominees, waits_for, was_refused
 
 _SCORE_DIGITS = 6
-_MOST_NAMED = 5
 log = structlog.get_logger(__name__)
 
 
+class _Explained(msgspec.Struct, frozen=True):
+    """Why a pod is rejected, and the force-deleted pods that block it."""
+
+    diagnosis: Diagnosis
+    held: tuple[Reason, str] | None
+
+
 class Batch:
-    """One batch on its way; `failed`: the state cannot be trusted any more; `took_seconds`: one entry for each pod."""
+    """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
 
     def __init__(self, warm: Warm, loaded: Loaded, specs: dict[str, PolicySpec], top_nodes: int) -> None:
         self.warm = warm
@@ -55,27 +63,37 @@ class Batch:
         self.took_seconds: list[float] = []
         self._mixed: set[str] = set()
         self._schedulers: dict[int, Scheduler] = {}
-        self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, Diagnosis]] = {}
+        self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, _Explained]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
         self._rooms = Rooms(loaded, ())
+        self._force_deleted = ForceDeleted(loaded, warm.cluster_id)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: str | None = None
         if loaded.nominates:
             self._spare(spared(warm.cluster_id))
 
     def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
-        """Have those stay whose eviction was refused a moment ago."""
+        """Exclude victims whose eviction was recently refused."""
         self.loaded.state.spared = Spared(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
             self._refused_for[pod_id].append(was_refused(victim, message))
 
-    def decide(self, waiting: Sequence[Waiting], policy: Policy | None, seconds: float, most: int) -> list[Result]:
-        """Decide for about `most` of these pods, in the order of `policy`, or as many as the time allows.
+    def decide(
+        self,
+        waiting: Sequence[Waiting],
+        policy: Policy | None,
+        seconds: float,
+        most: int,
+        behind: Mapping[str, float] | None = None,
+    ) -> list[Result]:
+        """Decide about `most` of these pods, in the order of `policy`, or as many as fit into `seconds`.
 
-        At least one pod is decided, and of a gang that is begun as many as make it whole; one that takes three times
-        as long is refused. The pods are booked in the state.
+        Namespaces in `behind` used more than their share of decision time; their pods come last.
+
+        At least one pod is decided. A gang is decided until its minimum is reached; members after three times `seconds`
+        are rejected. Decided pods are assumed in the snapshot.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
@@ -85,7 +103,7 @@ class Batch:
         if any(self.warm.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
         results: list[Result] = []
-        for spec in self._order([pod.spec for pod in waiting], policy):
+        for spec in self._order([pod.spec for pod in waiting], policy, behind or {}):
             spent = time.monotonic() - began
             over = bool(results) and (len(results) >= most or spent > seconds)
             if over and self._may_end_before(spec, results[-1].waiting.spec):
@@ -93,23 +111,25 @@ class Batch:
             slow = over and spent > 3 * seconds
             began_one = time.perf_counter()
             results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
-            self.took_seconds.append(time.perf_counter() - began_one)
+            took = time.perf_counter() - began_one
+            self.took_seconds.append(took)
+            self.warm.spent[spec.namespace] += took
         return self._settled(results)
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
-        """Tell whether the batch may end between these two: they are of different gangs, or theirs is whole."""
+        """Return whether the batch may end between these two pods: their gangs differ, or their gang is complete."""
         gang = pod.gang
         if gang is None or gang_key(pod) != gang_key(last):
             return True
         return self.loaded.state.gangs.members_booked(gang_key(pod) or "") >= max(gang.min_available, 1)
 
-    def _order(self, pods: Sequence[PodSpec], policy: Policy | None) -> Iterable[PodSpec]:
-        """Announce the pods and return them in queue order, gangs side by side whatever the policy."""
+    def _order(self, pods: Sequence[PodSpec], policy: Policy | None, behind: Mapping[str, float]) -> Iterable[PodSpec]:
+        """Register the pods' gangs and return the pods in queue order, with the members of a gang adjacent."""
         state = self.loaded.state
         if policy is None:
             state.gangs.announce(pods)
-            return together(pods)
-        order = policy.queue(pods, state)
+            return [pod for group in by_decision_time(pods, behind) for pod in together(group)]
+        order = policy.queue(pods, state, behind)
         return order if policy.follows_placements else together(list(order))
 
     def _one(self, waiting: Waiting, position: int) -> Result:
@@ -122,10 +142,10 @@ class Batch:
         except Exception as error:
             log.exception("the engine failed", pod=waiting.spec.key, policy=spec.name)
             self.failed = True
-            with suppress(Exception):  # what it left behind goes with the state; until then the others need the room
+            with suppress(Exception):  # the rest is dropped with the snapshot; until then other pods need this capacity
                 self.loaded.state.forget(waiting.spec.key)
             reason = Reason("EngineError", "engine", 0, f"the decision failed: {type(error).__name__}")
-            summary = f"{waiting.spec.key} could not be decided: {type(error).__name__}"
+            summary = f"{waiting.spec.key} could not be scheduled: {type(error).__name__}"
             return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
 
     def _try(self, waiting: Waiting, spec: PolicySpec, position: int) -> Result:
@@ -137,7 +157,7 @@ class Batch:
         scheduler = self.warm.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
-            scheduler.expire(time.monotonic())  # gangs whose back-off is over wake up
+            scheduler.expire(time.monotonic())  # ends the backoff of gangs that is over
         nominated = self._nominees.take_off(pod)
         going = self._nominees.left_to_go(nominated[0]) if nominated else []
         waits = bool(nominated and going and self._nominees.comes_true(scheduler, pod, nominated[0], going))
@@ -154,7 +174,7 @@ class Batch:
             if nominated is not None and waits:
                 found = self._nominees.put_back(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
-            reasons = (*diagnosis.reasons, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
+            reasons = (*diagnosis.recorded, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
             summary = diagnosis.summary + self._by_requests(scheduler)
             refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
             tired = for_anything("preemption", "") if waiting.pod_id in self._refused_for else ()
@@ -167,11 +187,11 @@ class Batch:
         return self._placed(waiting, spec, outcome, top, evicted)
 
     def _housed(self, waiting: Waiting, spec: PolicySpec, given: Given, scheduler: Scheduler, position: int) -> Result:
-        """Say that a pod got the room that was held for it."""
+        """Return the result of a pod that uses its reserved capacity."""
         self._outcomes[waiting.spec.key] = given.outcome
         self._booked.append((position, given.outcome, scheduler))
         result = self._placed(waiting, spec, given.outcome, given.top, ())
-        summary = f"{result.summary}, in the room of hold {given.hold_id}"
+        summary = f"{result.summary}, in the reserved capacity of hold {given.hold_id}"
         return msgspec.structs.replace(result, summary=summary, room=given.room)
 
     def _have_leave(
@@ -183,7 +203,7 @@ class Batch:
         evicted: tuple[Evicted, ...],
         scheduler: Scheduler,
     ) -> Result:
-        """Nominate a pod for the node on which it fits once others have left."""
+        """Nominate a pod for the node on which it fits after its victims have left."""
         before = {booking.pod.key: booking for booking in outcome.evicted}
         found, gave_way = self._nominees.settle(outcome, evicted)
         if found is None:
@@ -208,9 +228,9 @@ class Batch:
         evicted: tuple[Evicted, ...],
     ) -> Result:
         reason = waits_for(found.node_name, going)
-        summary = f"{waiting.spec.key} waits: {reason.message}"
-        result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.reasons))
-        leave = WaitsFor("preemption", (Event.POD_RELEASED,), f"those to leave {found.node_name} that were asked to")
+        summary = f"{waiting.spec.key} waits: {reason.message}{_hold_of(diagnosis)}"
+        result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
+        leave = WaitsFor("preemption", (Event.POD_RELEASED,), f"the deletion of the victims on {found.node_name}")
         waits = (leave, *diagnosis.waits_for)
         return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
@@ -218,19 +238,30 @@ class Batch:
         return key in self._outcomes and self._outcomes[key].held
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
-        """Explain a refusal; equal pods in a row, with nothing booked in between, share the explanation."""
+        """Explain a rejection; equal pods in a row without an allocation in between share the explanation."""
         roll = scheduler.state.gangs.roll_of(pod)
         if not pod.ready or (roll is not None and roll.refusal is not None):
             return diagnose(scheduler, pod)
         if pod.owner in scheduler.state.avoided:
-            return diagnose(scheduler, pod)  # its reasons are its owner's
-        key = (spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log)))
-        known = self._diagnosed.get(key)
+            return diagnose(scheduler, pod)  # its reasons depend on its owner
+        known = self._diagnosed.get(self._explained_at(scheduler, spec, pod))
         if known is None or not _alike(known[0], pod):
-            known = self._diagnosed[key] = (pod, diagnose(scheduler, pod))
-        first, diagnosis = known
-        summary = pod.key + diagnosis.summary.removeprefix(first.key)
-        return msgspec.structs.replace(diagnosis, summary=summary)
+            diagnosis = diagnose(scheduler, pod)
+            held = self._force_deleted.reason(scheduler, pod) if diagnosis.verdict is Verdict.NOT_NOW else None
+            # The log has grown where force-deleted pods were removed and restored.
+            known = self._diagnosed[self._explained_at(scheduler, spec, pod)] = (pod, _Explained(diagnosis, held))
+        first, explained = known
+        summary = pod.key + explained.diagnosis.summary.removeprefix(first.key)
+        if explained.held is None:
+            return msgspec.structs.replace(explained.diagnosis, summary=summary)
+        reason, sentence = explained.held
+        found = explained.diagnosis
+        reasons, candidates = (*found.reasons, reason), found.candidates and (*found.candidates, ())
+        summary = f"{summary}; {sentence}"
+        return msgspec.structs.replace(found, summary=summary, reasons=reasons, candidates=candidates)
+
+    def _explained_at(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> tuple[str, Shape, tuple[int, int]]:
+        return spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log))
 
     def _placed(
         self,
@@ -247,7 +278,7 @@ class Batch:
             waiting,
             Verdict.PLACED,
             f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}"
-            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}{self._by_requests(scheduler)}",
+            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}{_image_warnings(outcome)}{self._by_requests(scheduler)}",
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],
@@ -259,12 +290,14 @@ class Batch:
         )
 
     def _by_requests(self, scheduler: Scheduler) -> str:
-        """Say that measured use was to decide, and of how many nodes there is none that counts."""
+        """Return a note that measured usage could not be used, with the number of stale nodes."""
         if not scheduler.policy.measures:
             return ""
         if self._unmeasured is None:
             late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            self._unmeasured = f"; by requests: the measured use of {late} of {nodes} nodes is stale" if late else ""
+            self._unmeasured = (
+                f"; decided by requests: the measured use of {late} of {nodes} nodes is stale" if late else ""
+            )
         return self._unmeasured
 
     def _refused(
@@ -273,36 +306,36 @@ class Batch:
         return Result(waiting, verdict, summary, spec.name, spec.version, reasons=reasons)
 
     def _too_slow(self, waiting: Waiting) -> Result:
-        message = f"gang {gang_key(waiting.spec)}: it could not be decided within one turn"
+        message = f"gang {gang_key(waiting.spec)}: its decision exceeded the time limit of one iteration"
         reason = Reason("GangTooSlow", "gang", 0, message)
         spec = self.specs.get(waiting.policy)
         version = 0 if spec is None else spec.version
         return Result(waiting, Verdict.NOT_NOW, message, waiting.policy, version, reasons=(reason,))
 
     def _settled(self, results: list[Result]) -> list[Result]:
-        """Take back what a permit neither allowed nor refused, and explain what went or had to leave for others."""
+        """Undo placements that permit neither allowed nor rejected, and explain those pods and the displaced ones."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.room.drain()
         for position, outcome, scheduler in self._booked:
             if outcome.node is None:
                 waiting, evicted = results[position].waiting, results[position].evicted
-                self.failed = self.failed or results[position].room is not None  # its row still holds the room
+                self.failed = self.failed or results[position].room is not None  # its row still has the reservation
                 if results[position].nominated is not None:
-                    evicted = ()  # nobody was told yet
+                    evicted = ()  # the victims were not notified yet
                 gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
-                # Whoever left for it has left all the same: its place was taken by the next.
+                # Its victims are evicted all the same: the next pod took their place.
                 results[position] = msgspec.structs.replace(gone, evicted=evicted)
         if any(outcome.node is None for _, outcome, _ in self._booked):
             return [_looked_at_again(result) for result in results]
         return results
 
     def _gone(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
-        """Explain a pod that was placed and had to go, by what became of those it had to start with."""
+        """Explain a pod whose placement was undone, by the state of the gang it had to start with."""
         roll = self.loaded.state.gangs.roll_of(waiting.spec)
         if outcome.refusal is None or (roll is not None and roll.refusal is not None):
             found = self._diagnose(scheduler, spec, waiting.spec)
-            refused = self._refused(waiting, spec, found.verdict, found.summary, found.reasons)
+            refused = self._refused(waiting, spec, found.verdict, found.summary, found.recorded)
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
@@ -310,19 +343,25 @@ class Batch:
 
 
 def _looked_at_again(result: Result) -> Result:
-    """Have a refused pod tried again: it may have been refused for the sake of one that is not placed after all."""
+    """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
     return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything("gang", "")))
 
 
 def _alike(one: PodSpec, other: PodSpec) -> bool:
-    """Tell whether what is said of one refused pod holds of another one of its shape."""
+    """Return whether the explanation of one rejected pod applies to another one of the same shape."""
     return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 
+def _hold_of(diagnosis: Diagnosis) -> str:
+    """Return the part of a summary that names the blocking force-deleted pods, empty if there are none."""
+    held = any(reason.code == HELD for reason in diagnosis.reasons)
+    return "; " + diagnosis.summary.rpartition("; ")[2] if held else ""
+
+
 def _mixed(waiting: Sequence[Waiting]) -> set[str]:
-    """Return the gangs whose members would be decided by different policies, which could not hold each other."""
+    """Return the gangs whose members name different policies; such members cannot wait for each other."""
     policies: dict[str, set[str]] = defaultdict(set)
     for pod in waiting:
         key = gang_key(pod.spec)
@@ -332,28 +371,21 @@ def _mixed(waiting: Sequence[Waiting]) -> set[str]:
 
 
 def _candidates(outcome: Outcome) -> tuple[Reason, ...]:
-    """Name the pods that could make room where the scheduler does not evict."""
+    """Name the pods that could be preempted where the scheduler does not preempt."""
     if outcome.eviction is None:
         return ()
-    victims = outcome.eviction.victims
-    named = ", ".join(victims[:_MOST_NAMED]) + (
-        f" and {len(victims) - _MOST_NAMED} more" if victims[_MOST_NAMED:] else ""
-    )
-    message = f"it would fit on {outcome.eviction.node} without {named}, which nobody evicts on this cluster"
+    message = POSSIBLE.format(node=outcome.eviction.node, pods=named(outcome.eviction.victims))
     return (Reason("PreemptionPossible", "preemption", 1, message),)
 
 
 def _leaving(outcome: Outcome) -> str:
-    """Say how many pods had to leave for a placement."""
-    count = len(outcome.evicted)
-    if not count:
-        return ""
-    first = outcome.evicted[0].pod.key
-    return f", in the place of {first}" if count == 1 else f", in the place of {first} and {count - 1} more"
+    """Return how many pods are displaced by a placement."""
+    left = [booking.pod.key for booking in outcome.evicted]
+    return IN_THE_PLACE_OF.format(pods=named(left, 1)) if left else ""
 
 
 def _unknown_images(pod: PodSpec) -> str:
-    """Say that a placed pod may not run where it is, because nobody knows what its images are built for."""
+    """Return a warning that a placed pod may not run because the platforms of its images are unknown."""
     unknown = [facts for facts in pod.image_facts if facts.unknown]
     if not unknown:
         return ""
@@ -361,8 +393,14 @@ def _unknown_images(pod: PodSpec) -> str:
     return f"; what {unknown[0].image}{more} is built for is not known: {unknown[0].unknown}"
 
 
+def _image_warnings(outcome: Outcome) -> str:
+    """Return which images the node's container runtime may reject."""
+    isa = outcome.allocation.isa
+    return "".join(f"; {warning}" for warning in (isa.warnings or ())) if isa is not None else ""
+
+
 def _held_text(outcome: Outcome) -> str:
-    """Say in words which cards a placement holds."""
+    """Return the GPUs of a placement as text."""
     cards: Any = outcome.allocation.gpus
     if not cards:
         return ""

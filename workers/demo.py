@@ -1,9 +1,9 @@
-"""Keep a demo cluster alive: submit the next workloads of its stream, end those whose time is over.
+"""Simulate activity on a demo cluster: submit the next workloads of its stream and end those whose run time is over.
 
-Rule: every tick fills the cluster up to its mark, in small steps at first, and submits nothing while several pods
-wait. A workload's run time is in its own manifest. Workloads that never fit or are misconfigured
-are given up when their time is over, as their people would; what ended an hour ago is forgotten. Everything goes
-through the actions, so a demo cluster shows the product as it is.
+Every tick fills the cluster up to `MARK_RATIO` in steps of at most `MOST_AT_ONCE` workloads, and submits nothing while
+`MOST_WAITING` pods are pending. A workload's run time is in its own manifest. Workloads that never fit or are
+misconfigured are cancelled when their run time is over, as their owners would do; finished ones are deleted after an
+hour. All changes go through the actions, so a demo cluster behaves like the product.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hetsched.placement.actions import Conflict, cancel, forget_finished, releas
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Workload
 
-MARK_RATIO = 0.68  # of all CPUs requested
+MARK_RATIO = 0.68  # of the requested CPUs
 MOST_AT_ONCE = 8
 MOST_WAITING = 12
 KEPT = timedelta(hours=1)
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.DEMO)
 def tick() -> dict[str, int]:
-    """Take every demo cluster one step further; return what happened."""
+    """Advance every demo cluster by one step; return counts of the changes."""
     done = {"finished": 0, "submitted": 0, "given_up": 0, "forgotten": 0}
     for cluster in Cluster.objects.filter(kind=ClusterKind.DEMO):
         done["finished"] += _finish(cluster)
@@ -70,7 +70,7 @@ def _submit(cluster: Cluster) -> int:
 
 
 def duration(manifest: str) -> timedelta:
-    """Return how long a workload of the stream runs, by its own manifest."""
+    """Return the run time of a workload of the stream, from its manifest."""
     items = msgspec.json.decode(manifest)["items"]
     annotations = items[0]["metadata"].get("annotations", {})
     return timedelta(seconds=int(annotations.get(keys.DEMO_DURATION, "60")))
@@ -88,19 +88,19 @@ def _finish(cluster: Cluster) -> int:
         if started_at and workload_id in lasts and started_at + lasts[workload_id] <= now
     ]
     try:
-        return len(release(cluster.pk, over, to=State.SUCCEEDED, reason="ran to its end")) if over else 0
+        return len(release(cluster.pk, over, to=State.SUCCEEDED, reason="completed")) if over else 0
     except Conflict as conflict:
         log.info("demo pods ended elsewhere", cluster=cluster.name, reason=str(conflict))
         return 0
 
 
 def _give_up(cluster: Cluster) -> int:
-    """Cancel what was refused and whose time is over."""
+    """Cancel rejected workloads whose run time is over."""
     refused = [State.NEVER_FITS.value, State.MISCONFIGURED.value]
     given_up = 0
     for workload in Workload.objects.filter(cluster=cluster, state__in=refused, owner=_owner(cluster)):
         if workload.decided_at and workload.decided_at + duration(workload.manifest) <= timezone.now():
-            cancel(workload, actor=STREAM, reason="its people gave up")
+            cancel(workload, actor=STREAM, reason="its owner cancelled it")
             given_up += 1
     return given_up
 

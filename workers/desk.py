@@ -1,8 +1,8 @@
-"""What the policy desk does by itself: figures of clusters, plans, golden placements, previews that were lost.
+"""Periodic tasks of the policy workflow: cluster metrics, rollout plans, golden placements, lost previews.
 
-Rule: the beat asks for a look every so often; a look claims what it does by the rows themselves, so a doubled one does
-no harm. Figures are taken before plans go by them. Golden placements are judged again only where nodes or active
-versions changed. One part that fails keeps no other from its turn.
+The beat starts a run at intervals; a run claims its work through rows, so a duplicate run is harmless. Metrics are
+taken before the plans that use them. Golden placements are judged again only where nodes or active versions changed.
+A failing part does not block the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.placement.actions.previews import forget_previews, settle_lost
+from hetsched.placement.actions.previews import forget_previews, settle_lost, wake_waiting
 from hetsched.placement.queries.cluster_metrics import take_measures
 from hetsched.policies.goldens import look_again
 from hetsched.policies.plans import look_at_plans
@@ -23,11 +23,18 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="workers.desk.tick")
 def tick() -> None:
-    """Look at everything that is due."""
+    """Run every part of the workflow that is due."""
     now = timezone.now()
-    parts: tuple[Callable[..., object], ...] = (settle_lost, forget_previews, take_measures, look_at_plans, look_again)
+    parts: tuple[Callable[..., object], ...] = (
+        settle_lost,
+        wake_waiting,
+        forget_previews,
+        take_measures,
+        look_at_plans,
+        look_again,
+    )
     for part in parts:
         try:
             part(now)
         except Exception:
-            log.exception("a part of the policy desk failed", part=part.__name__)
+            log.exception("a part of the policy workflow failed", part=part.__name__)

@@ -1,16 +1,18 @@
-"""Decide and bind in the process that follows a live cluster, a moment after it wrote what came.
+"""Schedule and bind in the process that follows a live cluster, right after it wrote the watch events.
 
-Problem: a wake-up through the message store, a worker that takes it and another one that binds take longer than
-kube-scheduler does for the whole way.
-Rule: who follows a cluster also leads it, by the same lease as any worker: between two batches of changes it decides
-what is due, exactly as `schedule` does, and hands what is recorded to threads that bind it. *Binding* is recorded with
-the reservation, before the first call; what came back, as a reply or as an event of the watch, is written for many pods
-at once. The echo of a binding says nothing else, so it is not looked up again, unless its row is by then no more on its
-way to that node. A binding is written only while it is ours: the lease it was decided under and the cluster's own Lease
-are, and `bind.WRITE_WITHIN` is not over; what is not begun by then the workers find.
-No message is needed for any of this. Where this process dies, lags or loses its lease, the sweep has the workers do the
-same: pods are due while nobody leads, and *binding* for longer than `bind.LEFT_AFTER` is left by somebody.
-Invariants: one thread decides and writes; no transaction is open during a call; what is written names the epoch.
+Waking a worker through the message broker to decide and a second one to bind takes longer than the whole scheduling and
+binding cycle of kube-scheduler.
+The informer process holds the same leader lease as any worker. Between two batches of changes it decides the due pods,
+exactly as `schedule` does, and passes the recorded placements to a thread pool that binds them. The state *binding* is
+recorded together with the reservation, before the first API call. Binding results, received as a response or as a watch
+event, are written for many pods at once. A watch event that differs from the previous one of its pod only in the node
+is a confirmation of the binding and is not processed again, unless the row is no longer bound to that node by then.
+A binding is written only while all of these hold: the lease it was decided under, the Lease object in the cluster, and
+`bind.WRITE_WITHIN`. Bindings not started by then are left to the workers.
+No broker message is needed for any of this. If this process dies, lags or loses its lease, the sweep makes the workers
+take over: pods are due while there is no leader, and a pod that is *binding* for longer than `bind.LEFT_AFTER` is
+claimed by a worker.
+Invariants: one thread decides and writes; no transaction is open during an API call; every write carries the epoch.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, bindable, confirm
+from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
 from hetsched.placement.queue import is_any_due
@@ -48,12 +51,12 @@ from . import bind
 from .interpreter_priority import giving_way
 from .schedule import batch
 
-LOOK_SECONDS = 0.5  # how often the queue is looked at though nobody said that it changed
+LOOK_SECONDS = 0.5  # polling interval of the queue when no change is reported
 WARM_SECONDS = 2.0
-CONFIRM_SECONDS = 0.5  # nobody waits for it: the echo is noted and left out meanwhile
+CONFIRM_SECONDS = 0.5  # not urgent: until then confirmations are recorded and skipped
 CONFIRM_AT_ONCE = 200
-LARGE_NODES = 1000  # from here on a state takes seconds to fold
-MOST_AT_ONCE = 200  # pods decided together: the first ones are bound while the next ones are decided
+LARGE_NODES = 1000  # from this size on, loading a snapshot takes seconds
+MOST_AT_ONCE = 200  # pods per batch: the first are bound while the next are decided
 MOST_BINDING = 400
 KEPT_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
@@ -63,13 +66,14 @@ log = structlog.get_logger(__name__)
 
 
 class _OnItsWay:
-    """One binding: whether it was accepted, whether that is written, and since when."""
+    """A binding in flight: whether it was accepted and written, its start time, and the pod's fingerprint then."""
 
-    __slots__ = ("accepted", "since", "to", "written")
+    __slots__ = ("accepted", "fingerprint", "since", "to", "written")
 
-    def __init__(self, to: ToBind, since: float) -> None:
+    def __init__(self, to: ToBind, since: float, fingerprint: str) -> None:
         self.to = to
         self.since = since
+        self.fingerprint = fingerprint
         self.accepted = self.written = False
 
 
@@ -90,7 +94,7 @@ class _Status(msgspec.Struct):
 
 
 class _Echo(msgspec.Struct):
-    """What tells the echo of a binding from any other news of a pod."""
+    """The fields that distinguish the watch confirmation of a binding from any other pod event."""
 
     metadata: _Meta
     spec: _Spec
@@ -101,7 +105,7 @@ _echo = msgspec.json.Decoder(_Echo)
 
 
 def _fold(copy: Warm) -> None:
-    """Fold a state beside the events, letting whoever takes them in go first."""
+    """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
     try:
         with giving_way, copy.held():
             pass
@@ -110,7 +114,7 @@ def _fold(copy: Warm) -> None:
 
 
 class Live:
-    """The deciding half of a follower."""
+    """Scheduling and binding part of an informer process."""
 
     def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
         self._cluster = cluster
@@ -126,7 +130,7 @@ class Live:
         self._futures: set[Future[Bound]] = set()
         self._warming: Future[None] | None = None
         self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
-        # What was taken out by key of the pod until it is confirmed, and which of it is to be looked up after all.
+        # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
         self._echoes: dict[str, ObservedPod | Seen] = {}
         self._passed: list[str] = []
         self._by_uid: dict[str, _OnItsWay] = {}
@@ -138,27 +142,27 @@ class Live:
         dispatch.here(cluster.pk, dispatch.TELL, self._tell_later)
 
     def look(self) -> None:
-        """Note that the queue may have changed."""
+        """Mark the queue as possibly changed."""
         self._due = True
 
     def lead(self) -> None:
-        """Have the lease, if nobody else has it."""
+        """Acquire the leader lease if it is free."""
         self._leads(time.monotonic())
 
     def close(self) -> None:
-        """Finish what was begun, and let others lead."""
+        """Finish bindings in flight and release the leader lease."""
         dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
         dispatch.elsewhere(self._cluster.pk, dispatch.TELL)
         wait(set(self._futures), timeout=DRAIN_SECONDS)
         self._closing = True
-        self._threads.shutdown(wait=False, cancel_futures=True)  # what is left the workers find
+        self._threads.shutdown(wait=False, cancel_futures=True)  # workers claim the remaining bindings
         self._take_fates()
         self._confirm()
         if self._lease is not None:
             leading.give_up(self._lease)
 
     def is_only_echo(self, event: Seen | Gone) -> bool:
-        """Tell whether an event says only that a binding of this process was accepted, and note it, unread."""
+        """Return whether an event only confirms a binding of this process, without parsing it; record the binding."""
         self._echoes.pop(event.key, None)
         if isinstance(event, Gone) or not self._by_uid:
             return False
@@ -177,7 +181,7 @@ class Live:
         return True
 
     def take_passed(self) -> list[Seen]:
-        """Return the events that were left unread and are to be looked up after all."""
+        """Return and remove the raw events that were skipped as confirmations and must be processed after all."""
         unread = [self._echoes.get(key) for key in self._passed]
         found = [event for event in unread if isinstance(event, Seen)]
         for event in found:
@@ -185,7 +189,7 @@ class Live:
         return found
 
     def leave_out_echoes(self, changes: Changes) -> None:
-        """Take out of changes what says only that a binding of this process was accepted, and note it."""
+        """Remove watch confirmations of this process's bindings from `changes` and record them."""
         kept = []
         for key in changes.pods_gone:
             self._echoes.pop(key, None)
@@ -200,11 +204,11 @@ class Live:
 
     @property
     def passes(self) -> bool:
-        """Whether echoes that were taken out are to be looked up after all."""
+        """Whether skipped confirmations must be processed after all."""
         return bool(self._passed)
 
     def turn(self) -> bool:
-        """Decide what is due and write what became of bindings; tell whether more is to be done at once."""
+        """Run one scheduling iteration and write binding results; return whether more work is due at once."""
         self._take_fates()
         more = self._decide()
         now = time.monotonic()
@@ -220,7 +224,7 @@ class Live:
             self._untold_since = time.monotonic()
 
     def _have_told(self, now: float, busy: bool) -> None:
-        """Have the workers tell what was decided, once in a while, and not while pods wait for their nodes."""
+        """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
         waited = 0.0 if self._untold_since is None else now - self._untold_since
         if waited > TELL_AT_THE_LATEST_SECONDS or (waited > TELL_SECONDS and not busy and not self._binding):
             self._untold_since = None
@@ -249,7 +253,7 @@ class Live:
             self._due = True
             return True
         except Conflict as conflict:
-            # Somebody else leads, or wrote meanwhile: who it is shows at the next renewal.
+            # Another leader was elected or wrote in the meantime; the next lease renewal shows which.
             counters.add(figures.BATCHES, self._cluster.name, "lost")
             log.info("batch lost", cluster=self._cluster.pk, epoch=self._lease.epoch, reason=str(conflict))
             self._asked, self._due = -settings.HETSCHED_LEASE_SECONDS, True
@@ -263,9 +267,10 @@ class Live:
         return recorded.more
 
     def _keep_warm(self, copy: Warm, now: float) -> None:
-        """Have what others hold taken in once in a while, so that the next pod does not wait for all of it.
+        """Refresh the snapshot with external changes every `WARM_SECONDS`, so that the next pod does not wait for it.
 
-        The first time that is the whole cluster: where it is large, what happens meanwhile is taken in beside it.
+        The first refresh loads the whole cluster. On a large one it runs in the background while events are still
+        handled.
         """
         if now - self._warmed <= WARM_SECONDS or not (self._warming is None or self._warming.done()):
             return
@@ -277,7 +282,7 @@ class Live:
                 self._warmed = now
 
     def _leads(self, now: float) -> bool:
-        """Have the lease, asking for it once in a while."""
+        """Return whether the leader lease is held; acquire or renew it at intervals."""
         if now - self._asked < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
             return self._lease is not None
         self._asked = now
@@ -298,7 +303,7 @@ class Live:
             to = bind.binding_of(
                 self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch
             )
-            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now)
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now, fingerprint(result.waiting.spec))
             self._binding += 1
             is_ours = partial(self._is_ours, self._lease, now + bind.WRITE_WITHIN.total_seconds())
             future = self._threads.submit(bind.write, self._api, self._cluster.name, to, is_ours=is_ours)
@@ -306,7 +311,7 @@ class Live:
             future.add_done_callback(partial(self._done, to))
 
     def _is_ours(self, lease: Lease, until: float) -> bool:
-        """Tell, in any thread, whether what was decided under a lease may be written."""
+        """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
         return not self._closing and self._lease == lease and time.monotonic() < until and self._stands()
 
     def _done(self, to: ToBind, future: Future[Bound]) -> None:
@@ -317,7 +322,7 @@ class Live:
         self._fates.put(Bound(to.pod_id, Fate.UNKNOWN, repr(error)) if error else future.result())
 
     def _take_fates(self) -> None:
-        """Take what came back; what was not accepted is written at once, as a worker would."""
+        """Collect binding results; write those other than *bound* at once, as a worker would."""
         others: list[Bound] = []
         while not self._fates.empty():
             fate = self._fates.get()
@@ -339,6 +344,8 @@ class Live:
             return False
         if seen.ended or seen.deleting or seen.wait or seen.refusal or seen.phase not in ("", "Pending"):
             return False
+        if seen.spec is None or fingerprint(seen.spec) != one.fingerprint:
+            return False
         self._accept(one)
         if not one.written:
             self._echoes[seen.key] = seen
@@ -350,7 +357,7 @@ class Live:
             self._accepted.append(one.to.pod_id)
 
     def _confirm(self) -> None:
-        """Write that bindings were accepted, those that were not seen to be on already."""
+        """Write the accepted bindings, except those already confirmed by the watch."""
         pods, self._accepted = self._accepted, []
         if not pods:
             return
@@ -366,7 +373,7 @@ class Live:
                 self._passed.append(key)
 
     def _forget(self, before: float) -> None:
-        """Let go what was accepted long ago; its echo came, or is looked up as any other event."""
+        """Drop accepted bindings older than `before`; a later confirmation is processed like any other event."""
         for one in [one for one in self._by_pod.values() if one.since < before and one.accepted]:
             self._drop(one)
 

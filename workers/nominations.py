@@ -1,10 +1,10 @@
-"""Nominations within one batch: who is booked beside his victims, and whether that still makes sense.
+"""Nominated pods within one batch: which are assumed next to their victims, and whether the nomination is still valid.
 
-Rule: on a live cluster the engine places a pod as if its victims had left; here they are put back beside it, and the
-pod waits. When its turn comes again it is taken off first. While some of its victims are still there, and it could
-still run on its node without them, it asks nobody else to leave: it takes a place that is free by now, or goes on
-waiting. Else it is decided like any other pod. A nominated pod that has to give way to a more important one is no
-victim: nobody has to be asked, it is just not meant for that node any more.
+On a live cluster the engine places a pod as if its victims had left. Here the victims are restored next to it, and the
+pod waits. In its next scheduling cycle the nominated pod is removed from the snapshot first. While some of its victims
+remain and it would fit on its node without them, it preempts no other pods: it takes a node that is free by now or
+keeps waiting. Otherwise it is decided like any other pod. A nominated pod displaced by a more important one is not a
+victim: it needs no eviction and only loses its nomination.
 """
 
 from __future__ import annotations
@@ -12,41 +12,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetsched.contracts.decision import Evicted, Reason
+from hetsched.contracts.pod_sentences import PENDING, STAYS, named
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Outcome, Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
+from hetsched.placement.holds import MARK, own_name
 from hetsched.placement.snapshot import Loaded, Nominee
-
-_MOST_NAMED = 5
 
 
 class Nominees:
-    """The nominated pods of a warm state, for the time of one batch."""
+    """The nominated pods of a snapshot during one batch."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
     def take_off(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
-        """Take a nominated pod off the state, because its turn has come."""
+        """Remove a nominated pod from the snapshot at the start of its scheduling cycle."""
         nominee = self._loaded.nominees.pop(pod.key, None)
         booking = None if nominee is None else self._loaded.state.forget(pod.key)
         return None if nominee is None or booking is None else (nominee, booking)
 
     def put_back(self, nominee: Nominee, booking: Booking) -> Nominated:
-        """Let a pod that was taken off go on waiting for its node."""
+        """Restore a removed pod and its nomination."""
         self._loaded.state.restore(booking)
         self._loaded.nominees[booking.pod.key] = nominee
         return Nominated(self._loaded.node_ids[nominee.node], nominee.node, booking.allocation)
 
     def left_to_go(self, nominee: Nominee) -> list[Booking]:
-        """Return those who have to leave for a pod and have not."""
+        """Return the remaining victims of a nomination, including force-deleted ones that still hold resources."""
         bookings = self._loaded.state.bookings
-        return [bookings[key] for key, uid in sorted(nominee.victims) if _is_booked(bookings.get(key), uid)]
+        victims = [(key, uid, own_name(key, uid)) for key, uid in sorted(nominee.victims)]
+        found = [name for key, uid, kept in victims for name in (key, kept) if _is_booked(bookings.get(name), uid)]
+        return [bookings[name] for name in found]
 
     def comes_true(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
-        """Tell whether a pod that is off the state could run on its node without those who are still to go."""
+        """Return whether a pod removed from the snapshot would fit on its nominated node without its victims."""
         state = self._loaded.state
         row = state.row_of.get(nominee.node)
         if row is None:
@@ -60,16 +62,16 @@ class Nominees:
                 state.restore(booking)
 
     def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[Nominated | None, tuple[str, ...]]:
-        """Put the victims of a placement back, but for those that only were nominated.
+        """Restore the victims of a placement, except pods that were only nominated.
 
-        Returns what the pod is nominated for, None where nobody has to be asked, and the pods that gave way.
+        Returns the pod's nomination, None if no eviction is needed, and the pods whose nominations were superseded.
         """
         loaded, state = self._loaded, self._loaded.state
         keys = {one.pod for one in evicted}
         left = [booking.pod.key for booking in outcome.evicted]
         gave_way = tuple(key for key in left if loaded.nominees.pop(key, None) is not None)
         staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(gave_way)]
-        outcome.evicted = ()  # nobody is to put them back a second time
+        outcome.evicted = ()  # prevents a second restore
         if not staying:
             return None, gave_way
         for booking in staying:
@@ -81,15 +83,14 @@ class Nominees:
 
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:
-    """Say for whose leaving a nominated pod waits."""
-    named = ", ".join(f"{one.pod.key} (priority {one.pod.priority})" for one in going[:_MOST_NAMED])
-    more = f" and {len(going) - _MOST_NAMED} more" if going[_MOST_NAMED:] else ""
-    return Reason("PreemptionPending", "preemption", 1, f"it gets its place on {node} once {named}{more} left")
+    """Return the reason that names the victims a nominated pod waits for."""
+    pods = named([f"{one.pod.key.partition(MARK)[0]} (priority {one.pod.priority})" for one in going])
+    return Reason("PreemptionPending", "preemption", 1, PENDING.format(node=node, pods=pods))
 
 
 def was_refused(victim: str, message: str) -> Reason:
-    """Say that a pod that could make room stays."""
-    return Reason("PreemptionRefused", "preemption", 0, f"{victim} stays: {message}")
+    """Return the reason for a victim whose eviction was refused."""
+    return Reason("PreemptionRefused", "preemption", 0, STAYS.format(pods=victim, said=message))
 
 
 def _is_booked(booking: Booking | None, uid: str) -> bool:

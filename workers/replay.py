@@ -1,7 +1,9 @@
-"""Run a version of a policy over what was decided, for somebody who wants to know before it decides.
+"""Replay recorded decisions under a version of a policy, as a preview before it is activated.
 
-Rule: the row says what is asked; whoever claims it runs it, so a doubled message does no harm. A run tells its progress
-about once a second, ends when it was cancelled, and is given `HETSCHED_REPLAY_SECONDS`. What fails is told on the row.
+Previews have their own queue and a worker process that runs one at a time, so they never delay a decision.
+The row holds the request, and the worker that claims it runs it, so a duplicate message is harmless. A message names
+the requested preview, but the next one run is that of the owner with the least use. A run reports its progress about
+once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A failure is stored on the row.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.REPLAY)
 def run(preview_id: int) -> bool:
-    """Run one preview that waits; return whether something came out."""
-    row = claim(preview_id)
+    """Run the next pending preview; return whether it produced a result."""
+    row = claim()
     if row is None:
         return False
     revision = row.policy.revisions.filter(version=row.version).first()
@@ -41,15 +43,15 @@ def run(preview_id: int) -> bool:
         fail(row.pk, Problem(error.code, error.place, str(error)))
         return False
     except Exception as error:
-        log.exception("a preview failed", preview=row.pk, policy=row.policy.name, version=row.version)
-        fail(row.pk, Problem("PreviewFailed", "", f"it failed: {type(error).__name__}; the log says more"))
+        log.exception("preview failed", preview=row.pk, policy=row.policy.name, version=row.version)
+        fail(row.pk, Problem("PreviewFailed", "", f"the preview failed: {type(error).__name__}; see the log"))
         return False
     finish(row.pk, result, changes)
     return True
 
 
 class _Clock:
-    """Tells the progress of one run, and ends it when its time is over."""
+    """Reports the progress of one run and aborts it at the time limit."""
 
     def __init__(self, preview_id: int) -> None:
         self._preview_id = preview_id
@@ -64,6 +66,6 @@ class _Clock:
         if now - self._began > settings.HETSCHED_REPLAY_SECONDS:
             raise InputError(
                 "PreviewTooLong",
-                f"it took more than {settings.HETSCHED_REPLAY_SECONDS} s at {share:.0%}",
-                hint="Ask for fewer decisions",
+                f"the preview took more than {settings.HETSCHED_REPLAY_SECONDS} s at {share:.0%}",
+                hint="Replay fewer decisions",
             )

@@ -1,13 +1,14 @@
-"""The scheduling loop: one leader per cluster decides batches until nothing is due.
+"""The scheduling loop: one leader per cluster decides batches until no pod is due.
 
-Rule: take the lease; refresh the warm state, decide a batch, record it by compare-and-set, again; give the lease up and
-look once more, because a wake-up that came meanwhile found the lease taken. A batch of one costs nearly as much as one
-of ten: where others are due as soon as a batch is written, though it took all there were, the leader rests `RESTS`
-times as long as that took, `LONGEST_REST_SECONDS` at most, and decides what came until then together. A lost comparison
-forgets the batch. Where the rows themselves refuse one, the next is half as large, down to the one pod or gang that
-they refuse: it is told *not now* with the reason `LedgerRefused`, and the others go on; a node that this happens to
-again and again is put out of use. No transaction is open while the engine runs.
-Invariant: what the warm state assumed and could not record is dropped, whatever went wrong.
+Each iteration refreshes the snapshot, decides a batch and records it by compare-and-set. After releasing the leader
+lease the task checks the queue once more, because a wake-up in the meantime found the lease taken.
+A batch of one pod costs nearly as much as one of ten. If more pods are due as soon as a batch that emptied the queue is
+written, the leader pauses `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`, and decides the
+pods that arrived by then together.
+A lost compare-and-set discards the batch. If database constraints reject a batch, the next one is half as large, down
+to the one pod or gang that causes it: that one gets the verdict *not now* with the reason `LedgerRefused`, and the
+others continue. A node to which this happens repeatedly is quarantined. No transaction is open while the engine runs.
+Invariant: pods assumed in the snapshot but not recorded are dropped after any failure.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 from celery import shared_task
 from django.conf import settings
+from django.utils import timezone
 
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.waits import Event, WaitsFor
@@ -35,6 +37,7 @@ from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
+from hetsched.placement.decision_time import NOTED_SECONDS, over_share
 from hetsched.placement.queue import Waiting, is_any_due, next_pods
 from hetsched.placement.snapshot import Warm, warm
 from hetsched.policies.effective import active_specs
@@ -45,30 +48,37 @@ from .decisions import Batch
 MOST_CONFLICTS = 5
 RESTS = 2
 LONGEST_REST_SECONDS = 0.05
+LONGEST_BATCH_SECONDS = 2.5  # a pod that arrives during a batch waits until it ends
+TURN_SECONDS = 5.0  # the task then ends and enqueues its successor: other clusters and canaries share this worker
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.SCHEDULE)
 def run(cluster_id: int) -> int:
-    """Decide for a cluster until no pod is due; return how many decisions were recorded."""
+    """Decide for a cluster until no pod is due or `TURN_SECONDS` are over; return how many decisions were recorded."""
     decided = 0
+    until = time.monotonic() + TURN_SECONDS
+    counters.add(figures.CANARY, "schedule")
     while is_any_due(cluster_id):
+        if time.monotonic() > until:
+            dispatch.send(cluster_id, dispatch.SCHEDULE)
+            break
         lease = leading.take(cluster_id, f"{socket.gethostname()}/{os.getpid()}")
         if lease is None:
             break
         try:
-            recorded, beaten = _lead(lease)
+            recorded, beaten = _lead(lease, until)
         finally:
             leading.give_up(lease)
         decided += recorded
-        # Other clusters want this worker too; the sweep has it tried again.
+        # Other clusters need this worker too; the sweep wakes the task again.
         if beaten or not (recorded or _may_decide(cluster_id)):
             break
     return decided
 
 
 def _may_decide(cluster_id: int) -> bool:
-    """Tell whether what is known of a cluster is as it is, and deciding for it is not left to another scheduler."""
+    """Return whether the cluster's data is in sync and the cluster is not in shadow mode."""
     cluster = _KIND.first(cluster=cluster_id)
     if cluster is None or cluster.kind != ClusterKind.KUBERNETES:
         return cluster is not None
@@ -79,8 +89,11 @@ _KIND = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).only("id", 
 _NAME = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("name", flat=True))
 
 
-def _lead(lease: Lease) -> tuple[int, bool]:
-    """Decide batch after batch under one lease; return how many were recorded, and whether too many were lost."""
+def _lead(lease: Lease, until: float) -> tuple[int, bool]:
+    """Decide batches under one lease; return how many decisions were recorded, and whether too many batches were lost.
+
+    No batch begins after `until`, by the monotonic clock.
+    """
     copy = warm(lease.cluster_id)
     (name,) = _NAME(cluster=lease.cluster_id)
     decided = conflicts = 0
@@ -105,6 +118,8 @@ def _lead(lease: Lease) -> tuple[int, bool]:
         decided += len(found.results)
         if not found.more and not (found.results and is_any_due(lease.cluster_id)):
             return decided, False
+        if time.monotonic() > until:
+            return decided, False
         conflicts = 0
         most = min(2 * most, settings.HETSCHED_BATCH)
         if not found.more:
@@ -112,7 +127,7 @@ def _lead(lease: Lease) -> tuple[int, bool]:
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """One recorded batch, empty when nothing was due; `more`: other pods are due as well."""
+    """One recorded batch, empty when no pod was due; `more`: other pods are due as well."""
 
     results: Sequence[Result] = ()
     more: bool = False
@@ -121,18 +136,18 @@ class Recorded(msgspec.Struct, frozen=True):
 def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = False) -> Recorded:
     """Decide and record a batch of about `most` pods.
 
-    `follows`: whoever asks follows the cluster, knows that it is in step, and binds itself what was placed.
-    Raises: Conflict, or Contradiction where the rows refuse what several pods would hold.
+    `follows`: the caller is the informer process, knows that the cluster is in sync, and binds the placed pods itself.
+    Raises: Conflict; Contradiction where database constraints reject the reservations of several pods.
     """
     if follows and in_shadow(lease.cluster_id):
-        return Recorded()  # since a moment ago: the follower of before is about to end
+        return Recorded()  # shadow mode was just entered: the informer is about to end
     if not follows and not _may_decide(lease.cluster_id):
         return Recorded()
     with copy.held() as loaded:
-        # Folding a cold state may outlast the lease; it is kept, so that the next turn starts warm.
+        # Loading a snapshot may outlast the lease. The loaded snapshot is kept for the next iteration.
         if not follows and not leading.renew(lease):
-            raise Conflict("another leader took over meanwhile")
-        # The pods are read after the revision: whatever changes them from here on makes the comparison fail.
+            raise Conflict("another leader was elected")
+        # The pods are read after the revision: any later change to them makes the compare-and-set fail.
         revision, snapshot = loaded.revision, loaded.state.digest()
         pods, policy = _queue(lease.cluster_id, copy)
         if not pods:
@@ -143,8 +158,11 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
         decided = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
-            results = decided.decide(pods, policy, settings.HETSCHED_LEASE_SECONDS / 4, most)
+            behind = over_share(lease.cluster_id, timezone.now().timestamp())
+            seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
+            results = decided.decide(pods, policy, seconds, most, behind)
             where: dict[str, Any] = {"revision": revision, "epoch": lease.epoch, "snapshot": snapshot}
+            where["spent"] = spent = {name: took for name, took in copy.spent.items() if took >= NOTED_SECONDS}
             try:
                 at = record(lease.cluster_id, results, binding=follows, **where)
             except Contradiction as refusal:
@@ -157,6 +175,8 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
                 at = record(lease.cluster_id, results, **where)
                 decided.failed = True
             copy.recorded(at)
+            for namespace in spent:
+                del copy.spent[namespace]
             done = not decided.failed
         finally:
             if not done:
@@ -166,7 +186,7 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
 
 
 def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
-    """Count what was recorded."""
+    """Update the metrics of a recorded batch."""
     counters.add(figures.BATCHES, name, "recorded")
     for seconds in took_seconds:
         counters.observe(figures.DECISION_SECONDS, seconds, name)
@@ -184,17 +204,17 @@ def _nodes(results: Sequence[Result]) -> set[int]:
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
-    """Return the same pod as one whose placement the rows refuse."""
+    """Return a *not now* result for a pod whose placement the database constraints reject."""
     log.error("placement set aside", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal))
-    message = "the ledger does not admit its placement: what it would hold is held already, unseen by the scheduler"
+    message = "its placement conflicts with an existing reservation that the scheduler cache does not contain"
     reason = Reason("LedgerRefused", "ledger", 0, message)
     waiting, summary = result.waiting, f"{result.waiting.spec.key} waits: {message}"
     refused = Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
-    waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), "whoever holds what it would hold to leave")
+    waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), "the release of the conflicting reservation")
     return msgspec.structs.replace(refused, waits_for=(waits,))
 
 
 def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:
-    """Return the pods that the next batch is taken from, and the default policy, by which they are ordered."""
+    """Return the pods to take the next batch from, and the default policy, which orders them."""
     policy = copy.default_policy()
     return next_pods(cluster_id, policy, settings.HETSCHED_BATCH), policy

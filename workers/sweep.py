@@ -1,9 +1,9 @@
-"""Find what messages lost.
+"""Recover work whose messages were lost, and delete expired data.
 
-Rule: every hint has this behind it: pods that are due while nobody leads, placements that nobody binds, events that
-nobody sent, states that nobody told. It also looks again at pods that did not fit a minute ago and deletes what is
-over: workloads that ended long ago, idempotency keys, events, counters of failed logins, sessions. Running it twice, or
-on two machines at once, does no harm. One part that fails keeps no other from its turn, nor one cluster another.
+Every message has this fallback: due pods without a leader, unbound placements, unsent events, unreported states. The
+sweep also requeues pods rejected a minute ago and deletes old data: finished workloads, idempotency keys,
+events, counters of failed logins, sessions. Repeated or concurrent runs are harmless. A failing part does not block the
+others, nor does a failing cluster block other clusters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ from hetsched.inventory.agent_messages import take_samples
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.sample_expiry import age_samples
 from hetsched.inventory.staleness import tell_watched
 from hetsched.journal import publish
 from hetsched.placement import dispatch
-from hetsched.placement.actions import end_holds, forget_charged, forget_finished, forget_holds, forget_summaries
+from hetsched.placement.actions import (
+    end_holds,
+    forget_changed,
+    forget_charged,
+    forget_finished,
+    forget_holds,
+    forget_summaries,
+)
 from hetsched.placement.actions.evictions import due_evictions, late_nominations
 from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
 from hetsched.placement.actions.image_platforms import due_images, forget_images
@@ -53,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.SWEEP)
 def run() -> dict[str, int]:
-    """Wake whoever has work, send what was not sent, forget what is old; return what was found."""
+    """Wake tasks that have work, send unsent events, delete old data; return counts."""
     found = {"woken": 0, "relayed": _turn(publish.relay) or 0, "pruned": _turn(publish.prune) or 0}
     now = timezone.now()
     for cluster in Cluster.objects.all():
@@ -71,7 +79,7 @@ def run() -> dict[str, int]:
 
 
 def _turn(part: Callable[[], Any]) -> Any:
-    """Have one part its turn; one that fails keeps no other from it, unless the database is away."""
+    """Run one part; log its failure and continue, unless the database is unavailable."""
     try:
         return part()
     except (OperationalError, InterfaceError):
@@ -85,6 +93,7 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(look_again, cluster.pk)
     yield partial(end_overrides, cluster.pk)
     yield partial(take_samples, cluster.pk)
+    yield partial(age_samples, cluster.pk)
     yield partial(wake_after_backoff, cluster.pk, now)
     yield partial(end_remnants, cluster.pk)
     yield partial(end_holds, cluster.pk)
@@ -94,7 +103,7 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
 
 
 def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield whom there may be work for, and what tells whether there is."""
+    """Yield the tasks that may have work, each with the function that checks for it."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield dispatch.TELL, partial(_to_tell, cluster.pk)
@@ -115,6 +124,7 @@ def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]
     yield partial(forget_finished, cluster_id, finished_before=before)
     yield partial(forget_holds, cluster_id, before=before)
     yield partial(forget_charged, cluster_id, finished_before=before)
+    yield partial(forget_changed, cluster_id, released_before=before)
 
 
 def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:

@@ -1,12 +1,12 @@
-"""Tell a live cluster what was decided about its pods, and what became of its policies.
+"""Report decisions about pods and the state of policies to a live cluster.
 
-Rule: each pod remembers the decision that was told last; what differs from its latest is due, so a message that was
-lost is made up for by the next run. Placements are told once they are bound, or taken back with what stood against
-them (a right, an admission policy, another member of a gang). No transaction is open during a call.
-A run tells `PODS_PER_STEP` pods and asks for another one: nobody who has to bind waits long behind it. While pods are
-on their way to their nodes the API server is theirs first: one pod is told after the other, and the next run comes
-after a rest; where that is so slow that a decision of `LATE` ago is still to be told, as many at once as ever. Pods
-that could not be told come after all others, the one that failed longest ago first.
+Each pod row stores the last reported decision; a pod whose latest decision differs is due, so the next run makes up for
+a lost message. A placement is reported once the pod is bound, or as taken back with the cause (a missing right, an
+admission policy, another member of a gang). No transaction is open during a call.
+A run reports `PODS_PER_STEP` pods and enqueues the next run, so binding tasks do not wait long behind it. While pods
+are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
+starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
+parallel again. Pods whose report failed come after all others, the oldest failure first.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
+from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
 from hetsched.storage.prepared_queries import Given, Prepared
 
@@ -46,7 +47,7 @@ _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
 def untold(cluster_id: int | Given) -> Q:
-    """Return the condition for pods whose latest decision the cluster does not know."""
+    """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
     news = Q(told_decision=None) | ~Q(told_decision=F("decision_id"))
@@ -54,13 +55,13 @@ def untold(cluster_id: int | Given) -> Q:
 
 
 def untold_policies(cluster_id: int) -> Q:
-    """Return the condition for policies whose object does not know what became of it."""
+    """Return the condition for policies whose status is not written to their objects."""
     return Q(cluster_id=cluster_id, told=False, gone=False)
 
 
 @shared_task(name=dispatch.TELL)
 def run(cluster_id: int) -> int:
-    """Write conditions and events of what was decided; return how many pods were told."""
+    """Write conditions and events for decisions; return the number of pods reported."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -88,13 +89,13 @@ def run(cluster_id: int) -> int:
 
 
 def _at_once(cluster_id: int, since: datetime | None, now: datetime) -> int:
-    """Return how many are told at once, of which the first was decided at `since`."""
+    """Return how many pods to report in parallel; the first of them was decided at `since`."""
     is_late = since is not None and since < now - LATE
     return 1 if not is_late and _are_on_their_way(cluster_id) else AT_ONCE
 
 
 def _are_on_their_way(cluster_id: int) -> bool:
-    """Tell whether pods wait for their nodes, or for the first look at them."""
+    """Return whether pods wait for a node or for their first decision."""
     states = (State.PENDING.value, State.PLACED.value, State.BINDING.value)
     return Pod.objects.filter(cluster_id=cluster_id, state__in=states).filter(state__in=LISTED).exists()
 
@@ -103,16 +104,26 @@ def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
     for one in policies:
         since = rfc3339(one.since)[:19] + "Z"
         if tell_policy(api, PolicyTold(one.name, one.uid, one.generation, one.version, since, one.problem)):
-            # Judged again meanwhile, it is to be told again.
+            # Reviewed again in the meantime, it must be reported again.
             PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(told=True)
 
 
 def _due(cluster_id: int) -> tuple[list[Told], datetime | None]:
-    """Return the next ones to be told, and when the first of them was decided."""
+    """Return the next pods to report, and the earliest time of their decisions."""
     rows = _DUE(cluster=cluster_id)
     some = [
-        Told(pk, decision, namespace, name, uid, Verdict(verdict), _sentence(summary, state, message), node or "", kept)
-        for pk, decision, namespace, name, uid, verdict, summary, state, message, node, kept, _ in rows
+        Told(
+            pk,
+            decision,
+            space,
+            name,
+            uid,
+            Verdict(verdict),
+            _sentence(space, summary, state, message),
+            node or "",
+            kept,
+        )
+        for pk, decision, space, name, uid, verdict, summary, state, message, node, kept, _ in rows
     ]
     return some, min((row[-1] for row in rows), default=None)
 
@@ -130,5 +141,8 @@ _DUE: Prepared[Any] = Prepared(
 )  # fmt: skip
 
 
-def _sentence(summary: str, state: str, message: str) -> str:
-    return f"{summary}, but was not bound: {message}" if state == State.PENDING.value else summary
+def _sentence(namespace: str, summary: str, state: str, message: str) -> str:
+    """Return the message of a pod's condition, without the names of pods in other namespaces."""
+    tenant = Redaction(frozenset({namespace}))
+    text = tenant.summary(summary)
+    return f"{text}, but was not bound: {tenant.message(message)}" if state == State.PENDING.value else text

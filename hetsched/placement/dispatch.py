@@ -1,8 +1,8 @@
-"""Wake the workers.
+"""Wake-ups of the workers.
 
-Rule: task names are constants here, so that nothing below the workers imports them. A wake-up carries one id only, of
-the cluster or, for a callback, of the host; it goes out after the commit, once per transaction and task, and is a
-hint: when it is lost, a sweep finds the work. A process that does the work itself (`here`) needs no message.
+Task names are constants here, so no module below the workers imports them. A wake-up carries a single id, of the
+cluster or, for a callback, of the host. It is sent after the commit, once per transaction and task, and is a hint: if
+it is lost, a sweep finds the work. A process that does the work itself (`here`) needs no message.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ COLLECT = "workers.collect.run"
 REPLAY = "workers.replay.run"
 REBALANCE = "workers.rebalance.run"
 
+_QUEUES = {SCHEDULE: "schedule", REPLAY: "preview"}
 TOGETHER_SECONDS = 0.05
 log = structlog.get_logger(__name__)
 _here: dict[tuple[int | str, str], Callable[[], None]] = {}
 
 
 class _Wake(msgspec.Struct, frozen=True):
-    """One wake-up, waiting for the commit; equal ones of a transaction go out once."""
+    """One wake-up waiting for the commit; equal ones of a transaction are sent once."""
 
     row_id: int | str
     task: str
@@ -53,13 +54,13 @@ class _Wake(msgspec.Struct, frozen=True):
             send(self.row_id, self.task)
 
 
-_background: list[queue.SimpleQueue[_Wake]] = []  # at most one: where a thread of this process takes what it sends
+_background: list[queue.SimpleQueue[_Wake]] = []  # at most one: the input queue of the sender thread
 
 
 def keep_in_background() -> None:
-    """Send the wake-ups of this process from a thread of its own, until the process ends: no request waits for them.
+    """Send the wake-ups of this process from a daemon thread, so that no request waits for them.
 
-    Equal ones of `TOGETHER_SECONDS` go out once; the first goes out at once.
+    Equal wake-ups within `TOGETHER_SECONDS` are sent once; the first is sent at once.
     """
     waiting: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
     _background.append(waiting)
@@ -77,26 +78,26 @@ def _send_all(waiting: queue.SimpleQueue[_Wake]) -> None:
 
 
 def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
-    """Send a wake-up to the workers, to be heard now or a little later."""
+    """Send a wake-up to the workers, with an optional delay."""
     try:
-        queue = "schedule" if task == SCHEDULE else "io"
-        # Nobody reads a result, and preparing to read one would wait for a store that may be down.
+        queue = _QUEUES.get(task, "io")
+        # No caller reads a result, and preparing one would wait for a result store that may be down.
         later: Any = {"countdown": in_seconds} if in_seconds else {}
-        # Tried once: the sweep is what tries again, and whoever sends this has more to do.
+        # No retry: the sweep repeats lost wake-ups, and the sender must not be delayed.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
-    except Exception as error:  # a broker that is down, full or a replica by now must not undo what is committed
+    except Exception as error:  # a broker that is down, full or demoted to a replica must not undo committed work
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 
 
 def wake(row_id: int | str, task: str = SCHEDULE) -> None:
-    """Ask for a scheduling (or another) round of this cluster once the transaction is committed."""
+    """Request a run of a task (scheduling by default) for this row once the transaction is committed."""
     asked = _Wake(row_id, task)
     if not any(callback == asked for _, callback, *_ in connection.run_on_commit):
         transaction.on_commit(asked)
 
 
 def here(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Have wake-ups that this process would send call `act` instead, until `elsewhere`."""
+    """Route this process's wake-ups of this kind to `act` instead, until `elsewhere`."""
     _here[row_id, task] = act
 
 

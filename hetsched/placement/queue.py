@@ -1,20 +1,27 @@
-"""Which pods the scheduler looks at next.
+"""The scheduling queue: which pending pods the scheduler tries next.
 
-Rule: priority, then submission order; other queue orders are the policy's own sort over all that waits. A pod that
-did not fit waits for what may help it (see `retrying`), and a little longer after each try (1, 2, 4, 8, then 10 s), so
-a few large pods do not eat every batch.
-Where one member of a gang is due, all members that wait come with it, or they would miss each other for ever.
-Where more is due than one batch takes, the namespaces share it: of equal priority, the first pod of each comes before
-the second of any. So whoever floods the queue, or fills it with what never fits, keeps the others waiting for a batch
-and not for all of theirs.
+Order: priority, then submission; other queue orders are the policy's own sort over all pending pods. A rejected pod
+waits for a relevant event (see `retry`) and for a back-off after each try (1, 2, 4, 8, then 10 s), so a few large pods
+do not fill every batch.
+If one member of a gang is due, all pending members are taken with it, or they would miss each other forever.
+If more pods are due than one batch takes, the namespaces share it: of equal priority, the first pod of each namespace
+comes before the second of any. So a namespace that floods the queue, or fills it with pods that never fit, delays the
+others by one batch and not by all of its own. A share of places is no share of time: a batch also has a time limit, and
+a namespace whose decisions took more than a second of the last minute comes after others of equal priority (see
+`decision_time`).
+Requests of up to 256 KiB per pod are read before a decision. If more than `PART` pods are due, a batch reads them in
+parts of `PART`, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of memory.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from heapq import nsmallest
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -32,7 +39,9 @@ from .lifecycle import QUEUED
 from .models import Pod
 
 LONGEST_BACKOFF_SECONDS = 10
-IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters that another scheduler decides for
+LONGEST_READ_SECONDS = 0.5
+PART = 25  # pod specs per query
+IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters in shadow mode
 _BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
 _FIELDS = (
@@ -42,7 +51,7 @@ _FIELDS = (
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """One pod that waits, with what a decision about it needs."""
+    """One pending pod, with the columns that a decision needs."""
 
     pod_id: int
     workload_id: str | None
@@ -58,18 +67,18 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 def backoff(attempts: int) -> timedelta:
-    """Return how long a pod waits after its n-th unsuccessful try."""
+    """Return the back-off after the n-th unsuccessful try."""
     return timedelta(seconds=min(2 ** max(attempts - 1, 0), LONGEST_BACKOFF_SECONDS))
 
 
 def due(now: datetime | Given | None = None) -> Q:
-    """Return the condition for pods that the scheduler should look at by now."""
+    """Return the condition for pods that are due."""
     now = now or timezone.now()
     return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now)) & _images_known(now)
 
 
 def _images_known(now: datetime | Given) -> Q:
-    """Return the condition for pods that do not wait for what their images are built for."""
+    """Return the condition for pods that do not wait for the platforms of their images."""
     return Q(images_until=None) | Q(images_until__lte=now)
 
 
@@ -78,7 +87,7 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
 
 
 def is_any_due(cluster_id: int) -> bool:
-    """Tell whether the scheduler should look at a pod of this cluster by now."""
+    """Return True if a pod of this cluster is due."""
     return bool(_ANY_DUE(cluster=cluster_id, now=timezone.now()))
 
 
@@ -89,27 +98,28 @@ _ANY_DUE = Prepared(
 
 @lru_cache(maxsize=8)
 def _first(limit: int) -> Prepared[Any]:
-    """Return the query for the first pods to look at; the index has them in this order."""
+    """Return the query for the first due pods; the index has this order."""
     rows = Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by("-priority", "id")
     return Prepared(lambda: rows.values_list(*_FIELDS)[:limit])
 
 
 def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waiting]:
-    """Return pods, in submission order, among which are the first `limit` in the order of `policy`.
+    """Return pods, in submission order, that include the first `limit` in the order of `policy`.
 
-    Where that order is the one that the database index has, no more are read; where it turns from namespace to
-    namespace, the first ones of each.
+    If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
+    the first pods of each namespace are read.
     """
     if policy is None or _orders_by_priority(policy):
-        found = waiting(cluster_id, limit)
-        return found if len(found) < limit else waiting(cluster_id, limit, shared=True)
+        few = min(limit, PART)
+        found = waiting(cluster_id, few)
+        return found if len(found) < few else waiting(cluster_id, limit, shared=True)
     if policy.follows_placements:
         return waiting(cluster_id, limit, each_namespace=True)
     return _first_of(cluster_id, policy, limit)
 
 
 class _Order(msgspec.Struct):
-    """The places of a cluster's waiting pods in the order of one policy, by id and priority."""
+    """Sort keys of a cluster's pending pods under one policy, by pod id and priority."""
 
     spec: PolicySpec
     keys: dict[tuple[int, int], tuple[Any, ...]]
@@ -119,12 +129,13 @@ _orders: dict[int, _Order] = {}
 
 
 def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[Waiting]:
-    """Return the first pods in the order of a policy that looks at each pod alone, and the rest of their gangs.
+    """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
-    To read every request anew for every batch costs the square of the queue; what a policy orders by does not change
-    while a pod waits but for its priority, so each request is read once.
+    Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
+    only with its priority, so each request is read once.
     """
-    ids = list(due_pods(cluster_id).order_by("id").values_list("id", "priority"))
+    rows = list(due_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
+    ids = [(pk, priority) for pk, priority, _ in rows]
     known = _orders.get(cluster_id)
     keys = known.keys if known is not None and known.spec == policy.spec else {}
     found = {one: keys[one] for one in ids if one in keys}
@@ -132,49 +143,71 @@ def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[Waiting]:
         for pk, priority, spec in Pod.objects.filter(pk__in=some).values_list("id", "priority", "spec"):
             found[pk, priority] = policy.sort_key(spec)
     _orders[cluster_id] = _Order(policy.spec, found)
-    # What changed since the ids were read is not there any more, or waits for the next batch.
-    first = [pk for pk, _ in nsmallest(limit, (one for one in ids if one in found), key=found.__getitem__)]
-    rows = {row[0]: Waiting(*row) for row in due_pods(cluster_id).filter(pk__in=first).values_list(*_FIELDS)}
-    return _with_gangs(cluster_id, [rows[pk] for pk in sorted(first) if pk in rows])
+    # Pods that changed since the ids were read are missing or wait for the next batch.
+    first = _take_turns([row for row in rows if row[:2] in found], found, limit)
+    return _with_gangs(cluster_id, sorted(_read(cluster_id, first), key=lambda pod: pod.pod_id))
+
+
+def _take_turns(
+    rows: list[tuple[int, int, str]], keys: dict[tuple[int, int], tuple[Any, ...]], limit: int
+) -> list[int]:
+    """Return the ids of the first pods (id, priority, namespace), alternating between namespaces.
+
+    The first part of a policy's key is the priority; pods with equal priority alternate, in the order of the key.
+    """
+    turns: dict[tuple[str, tuple[Any, ...]], count[int]] = defaultdict(count)
+    placed = []
+    for place, (pk, priority, namespace) in enumerate(sorted(rows, key=lambda row: keys[row[:2]])):
+        first = keys[pk, priority][:1]
+        placed.append((first, next(turns[namespace, first]), place, pk))
+    return [pk for *_, pk in nsmallest(limit, placed)]
 
 
 def _orders_by_priority(policy: Policy) -> bool:
-    """Tell whether the policy's queue order is the one that the database index has, apart from whole gangs."""
+    """Return True if the policy's queue order is that of the database index, apart from whole gangs."""
     return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
 
 
 def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False, shared: bool = False) -> list[Waiting]:
-    """Return the first pods to look at, in queue order, and the rest of their gangs; `limit` None for all of them.
+    """Return the first due pods, in queue order, and the rest of their gangs; `limit` None for all of them.
 
-    `each_namespace`: the first ones of every namespace, so that none hides behind another's flood. `shared`: of equal
-    priority, namespaces take turns.
+    `each_namespace`: the first ones of every namespace, so that a flood in one namespace does not hide the others.
+    `shared`: of equal priority, namespaces alternate.
     """
-    if limit is not None and shared:
-        found = _in_turns(cluster_id, limit)
-    elif limit is not None and not each_namespace:
-        found = [Waiting(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
+    if limit is None:
+        found = [Waiting(*row) for row in due_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
+    elif shared or each_namespace:
+        found = _in_turns(cluster_id, limit, each_namespace=each_namespace)
     else:
-        rows = due_pods(cluster_id)
-        if limit is not None:
-            place = Window(RowNumber(), partition_by="namespace", order_by=["-priority", "id"])
-            rows = rows.annotate(place=place).filter(place__lte=limit)
-        found = [Waiting(*row) for row in rows.order_by("-priority", "id").values_list(*_FIELDS)]
+        found = [Waiting(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
     return _with_gangs(cluster_id, found)
 
 
-def _in_turns(cluster_id: int, limit: int) -> list[Waiting]:
-    """Return the first pods where namespaces take turns, in queue order."""
-    turn = Window(RowNumber(), partition_by=["namespace", "priority"], order_by="id")
-    rows = due_pods(cluster_id).annotate(turn=turn).order_by("-priority", "turn", "id")
-    ids = list(rows.values_list("id", flat=True)[:limit])
-    found = [
-        Waiting(*row) for some in parts(ids) for row in due_pods(cluster_id).filter(pk__in=some).values_list(*_FIELDS)
-    ]
-    return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
+def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Waiting]:
+    """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace."""
+    partition = ["namespace"] if each_namespace else ["namespace", "priority"]
+    turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
+    rows = due_pods(cluster_id).annotate(turn=turn)
+    if each_namespace:
+        ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
+    else:
+        ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
+    return sorted(_read(cluster_id, ids), key=lambda pod: (-pod.spec.priority, pod.pod_id))
+
+
+def _read(cluster_id: int, ids: Sequence[int]) -> list[Waiting]:
+    """Return those of these pods that are still due, read in this order until `LONGEST_READ_SECONDS` are over."""
+    until = time.monotonic() + LONGEST_READ_SECONDS
+    found: list[Waiting] = []
+    for some in parts(ids, PART):
+        found += [Waiting(*row) for row in due_pods(cluster_id).filter(pk__in=some).values_list(*_FIELDS)]
+        if time.monotonic() > until:
+            break
+    return found
 
 
 def _with_gangs(cluster_id: int, found: list[Waiting]) -> list[Waiting]:
-    """Return these pods, and the members of their gangs that wait too."""
+    """Return these pods and the other pending members of their gangs."""
     gangs: dict[str, set[str]] = defaultdict(set)
     for pod in found:
         if pod.spec.gang is not None:

@@ -1,4 +1,4 @@
-"""The demo cluster lives: work comes, runs and ends, it fills up and stays below its mark, and all of it is sound."""
+"""The demo cluster: pods arrive, run and end, use stays below its limit, and all invariants hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _turn(cluster: Cluster) -> None:
 
 
 def _pass(seconds: float) -> None:
-    """Let time go by for everything that is there."""
+    """Advance the time of all rows."""
     earlier = timedelta(seconds=seconds)
     Pod.objects.update(started_at=F("started_at") - earlier, not_before=None)
     Workload.objects.update(decided_at=F("decided_at") - earlier)
@@ -56,11 +56,11 @@ def test_it_fills_up_to_its_mark_and_keeps_moving() -> None:
 def test_equal_seeds_bring_equal_streams() -> None:
     _demo()
     demo.tick()
-    first = list(Workload.objects.order_by("id").values_list("manifest", flat=True))
+    first = list(Workload.objects.order_by("created_at").values_list("manifest", flat=True))
     Workload.objects.all().delete()
     Cluster.objects.update(demo_sequence=0)
     demo.tick()
-    assert list(Workload.objects.order_by("id").values_list("manifest", flat=True)) == first
+    assert list(Workload.objects.order_by("created_at").values_list("manifest", flat=True)) == first
 
 
 def test_two_ticks_at_once_never_submit_the_same_workload_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""Gangs from submission to reservations, and queues in which nobody starves."""
+"""Gangs from submission to reservations, and queues without starvation."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,14 +23,14 @@ from workers import decisions, schedule
 
 @pytest.fixture
 def cluster(db: None) -> Cluster:
-    """Have one node with 8 CPUs, and a default policy that places gangs whole."""
+    """Return a cluster with one node of 8 CPUs; the default policy has the gang plugin."""
     made = a_cluster(a_node("n1").cpu(8))
     have("gang-sort", "node-affinity", "resource-fit", "least-allocated", "gang")
     return made
 
 
 def have(*plugins: str, name: str = "hetsched") -> None:
-    """Let the policy be of these plugins."""
+    """Activate a policy with these plugins."""
     spec = PolicySpec(name, tuple(PluginUse(plugin) for plugin in plugins))
     activate(name, save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
 
@@ -49,7 +51,7 @@ def test_members_that_are_submitted_one_after_the_other_start_together(cluster: 
     submitted(cluster, *members("g", range(2), 4))
     schedule.run(cluster.pk)
     assert (states(), code("g-0")) == ({"g-0": "not-now", "g-1": "not-now"}, "GangTooSmall")
-    # The first two are not due, and would not be queued again before something changes: their siblings bring them.
+    # The first two are not due, and only a change would queue them again: the arrival of their gang members does.
     assert not Pod.objects.filter(queued=True).exists()
     submitted(cluster, *members("g", range(2, 4), 4))
     schedule.run(cluster.pk)
@@ -63,7 +65,7 @@ def test_a_batch_never_cuts_a_gang(cluster: Cluster, settings: Any, batch: int) 
     mixed = [pod for pair in zip(members("a", range(5), 5), members("b", range(5), 5), strict=True) for pod in pair]
     submitted(cluster, a_pod("first"), *mixed, a_pod("last"))
     schedule.run(cluster.pk)
-    # 8 CPUs: first, the 5 of a, last; b needs 5 and finds 2 or 1.
+    # 8 CPUs: first, the 5 of a, last; b needs 5 and gets 2 or 1.
     found = states()
     assert {name for name, state in found.items() if state == "placed"} == {
         "first", "a-0", "a-1", "a-2", "a-3", "a-4", "last",
@@ -78,7 +80,7 @@ def test_a_batch_may_end_in_a_gang_that_is_whole(cluster: Cluster, settings: Any
     submitted(cluster, *members("g", range(7), 3))
     schedule.run(cluster.pk)
     assert set(states().values()) == {"placed"}
-    # Of 7 members 3 make it whole: batches of 3, 2 and 2.
+    # 3 of 7 members complete the gang: batches of 3, 2 and 2.
     by_revision = Decision.objects.values_list("cluster_revision", flat=True)
     assert sorted(Counter(by_revision).values()) == [2, 2, 3]
 
@@ -101,9 +103,9 @@ def test_a_refused_gang_is_told_what_would_have_placed_it(cluster: Cluster) -> N
     submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
     schedule.run(cluster.pk)
     told = further(Decision.objects.get(pod_name="g-0")).nearest_fit
-    # 8 CPUs take two members of 4, or three of 8000m / 3.
+    # 8 CPUs fit two members of 4, or three of 8000m / 3.
     assert [(fit.change, fit.nodes) for fit in told] == [
-        ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2666m", ("n1",)),
+        ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2.666", ("n1",)),
     ]  # fmt: skip
 
 
@@ -117,7 +119,9 @@ def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster
 def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted(cluster, *members("g", range(8), 8), a_pod("other"))
     clock = count()
-    monkeypatch.setattr(decisions.time, "monotonic", lambda: next(clock) * 1.0)  # a look at the clock takes a second
+    # Each read of the decisions' clock advances it by a second; other modules use the real clock.
+    slow = SimpleNamespace(monotonic=lambda: next(clock) * 1.0, perf_counter=time.perf_counter)
+    monkeypatch.setattr(decisions, "time", slow)
     schedule.run(cluster.pk)
     assert states() == {**{f"g-{number}": "not-now" for number in range(8)}, "other": "placed"}
     assert {code("g-0"), code("g-7")} == {"PermitWaiting", "GangTooSlow"}
@@ -143,7 +147,7 @@ def test_a_flood_that_fits_nowhere_leaves_others_their_turns(cluster: Cluster, s
     submitted(cluster, *(a_pod(f"flood-{number}", "flood").cpu(100) for number in range(40)))
     submitted(cluster, *(a_pod(f"few-{number}", "few") for number in range(5)))
     schedule.run(cluster.pk)
-    # The flood uses nothing and `few` an eighth: still each refusal of the one is followed by a turn of the other.
+    # The flood uses nothing and `few` an eighth: still the order alternates after each rejection.
     by_id = list(Decision.objects.order_by("id").values_list("namespace", flat=True))
     assert by_id[:11] == ["few", *["flood", "few"] * 5]
 

@@ -1,6 +1,6 @@
-"""Images of waiting pods: read by a worker, kept, put into what the pods ask for, tried again when they cannot be read.
+"""Images of pending pods: a worker reads and stores their platforms, adds them to the pods' requests, retries failures.
 
-Real here: a registry on loopback. Faked: the broker (wake-ups are noted, tasks are called).
+Real here: a registry on loopback. Faked: the broker (wake-ups are recorded, tasks are called).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cluster(builtins: None) -> Cluster:
 
 
 def comes(cluster: Cluster, name: str, *names: str, **fields: Any) -> Pod:
-    """Have a pod with these images be seen waiting; return its row."""
+    """Add a pending pod with these images; return its row."""
     spec = a_pod(name).having(images=names, uid=name, **fields).build()
     seen = ObservedPod("default", name, name, scheduler_name="hetsched", spec=spec)
     follow(cluster.pk, Changes(pods=[seen]), epoch=1)
@@ -69,7 +69,7 @@ def demand(name: str) -> ImageDemand | None:
 
 
 def later(**columns: Any) -> None:
-    """Let an hour or so pass for all images."""
+    """Make all image reads due again."""
     ImageIndex.objects.update(not_before=timezone.now() - timedelta(seconds=1), **columns)
 
 
@@ -88,7 +88,7 @@ def test_a_pod_waits_for_its_index_and_is_decided_with_it(
     (row,) = ImageIndex.objects.all()
     assert (row.reference, row.platforms, row.code) == (name, ["linux/amd64"], "")
     assert row.digest.startswith("sha256:")
-    # The next one finds it known, and does not wait.
+    # The next pod finds the image in the cache, and is due immediately.
     comes(cluster, "q", name)
     assert demand("q") == AMD
     assert due_pods(cluster.pk).count() == 2
@@ -103,10 +103,10 @@ def test_what_cannot_be_read_is_unknown_with_the_reason_and_tried_again_later(
     assert images.run(cluster.pk) == 0
     assert demand("p") == ImageDemand(None, unknown=True)
     assert "has no such image" in Pod.objects.get().spec.image_facts[0].unknown
-    assert due_pods(cluster.pk).exists()  # it waits no longer
+    assert due_pods(cluster.pk).exists()  # no longer waits for images
     asked = len(registry.asked)
     images.run(cluster.pk)
-    assert len(registry.asked) == asked  # not before its time
+    assert len(registry.asked) == asked  # not due yet
     row = ImageIndex.objects.get()
     assert row.not_before > timezone.now()
     registry.image("app:1", "linux/amd64")
@@ -136,7 +136,7 @@ def test_the_wait_ends_with_the_bound(cluster: Cluster, registry: Registry, sett
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     assert due_pods(cluster.pk).exists()
     assert demand("p") == ImageDemand(None, unknown=True)
-    # It is decided without, waits for something else, and the index comes after all.
+    # It is decided without the index, waits for something else, and the index arrives later.
     Pod.objects.update(queued=False, state="not-now", not_before=timezone.now() + timedelta(hours=1))
     images.run(cluster.pk)
     assert demand("p") == AMD
@@ -157,7 +157,7 @@ def test_a_tag_is_read_again_for_pods_that_wait_and_a_digest_never(cluster: Clus
     assert [path for path, _ in registry.asked] == ["/v2/app/manifests/1"]
     assert demand("tagged") == ImageDemand((("amd64", "x86-64-v1"), ("arm64", "armv8.0-a")))
     assert demand("fixed") == AMD
-    # Nobody waits for it any more: it is left alone, until somebody names it again.
+    # No pod waits for the image any more: it is not read until another pod names it.
     Pod.objects.update(state="cancelled", queued=False)
     later()
     images.run(cluster.pk)
@@ -181,7 +181,7 @@ def test_platforms_of_before_count_while_a_registry_is_away(cluster: Cluster, re
 def test_registries_that_nobody_named_are_not_asked(cluster: Cluster, settings: Any, registry: Registry) -> None:
     comes(cluster, "p", "other.example/app:1", "no name")
     assert [facts.unknown for facts in Pod.objects.get().spec.image_facts] == [
-        "this server does not read other.example",
+        "this server is not allowed to read from other.example",
         "'no name' is no name of an image",
     ]
     assert due_pods(cluster.pk).exists()
@@ -200,7 +200,7 @@ def test_a_repeated_event_changes_nothing(cluster: Cluster, registry: Registry) 
     comes(cluster, "p", name)
     assert demand("p") == AMD
     assert not Pod.objects.get().queued
-    # Its gates go: it asks for something else, and keeps what is known of its images.
+    # Its gates are removed: its requests change, and its image requirements stay.
     comes(cluster, "p", name, priority=7)
     assert (demand("p"), Pod.objects.get().priority) == (AMD, 7)
 
@@ -250,7 +250,7 @@ def test_a_what_if_uses_what_is_known_and_asks_nobody(cluster: Cluster, registry
     known, unknown = with_known(cluster, pods)
     assert known.shape.isa is not None
     assert known.shape.isa.images == AMD
-    assert unknown.image_facts[0].unknown == "its index was not read yet"
+    assert unknown.image_facts[0].unknown == "the image index is not read yet"
     assert ImageIndex.objects.count() == 1
 
 
@@ -274,3 +274,17 @@ def test_images_that_nobody_asked_for_in_a_long_time_are_forgotten(cluster: Clus
     ImageIndex.objects.update(wanted_at=timezone.now() - KEPT - timedelta(days=1))
     forget_images(cluster.pk)
     assert not ImageIndex.objects.exists()
+
+
+def test_an_image_with_variants_only_is_warned_of_in_the_ledger(cluster: Cluster, registry: Registry) -> None:
+    follow(cluster.pk, Changes(nodes=[a_node("new").isa("x86-64-v4").build()]), epoch=1)
+    comes(cluster, "p", registry.image("app:1", "linux/amd64/v3"))
+    images.run(cluster.pk)
+    Connection.objects.update(follower_epoch=1)
+    Sync.objects.create(cluster=cluster, resource="pods", epoch=1, synced_at=timezone.now(), alive_at=timezone.now())
+    assert schedule.run(cluster.pk) == 1
+    decision = Decision.objects.get()
+    warning = f"a stock containerd refuses {registry.host}/app:1 on this node: its index has CPU variants of amd64 only"
+    assert (decision.verdict, decision.node_name) == ("placed", "new")
+    assert decision.allocation.isa.warnings == (warning,)
+    assert warning in decision.summary

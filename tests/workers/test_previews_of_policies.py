@@ -1,6 +1,6 @@
-"""A version of a policy is run over what was decided: an unchanged one moves nothing, a changed one as simulate says.
+"""Replays of recorded decisions under a policy version: an unchanged one moves no pod, a changed one equals `simulate`.
 
-`HETSCHED_TEST_DECISIONS` says over how many decisions; a few hundred are enough to show it, 10,000 take minutes.
+`HETSCHED_TEST_DECISIONS` sets the number of decisions; a few hundred suffice, 10,000 take minutes.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import random
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from hetsched.adapters.objects.export import policy_object, write_cluster
 from hetsched.contracts.cluster import ClusterContent
@@ -20,9 +22,19 @@ from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent
-from hetsched.placement import actions
+from hetsched.placement import actions, dispatch
 from hetsched.placement.actions import export_cluster
-from hetsched.placement.actions.previews import ask_preview, cancel_preview, claim, note_progress, settle_lost
+from hetsched.placement.actions.previews import (
+    LOST_AFTER,
+    WAITS_AT_MOST,
+    WOKEN_AFTER,
+    ask_preview,
+    cancel_preview,
+    claim,
+    note_progress,
+    settle_lost,
+    wake_waiting,
+)
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.replay import replay
@@ -42,7 +54,7 @@ DECISIONS = int(os.environ.get("HETSCHED_TEST_DECISIONS", "300"))
 
 
 def fleet(nodes: int = 12) -> Cluster:
-    """Bring in unlike nodes: of two sizes, every third one with two cards."""
+    """Import different nodes: of two sizes, every third one with two GPUs."""
     return a_cluster(*(a_node(f"n{i:03}").cpu(4 + 4 * (i % 2)).gpus(2 if i % 3 == 0 else 0) for i in range(nodes)))
 
 
@@ -52,7 +64,7 @@ def a_request(draw: random.Random, number: int) -> PodBuilder:
 
 
 def history(cluster: Cluster, pods: int, *, departures: bool, seed: int = 5) -> list[PodSpec]:
-    """Have so many pods come, a few at a time; with departures about as many go as there is room for."""
+    """Submit and decide pods, a few at a time; with departures, about as many placed pods end."""
     draw, came = random.Random(seed), 0
     specs: list[PodSpec] = []
     while came < pods:
@@ -73,7 +85,7 @@ def history(cluster: Cluster, pods: int, *, departures: bool, seed: int = 5) -> 
 
 
 def changed(name: str = "hetsched") -> PolicySpec:
-    """Return the active version of a policy as it would be if it packed."""
+    """Return the active version of a policy, changed to bin packing."""
     spec = active_specs({name})[name]
     without = ("least-allocated", "balanced-allocation", "tightest-fit")
     rest = tuple(use for use in spec.plugins if use.name not in without)
@@ -128,7 +140,7 @@ def test_a_changed_policy_without_departures_gives_what_simulate_gives(tmp_path:
         pod.key: after.get(pod.key, before[pod.key]) for pod in pods
     }
     assert result.moved > 10
-    # Packing prefers its node: never by less than nothing.
+    # Bin packing prefers its node: the margin is never negative.
     assert all(change.margin is None or change.margin >= 0 for change in changes)
 
 
@@ -148,7 +160,7 @@ def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
 def test_who_came_besides_and_who_went_is_where_it_was() -> None:
     cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(4))
     submitted(cluster, a_pod("first").cpu("3"))
-    schedule.run(cluster.pk)  # on n1: equal scores go to the lowest name
+    schedule.run(cluster.pk)  # on n1: equal scores select the lowest name
     actions.release(cluster.pk, [Pod.objects.get().pk], to=State.SUCCEEDED, reason="its end")
     submitted(cluster, a_pod("second").cpu("3"))
     schedule.run(cluster.pk)
@@ -193,7 +205,7 @@ def test_what_another_version_decided_is_told_as_such() -> None:
     activate("hetsched", packing.version, actor=ALICE, reason="denser")
     same = draft(changed()).spec
     result, changes = replay(Cluster.objects.get(), same, Asked())
-    assert changes == ()  # against what is active now
+    assert changes == ()  # compared with the active version
     assert {one.code for one in result.fidelity.reasons} == {"otherVersion"}
     recorded, changes = replay(Cluster.objects.get(), same, Asked(baseline="recorded"))
     assert (recorded.fidelity.equal, recorded.baseline.version) == (40, 1)
@@ -217,7 +229,7 @@ def test_a_worker_runs_it_and_writes_what_came_out(revision: PolicyRevision) -> 
     row = asked(revision)
     assert row.state == Preview.WAITING
     assert worker.run(row.pk) is True
-    assert worker.run(row.pk) is False  # it is done once
+    assert worker.run(row.pk) is False  # it runs once
     row.refresh_from_db()
     assert (row.state, row.progress, row.problem) == (Preview.DONE, 1.0, None)
     assert row.result is not None
@@ -247,16 +259,56 @@ def test_one_that_was_cancelled_ends_where_it_is(revision: PolicyRevision, monke
 
 def test_one_whose_worker_died_is_told_and_makes_room(revision: PolicyRevision) -> None:
     row = asked(revision)
-    taken = claim(row.pk)
+    taken = claim()
     assert taken is not None
     assert taken.seen_at is not None
-    from hetsched.placement.actions.previews import LOST_AFTER
-
     assert settle_lost(taken.seen_at + LOST_AFTER * 2) == 1
     row.refresh_from_db()
     assert row.problem is not None
     assert (row.state, row.problem.code) == (Preview.FAILED, "PreviewLost")
     asked(revision)
+
+
+def test_owners_take_turns_by_the_time_that_their_previews_took(revision: PolicyRevision) -> None:
+    """An owner with many previews waits for owners with less worker time, even if these asked later."""
+    first = asked(revision)
+    taken = claim()
+    assert taken is not None
+    assert taken.pk == first.pk
+    now = timezone.now()
+    Preview.objects.filter(pk=first.pk).update(
+        state=Preview.DONE, started_at=now - timedelta(minutes=5), ended_at=now - timedelta(minutes=1)
+    )
+    again = asked(revision)
+    later, latest = asked(revision, owner="user:2"), asked(revision, owner="user:3")
+    order = [one.pk for one in iter(claim, None) if one is not None]
+    assert order == [later.pk, latest.pk, again.pk]
+
+
+def test_one_that_waits_behind_others_is_not_given_up(revision: PolicyRevision) -> None:
+    asked(revision)
+    running = claim()
+    waiting = asked(revision, owner="user:2")
+    assert running is not None
+    late = timezone.now() + WAITS_AT_MOST * 2
+    Preview.objects.filter(pk=running.pk).update(seen_at=late)
+    assert settle_lost(late) == 0
+    Preview.objects.filter(pk=running.pk).update(seen_at=timezone.now(), state=Preview.CANCELLED)
+    assert settle_lost(late) == 1
+    waiting.refresh_from_db()
+    assert waiting.problem is not None
+    assert waiting.problem.code == "PreviewNotStarted"
+
+
+def test_a_wake_up_that_was_lost_is_sent_again(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int | str, str]] = []
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task: sent.append((row_id, task)))
+    row = asked(revision)
+    sent.clear()
+    wake_waiting(timezone.now())
+    assert sent == []
+    wake_waiting(timezone.now() + WOKEN_AFTER * 2)
+    assert sent == [(row.pk, dispatch.REPLAY)]
 
 
 def test_a_cluster_without_decisions_says_so(revision: PolicyRevision) -> None:

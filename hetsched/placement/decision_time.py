@@ -1,0 +1,44 @@
+"""Decision time: the scheduler's recent time per namespace.
+
+The cost of a decision differs by a factor of a thousand between pods, so a share of the places in a batch is no share
+of the scheduler's time.
+The cluster's row stores seconds per namespace, which decay with a mean life of one minute. A namespace above
+`FREE_SECONDS` is ordered after other namespaces of equal priority, by the time it used; see
+`engine.framework.policy.by_decision_time`. Values below `NOTED_SECONDS` are not written, so the row stays small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hetsched.inventory.models import Cluster
+from hetsched.storage.prepared_queries import Given, Prepared
+
+FREE_SECONDS = 1.0
+NOTED_SECONDS = 0.05
+MEAN_LIFE_SECONDS = 60.0
+
+Kept = dict[str, tuple[float, float]]  # namespace -> seconds, and the Unix time to which they had decayed
+
+
+def charged(kept: Mapping[str, tuple[float, float]], spent: Mapping[str, float], now: float) -> Kept:
+    """Add the spent seconds to the stored ones as of `now` (seconds since the epoch) and drop decayed values."""
+    seconds = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
+    for namespace, more in spent.items():
+        seconds[namespace] = seconds.get(namespace, 0.0) + more
+    return {name: (round(used, 3), round(now, 3)) for name, used in seconds.items() if used >= NOTED_SECONDS}
+
+
+def over_share(cluster_id: int, now: float) -> dict[str, float]:
+    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used."""
+    (kept,) = _KEPT(cluster=cluster_id) or ({},)
+    faded = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
+    return {namespace: seconds for namespace, seconds in faded.items() if seconds > FREE_SECONDS}
+
+
+def _faded(seconds: float, at: float, now: float) -> float:
+    return seconds * math.exp(-max(now - at, 0.0) / MEAN_LIFE_SECONDS)
+
+
+_KEPT = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("decision_time", flat=True))

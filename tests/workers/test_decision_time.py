@@ -1,0 +1,255 @@
+"""Namespaces share decision time: pods that are expensive to decide are queued behind those of other namespaces."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.policy import by_decision_time
+from hetsched.inventory.models import Cluster
+from hetsched.placement import queue
+from hetsched.placement.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
+from hetsched.placement.models import Pod
+from hetsched.placement.queries.forecast import forecast
+from hetsched.placement.queue import next_pods
+from hetsched.placement.snapshot import warm
+from hetsched.policies.actions import activate, save_draft
+from tests.builders import a_node, a_pod
+from tests.scenes import ALICE, a_cluster, submitted
+from workers import decisions, schedule
+from workers.live import Live
+from workers.schedule import run
+
+SLOW = "hostile"
+
+
+class Clock:
+    """A clock that only decisions advance: a decision for a namespace takes the time in `costs`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.costs = {SLOW: 1.5}
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Make decisions for one namespace take 1.5 s each, by the clock that limits batches."""
+    found = Clock()
+    monkeypatch.setattr(decisions, "time", SimpleNamespace(monotonic=found, perf_counter=found))
+    monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
+    really = Scheduler.schedule
+
+    def slowly(self: Scheduler, pod: Any, **how: Any) -> Outcome:
+        found.now += found.costs.get(pod.namespace, 0.001)
+        return really(self, pod, **how)
+
+    monkeypatch.setattr(Scheduler, "schedule", slowly)
+    monkeypatch.setattr(schedule.dispatch, "send", lambda row_id, task: None)
+    return found
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    return a_cluster(a_node("n1").cpu(64))
+
+
+def ordered_by(*plugins: str) -> None:
+    spec = PolicySpec("hetsched", tuple(PluginUse(name) for name in (*plugins, "resource-fit")))
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
+
+
+def fill(cluster: Cluster, namespace: str, count: int, **of: Any) -> None:
+    submitted(cluster, *(a_pod(f"p{number}", namespace).cpu("100m") for number in range(count)), **of)
+
+
+def decided() -> list[str]:
+    """Return the namespaces of decided pods, in the order of their decisions."""
+    return list(Pod.objects.exclude(decision_id=None).order_by("decision_id").values_list("namespace", flat=True))
+
+
+@pytest.mark.parametrize("plugin", ["priority-sort", "gang-sort", "qos-sort", "fair-share"])
+def test_a_plain_pod_waits_for_one_batch_of_expensive_ones(cluster: Cluster, clock: Clock, plugin: str) -> None:
+    """Regression: 36 expensive pods were all decided before the later pod of another namespace."""
+    ordered_by(plugin)
+    fill(cluster, SLOW, 36)
+    fill(cluster, "good", 1)
+    run(cluster.pk)
+    # A batch ends after 2.5 s, so after two expensive pods.
+    assert decided().index("good") <= 2
+    for _ in range(36):
+        run(cluster.pk)
+    assert decided().count(SLOW) == 36
+
+
+def test_one_of_two_pods_that_wait_is_of_the_namespace_that_used_less(cluster: Cluster, clock: Clock) -> None:
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 1)
+    run(cluster.pk)
+    submitted(cluster, a_pod("again", SLOW))
+    submitted(cluster, a_pod("after", "good"))
+    assert [pod.spec.namespace for pod in forecast(cluster.pk, 10)] == ["good", SLOW]
+    run(cluster.pk)
+    assert decided()[-2:] == ["good", SLOW]
+
+
+def test_a_namespace_keeps_its_place_once_its_time_has_faded(cluster: Cluster, clock: Clock) -> None:
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 1)
+    run(cluster.pk)
+    now = timezone.now()
+    assert over_share(cluster.pk, now.timestamp())[SLOW] == pytest.approx(1.5, abs=0.1)
+    assert over_share(cluster.pk, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
+
+
+def test_priority_goes_before_decision_time(cluster: Cluster, clock: Clock) -> None:
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 2)
+    run(cluster.pk)
+    submitted(cluster, a_pod("plain", "good"))
+    submitted(cluster, a_pod("urgent", SLOW), priority=5)
+    run(cluster.pk)
+    assert decided()[-2:] == [SLOW, "good"]
+
+
+def test_another_process_knows_what_was_used(cluster: Cluster, clock: Clock) -> None:
+    """The used time is stored with the cluster, so another leader continues with it."""
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 1)
+    run(cluster.pk)
+    warm(cluster.pk).forget()
+    warm(cluster.pk).spent.clear()
+    kept = Cluster.objects.get(pk=cluster.pk).decision_time
+    assert list(kept) == [SLOW]
+    assert kept[SLOW][0] == pytest.approx(1.5, abs=0.01)
+
+
+def test_time_of_a_lost_batch_is_charged_with_the_next(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 1)
+    really, lost = schedule.record, []
+
+    def losing(*given: Any, **named: Any) -> int:
+        if not lost:
+            lost.append(True)
+            raise schedule.Conflict("another was faster")
+        return really(*given, **named)
+
+    monkeypatch.setattr(schedule, "record", losing)
+    run(cluster.pk)
+    assert Cluster.objects.get(pk=cluster.pk).decision_time[SLOW][0] == pytest.approx(3.0, abs=0.01)
+
+
+def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster) -> None:
+    ordered_by("qos-sort")
+    fill(cluster, "flood", 30)
+    fill(cluster, "good", 2)
+    with warm(cluster.pk).held():
+        policy = warm(cluster.pk).default_policy()
+    found = [pod.spec.namespace for pod in next_pods(cluster.pk, policy, 10)]
+    assert found.count("good") == 2
+
+
+@pytest.mark.parametrize("plugin", ["priority-sort", "qos-sort", "fair-share"])
+def test_a_batch_of_large_pods_is_read_for_a_bounded_time(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, plugin: str
+) -> None:
+    """Regression: each batch of a few pods read all 500 pods of 250 KiB, and other namespaces waited for seconds."""
+    ordered_by(plugin)
+    fill(cluster, SLOW, 200)
+    fill(cluster, "good", 1)
+    policy = warm(cluster.pk).default_policy()
+    read: list[str] = []
+    really = queue.Waiting
+
+    def slowly(*row: Any) -> queue.Waiting:
+        clock.now += 0.01
+        found = really(*row)
+        read.append(found.spec.namespace)
+        return found
+
+    monkeypatch.setattr(queue, "Waiting", slowly)
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=clock))
+    found = [pod.spec.namespace for pod in next_pods(cluster.pk, policy, 500)]
+    assert found.count("good") == 1
+    assert 25 <= found.count(SLOW) < 110
+    assert len(read) <= 160
+
+
+# -- the queue order --------------------------------------------------------------------------------------------------
+
+
+def order(behind: dict[str, float], *pods: Any) -> list[str]:
+    return [pod.name for group in by_decision_time([pod.build() for pod in pods], behind) for pod in group]
+
+
+def test_order_within_a_namespace_and_between_the_others_stays() -> None:
+    pods = [a_pod("s1", "slow"), a_pod("a", "x"), a_pod("s2", "slow"), a_pod("b", "y"), a_pod("w1", "worse")]
+    assert order({"slow": 2.0, "worse": 9.0}, *pods) == ["a", "b", "s1", "s2", "w1"]
+    assert order({}, *pods) == ["s1", "a", "s2", "b", "w1"]
+
+
+def test_a_gang_stays_together_at_the_place_of_its_first_member() -> None:
+    gang = [a_pod("g1", "slow").gang("g", 2), a_pod("g2", "slow").gang("g", 2).priority(7)]
+    pods = [*gang, a_pod("a", "x").priority(7), a_pod("b", "x")]
+    assert order({"slow": 2.0}, *pods) == ["a", "g2", "g1", "b"]
+
+
+def test_time_fades_and_small_amounts_are_not_kept() -> None:
+    kept = charged({"old": (2.0, 0.0), "tiny": (0.06, 0.0)}, {"new": 0.5, "old": 1.0}, MEAN_LIFE_SECONDS)
+    assert kept == {"new": (0.5, 60.0), "old": (pytest.approx(2.0 / 2.71828 + 1.0, abs=0.001), 60.0)}
+    assert kept["old"][0] > FREE_SECONDS
+
+
+# -- the time limit of a task -----------------------------------------------------------------------------------------
+
+
+def test_a_task_ends_after_its_turn_and_the_next_goes_on(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task leaves its worker after a few seconds, however many pods are due, so canaries are served."""
+    sent: list[tuple[int | str, str]] = []
+    monkeypatch.setattr(schedule.dispatch, "send", lambda row_id, task: sent.append((row_id, task)))
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 36)
+    run(cluster.pk)
+    assert 1 < len(decided()) < 12
+    assert sent == [(cluster.pk, schedule.dispatch.SCHEDULE)]
+    began, turns = clock.now, 0
+    while len(decided()) < 36:
+        run(cluster.pk)
+        turns += 1
+    assert (clock.now - began) / turns < schedule.TURN_SECONDS + schedule.LONGEST_BATCH_SECONDS + clock.costs[SLOW]
+
+
+# -- the live path ---------------------------------------------------------------------------------------------------
+
+
+def test_the_loop_of_a_live_cluster_shares_time_too(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that runs the informer of a live cluster uses the same batches of the same queue."""
+    ordered_by("priority-sort")
+    fill(cluster, SLOW, 36)
+    fill(cluster, "good", 1)
+    monkeypatch.setattr(Live, "_bind", lambda self, placed: None)
+    nothing: Any = None
+    live = Live(cluster, nothing)
+    try:
+        for _ in range(2):
+            live.look()
+            live.turn()
+    finally:
+        live.close()
+    assert decided().count(SLOW) <= 4
+    assert decided().index("good") <= 2

@@ -1,0 +1,34 @@
+"""A pod's condition names no pod of another namespace, which its tenant may not see."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.placement.actions.evictions import Leaving
+from hetsched.placement.models import Eviction, Nomination, Pod
+from workers.tell import _sentence
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [("ml", "ml/a placed on n1, in the place of ml/b"), ("web", "ml/a placed on n1, in the place of {hidden}")],
+)
+def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected: str) -> None:
+    hidden = "(a pod of another namespace)"
+    found = _sentence(namespace, "ml/a placed on n1, in the place of ml/b", "running", "")
+    assert found == expected.format(hidden=hidden)
+
+
+def test_what_took_the_place_back_is_not_named_in_another_namespace() -> None:
+    found = _sentence("web", "web/a placed on n1", "pending", "n1 was filled by ml/b before it was bound")
+    assert (
+        found
+        == "web/a placed on n1, but was not bound: n1 was filled by (a pod of another namespace) before it was bound"
+    )
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("web", "web/high"), ("ml", "(a pod of another namespace)")])
+def test_a_preemptor_is_named_in_its_own_namespace_alone(namespace: str, name: str) -> None:
+    victim, preemptor = Pod(namespace=namespace, name="low", priority=0), Pod(namespace="web", name="high", priority=9)
+    leaving = Leaving(Eviction(nomination=Nomination()), victim, preemptor, "n1")
+    assert leaving.sentence == f"Preempted by {name} (priority 9), which needs resources on n1; this pod has priority 0"
