@@ -1,0 +1,162 @@
+"""Redaction of rows that name pods outside the namespaces of a limited reader.
+
+Views redact the fields of a document before it is encoded, so the ETag is that of the bytes sent. A pod is hidden by
+the namespace in its own field, or at its placeholder in a generated sentence (`pod_sentences`). No other table is
+queried, and text of the caller is never changed: a response reveals nothing about names that its caller guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import msgspec
+
+from hetsched.contracts.decision import Evicted, Placement, Reason, WhatIfAnswer
+from hetsched.contracts.pod_sentences import (
+    FILLED,
+    HELD_BY_FORCE_DELETED,
+    HIDDEN,
+    IN_THE_PLACE_OF,
+    PENDING,
+    POSSIBLE,
+    PREEMPTED,
+    PREEMPTED_IN_RUN,
+    SHARES_CORE,
+    STAYS,
+    namespace_of,
+    redacted,
+)
+from hetsched.engine.simulation.what_if import evicting
+from hetsched.storage.sealed_secrets import derived
+
+from .decision_check import Again, Differing
+from .why import Changed, Outlook, PreemptedBy, ReasonSpan
+
+# The plugins with reasons that name other pods than those of the gang.
+_NAMING = {"preemption": (PENDING, POSSIBLE, STAYS, PREEMPTED_IN_RUN), "ledger": (HELD_BY_FORCE_DELETED,)}
+replace = msgspec.structs.replace
+
+
+class Redaction:
+    """The view of one reader; `namespaces` None sees everything, and gets every document unchanged."""
+
+    def __init__(self, namespaces: frozenset[str] | None) -> None:
+        self._namespaces = namespaces
+
+    def sees(self, namespace: str) -> bool:
+        """Return True if the reader may see names of this namespace."""
+        return self._namespaces is None or namespace in self._namespaces
+
+    def pod(self, key: str) -> str:
+        """Redact a pod's key."""
+        return key if self.sees(namespace_of(key)) else HIDDEN
+
+    def snapshot(self, digest: str) -> str:
+        """Replace the digest of a cluster's state by a keyed one.
+
+        Readers cannot verify guesses about hidden pods with it. Equal states still have equal digests; without a
+        SECRET_KEY the result is empty.
+        """
+        key = None if self._namespaces is None else derived("snapshots of limited readers")
+        if key is None:
+            return digest if self._namespaces is None else ""
+        return blake2b(digest.encode(), key=key, digest_size=len(digest) // 2 or 1).hexdigest()
+
+    def summary(self, text: str) -> str:
+        """Redact a decision's summary."""
+        return redacted(text, self.sees, IN_THE_PLACE_OF, PENDING, PREEMPTED_IN_RUN)
+
+    def message(self, text: str) -> str:
+        """Redact a pod's message, or the end reason of a hold."""
+        return redacted(text, self.sees, PREEMPTED, FILLED)
+
+    def reason(self, reason: Reason) -> Reason:
+        """Redact a reason of a decision."""
+        said = self._reason_message(reason.plugin, reason.message)
+        return reason if said == reason.message else replace(reason, message=said)
+
+    def reasons(self, reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+        """Redact the reasons of a decision."""
+        return tuple(self.reason(reason) for reason in reasons)
+
+    def evictions(self, evictions: Iterable[Evicted]) -> tuple[Evicted, ...]:
+        """Redact the victims; the budget of a hidden pod is hidden too."""
+        return tuple(
+            one
+            if self.sees(namespace_of(one.pod))
+            else replace(one, pod=HIDDEN, pdb=None if one.pdb is None else HIDDEN)
+            for one in evictions
+        )
+
+    def spans(self, spans: Iterable[ReasonSpan]) -> list[ReasonSpan]:
+        """Redact the reasons of a pod's time spans."""
+        return [replace(one, message=self._reason_message(one.plugin, one.message)) for one in spans]
+
+    def preemptions(self, preemptions: Iterable[PreemptedBy]) -> list[PreemptedBy]:
+        """Redact preemptors; of a hidden one only the node and the time remain."""
+        return [
+            one if self.sees(namespace_of(one.pod)) else replace(one, pod=HIDDEN, pod_id=None, decision=None)
+            for one in preemptions
+        ]
+
+    def changed(self, changed: Changed) -> Changed:
+        """Redact the difference of two decisions."""
+        told = (replace(one, message=self._reason_message(one.plugin, one.message)) for one in changed.reasons)
+        return replace(changed, reasons=tuple(told))
+
+    def again(self, again: Again) -> Again:
+        """Redact the result of a re-run decision."""
+        return replace(
+            again,
+            summary=self.summary(again.summary),
+            reasons=self.reasons(again.reasons),
+            differences=tuple(self._differing(one) for one in again.differences),
+        )
+
+    def outlook(self, outlook: Outlook) -> Outlook:
+        """Redact the outlook of a pending pod; blockers elsewhere are counted, without names."""
+        blockers = (
+            tuple(one if self.sees(namespace_of(one.pod)) else replace(one, pod="", pdb=None) for one in node)
+            for node in outlook.blockers
+        )
+        return replace(
+            outlook,
+            summary=self.summary(outlook.summary),
+            reasons=self.reasons(outlook.reasons),
+            blockers=tuple(blockers),
+        )
+
+    def what_if(self, answer: WhatIfAnswer) -> WhatIfAnswer:
+        """Redact the answer to a what-if about a cluster; its sentence about evictions is generated again."""
+        if self._namespaces is None:
+            return answer
+        evictions = self.evictions(answer.evictions)
+        summary = answer.summary.removesuffix(evicting(answer.evictions)) + evicting(evictions)
+        return replace(
+            answer,
+            summary=summary,
+            snapshot=self.snapshot(answer.snapshot),
+            placements=tuple(self._placement(one) for one in answer.placements),
+            unplaced=tuple(replace(one, reasons=self.reasons(one.reasons)) for one in answer.unplaced),
+            displaced=tuple(
+                one
+                if self.sees(namespace_of(one.pod))
+                else replace(one, pod=HIDDEN, blocked_by=one.blocked_by and HIDDEN, message=msgspec.UNSET)
+                for one in answer.displaced
+            ),
+            evictions=evictions,
+        )
+
+    def _placement(self, one: Placement) -> Placement:
+        return replace(one, pairings=tuple(redacted(text, self.sees, SHARES_CORE) for text in one.pairings))
+
+    def _differing(self, one: Differing) -> Differing:
+        plugin, between, message = one.what.partition(": ")
+        return replace(one, what=plugin + between + self._reason_message(plugin, message))
+
+    def _reason_message(self, plugin: str, message: str) -> str:
+        return redacted(message, self.sees, *_NAMING.get(plugin, ()))
+
+
+UNLIMITED = Redaction(None)

@@ -1,0 +1,299 @@
+"""Responses to tokens limited to namespaces: names elsewhere are redacted from fields; text of the caller is echoed.
+
+The foreign namespace is called like parts of ordinary texts (`library/nginx`, `linux/amd64`), and like a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import BinaryIO, cast
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from django.core.handlers.asgi import ASGIRequest
+
+from hetsched.contracts.pod_sentences import HIDDEN
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision, ForgottenDecision, Pod
+from hetsched.placement.queries import redaction
+from web.api import nodes
+from web.api.etags import etag_of
+from web.api.isa import Inspect
+from web.api.prometheus import OUT_OF_SCOPE
+from workers.schedule import run
+
+from .conftest import Api
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s, annotations: {note: "%s"}}
+spec:
+  priority: %d
+  containers:
+  - {name: main, image: %s, resources: {requests: {cpu: "%s", memory: 1Gi}}}
+"""
+FOREIGN = (("hush", "x"), ("library", "nginx"), ("linux", "amd64"))
+INVENTED = "nosuch"
+
+
+def pod(name: str, namespace: str, *, priority: int = 0, cpu: str = "7", image: str = "a/b", note: str = "") -> str:
+    return POD % (name, namespace, note, priority, image, cpu)
+
+
+def submit(api: Api, *manifests: str) -> str:
+    body = "---\n".join(manifests)
+    return str(api("POST", "workloads/", body, kind="application/yaml", status=202).json()["id"])
+
+
+def counted() -> float:
+    return sum(
+        sample.value for metric in OUT_OF_SCOPE.collect() for sample in metric.samples if "_total" in sample.name
+    )
+
+
+@pytest.fixture
+def limited(api: Callable[..., Api]) -> Api:
+    return api("submitter", "team")
+
+
+@pytest.fixture
+def theirs(operator: Api, cluster: Cluster) -> str:
+    """Run pods of other namespaces; two of them fill both nodes."""
+    found = submit(
+        operator,
+        pod("x", "hush", priority=1),
+        pod("nginx", "library", priority=2),
+        pod("amd64", "linux", priority=3, cpu="100m"),
+    )
+    run(cluster.pk)
+    assert Pod.objects.filter(state="placed").count() == 3
+    return found
+
+
+class TestEchoesOfTheCaller:
+    """The oracle attack: any text that comes back must not depend on which namespaces exist."""
+
+    @pytest.mark.parametrize(("namespace", "name"), FOREIGN)
+    def test_isa_parse_treats_names_that_exist_like_invented_ones(
+        self, limited: Api, theirs: str, namespace: str, name: str
+    ) -> None:
+        answers = []
+        for guess in (f"{namespace}/{name}", f"{INVENTED}/{name}"):
+            answer = limited("GET", f"isa/parse/?text={quote(guess)}")
+            assert guess in answer.content.decode()
+            told = {**answer.json(), "requestId": ""}
+            answers.append((answer.status_code, str(told).replace(guess, "GUESS")))
+        assert answers[0] == answers[1]
+
+    def test_many_guesses_in_one_text_come_back_as_they_are(self, limited: Api, theirs: str) -> None:
+        text = " ".join(f"{namespace}/{name}" for namespace, name in FOREIGN) + f" {INVENTED}/x"
+        assert text in limited("GET", f"isa/parse/?text={quote(text)}", status=400).json()["detail"]
+
+    @pytest.mark.parametrize("field", ["hetsched.io/isa", "oks/gpu-number"])
+    def test_what_if_echoes_annotations_as_they_are(self, limited: Api, theirs: str, field: str) -> None:
+        answers = []
+        for namespace in ("hush", INVENTED):
+            manifest = pod("p", "team").replace('note: ""', f"{field}: '{namespace}/x'")
+            answer = limited("POST", "what-if/", {"manifest": manifest, "explain": True}).content.decode()
+            assert f"{namespace}/x" in answer
+            document = msgspec.json.decode(answer.replace(namespace, "GUESS"))
+            answers.append({key: document[key] for key in ("verdict", "summary", "unplaced", "evictions")})
+        assert answers[0] == answers[1]
+
+    @pytest.mark.parametrize("namespace", ["hush", INVENTED])
+    def test_a_refused_manifest_is_echoed_as_it_is(self, limited: Api, theirs: str, namespace: str) -> None:
+        manifest = pod("p", "team").replace("cpu: ", f"'{namespace}/x': '{namespace}/x', cpu: ")
+        problem = limited("POST", "workloads/", manifest, kind="application/yaml", status=400).json()
+        assert f"{namespace}/x" in problem["detail"] + problem["place"]
+
+    def test_images_and_labels_of_own_pods_are_kept(self, limited: Api, theirs: str, cluster: Cluster) -> None:
+        manifest = pod("web", "team", cpu="100m", image="library/nginx")
+        own = submit(limited, manifest.replace("spec:\n", "spec:\n  nodeSelector: {linux/amd64: 'true'}\n"))
+        run(cluster.pk)
+        row = Pod.objects.get(workload=own)
+        why = limited.get(f"pods/{row.pk}/why/")
+        assert why["manifest"]["spec"]["containers"][0]["image"] == "library/nginx"
+        assert why["manifest"]["spec"]["nodeSelector"] == {"linux/amd64": "true"}
+        shown = limited.get(f"decisions/{row.decision_id}/")
+        assert "linux/amd64" in shown["reasons"][0]["message"]
+        assert "linux/amd64" in shown["summary"] == why["summary"]
+
+    def test_an_inline_cluster_is_the_callers_own_text(self, limited: Api, theirs: str) -> None:
+        inline = (
+            "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+            "status: {allocatable: {cpu: '8', memory: 8Gi, pods: '9'}, conditions: [{type: Ready, status: 'True'}]}\n"
+            "---\n" + pod("x", "hush").replace("spec:\n", "spec:\n  nodeName: n\n")
+        )
+        answer = limited("POST", "what-if/", {"manifest": pod("p", "team", priority=9), "cluster": inline}).json()
+        assert [one["pod"] for one in answer["evictions"]] == ["hush/x"]
+        assert "hush/x" in answer["summary"]
+
+
+class TestStoredRows:
+    """Sentences of the ledger, read back by the template that wrote them."""
+
+    @pytest.fixture
+    def decided(self, operator: Api, theirs: str, cluster: Cluster) -> Decision:
+        """Our pod took the place of theirs."""
+        own = submit(operator, pod("strong", "team", priority=1000))
+        run(cluster.pk)
+        found = Decision.objects.get(workload=own)
+        assert found.summary.endswith(", in the place of hush/x")
+        return found
+
+    def test_victims_are_hidden_wherever_a_decision_is_shown(
+        self, api: Callable[..., Api], decided: Decision, cluster: Cluster
+    ) -> None:
+        viewer, before = api("viewer", "team"), counted()
+        detail = viewer.get(f"decisions/{decided.pk}/")
+        (row,) = viewer.get("decisions/")["items"]
+        why = viewer.get(f"pods/{decided.pod_id}/why/")
+        assert {one["summary"].partition(", in ")[2] for one in (detail, row, why)} == {f"the place of {HIDDEN}"}
+        assert [(one["pod"], one["priority"]) for one in detail["evictions"]] == [(HIDDEN, 1)]
+        for found in (detail, row, why):
+            assert "hush" not in str(found)
+        assert counted() == before
+
+    def test_the_summary_of_a_forgotten_decision_is_redacted(self, api: Callable[..., Api], decided: Decision) -> None:
+        kept = ("cluster_id", "namespace", "verdict", "summary", "created_at")
+        ForgottenDecision.objects.create(id=10**6, **{name: getattr(decided, name) for name in kept})
+        gone = api("viewer", "team")("GET", f"decisions/{10**6}/", status=410).json()
+        assert gone["detail"].endswith(f"in the place of {HIDDEN}")
+
+    @pytest.mark.parametrize(
+        "message", ["Preempted by hush/x", "n1 was filled by hush/x, team/b, hush/y and 2 more before it was bound"]
+    )
+    def test_who_took_the_place_of_an_own_pod_is_hidden(
+        self, limited: Api, operator: Api, cluster: Cluster, message: str
+    ) -> None:
+        own = submit(limited, pod("a", "team"))
+        run(cluster.pk)
+        Pod.objects.filter(workload=own).update(message=message)
+        victim = Pod.objects.get(workload=own)
+        shown = limited.get(f"workloads/{own}/")["pods"]
+        said = {one["pod"]: one["message"] for one in shown}[victim.key]
+        assert said == message.replace("hush/x", HIDDEN).replace("hush/y", HIDDEN)
+        assert limited.get(f"pods/{victim.pk}/why/")["message"] == said
+        assert limited.get(f"workloads/{own}/pods/")["items"][0]["message"] == said
+        assert operator.get(f"workloads/{own}/")["pods"][0]["message"] == message
+
+
+class TestETags:
+    def test_the_tag_of_a_redacted_body_is_the_digest_of_the_bytes_sent(
+        self, api: Callable[..., Api], limited: Api, operator: Api, theirs: str, cluster: Cluster
+    ) -> None:
+        own = submit(operator, pod("strong", "team", priority=1000))
+        run(cluster.pk)
+        decision = Decision.objects.get(workload=own)
+        address = f"decisions/{decision.pk}/"
+        seen, whole = limited("GET", address), operator("GET", address)
+        assert "hush" in whole.content.decode()
+        assert seen["ETag"] == etag_of(seen.content) != whole["ETag"]
+        # A right guess of the victim does not give the tag.
+        guess = seen.content.decode().replace(HIDDEN, "hush/x").encode()
+        assert etag_of(guess) != seen["ETag"]
+        assert limited("GET", address, if_none_match=seen["ETag"]).status_code == 304
+        assert limited("GET", address, if_none_match=whole["ETag"]).status_code == 200
+
+    def test_if_match_takes_the_tag_that_the_limited_token_was_given(
+        self, limited: Api, operator: Api, cluster: Cluster
+    ) -> None:
+        own = submit(limited, pod("a", "team"))
+        run(cluster.pk)
+        Pod.objects.filter(workload=own).update(message="Preempted by hush/x")
+        address, action = f"workloads/{own}/", {"action": "cancel", "reason": "r"}
+        seen, whole = limited("GET", address), operator("GET", address)
+        assert seen["ETag"] == etag_of(seen.content) != whole["ETag"]
+        assert limited("GET", address, if_none_match=seen["ETag"]).status_code == 304
+        refused = limited("POST", f"{address}actions/", action, if_match=whole["ETag"])
+        assert refused.status_code == 412
+        done = limited("POST", f"{address}actions/", action, if_match=seen["ETag"], status=200)
+        assert done["ETag"] == etag_of(done.content)
+
+    def test_the_tag_of_a_node_holds_no_doubt_that_the_reader_does_not_see(
+        self, limited: Api, operator: Api, cluster: Cluster
+    ) -> None:
+        from hetsched.contracts.doubts import Doubt
+        from hetsched.inventory.models import Node
+
+        tags = set()
+        for guess in ("hush/x", "hush/y"):
+            doubt = Doubt("numa", "2026-11-21T10:00:00Z", guess, "Refused", f"{guess} does not fit")
+            Node.objects.filter(name="n1").update(doubts=(doubt,))
+            tags.add(limited.tag("nodes/n1/"))
+        assert len(tags) == 1
+
+    def test_the_digest_of_the_clusters_state_is_keyed(
+        self,
+        api: Callable[..., Api],
+        operator: Api,
+        theirs: str,
+        cluster: Cluster,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(redaction, "derived", lambda purpose: purpose.encode() + b"one key")
+        own = submit(operator, pod("small", "team", cpu="100m"))
+        run(cluster.pk)
+        decision = Decision.objects.get(workload=own)
+        viewer = api("viewer", "team")
+
+        def shown(caller: Api) -> tuple[str, str]:
+            asked = caller("POST", "what-if/", {"manifest": pod("new", "team", cpu="100m")}, status=200).json()
+            return caller.get(f"decisions/{decision.pk}/")["snapshot"], asked["snapshot"]
+
+        assert shown(operator)[0] == decision.snapshot
+        limited = shown(viewer)
+        assert limited == shown(viewer)
+        assert not {*limited} & {*shown(operator)}
+        # A reader who knows all rows cannot compute it.
+        monkeypatch.setattr(redaction, "derived", lambda purpose: purpose.encode() + b"another")
+        assert not {*shown(viewer)} & {*limited}
+        monkeypatch.setattr(redaction, "derived", lambda _: None)
+        assert shown(viewer) == ("", "")
+
+
+class TestTheAlarm:
+    def test_a_view_that_forgets_to_redact_is_counted_and_not_changed(
+        self, limited: Api, theirs: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(nodes.OfNode, "held", lambda _, node: list(nodes._held(node)))
+        node = Pod.objects.get(namespace="hush").node
+        before = counted()
+        assert node is not None
+        assert limited.get(f"nodes/{node.name}/")["pods"] == ["hush/x"]
+        assert counted() == before + 1
+
+    def test_a_limited_token_does_not_see_the_counter(self, api: Callable[..., Api], theirs: str) -> None:
+        """It could store a guess as the image of its own pod, read it back and see whether that was counted."""
+        shown = {names: api("viewer", *names)("GET", "/metrics").content.decode() for names in ((), ("team",))}
+        assert "hetsched_out_of_scope_names" in shown[()]
+        assert "hetsched_out_of_scope_names" not in shown["team",]
+        assert "hetsched_request_seconds" in shown["team",]
+
+    def test_an_echo_is_not_counted(self, limited: Api, theirs: str) -> None:
+        before = counted()
+        limited("GET", "isa/parse/?text=hush%2Fx")
+        limited("POST", "what-if/", {"manifest": pod("p", "team").replace('note: ""', "hetsched.io/isa: 'hush/x'")})
+        assert counted() == before
+
+
+class TestTheScan:
+    def test_a_body_of_unknown_length_that_the_view_did_not_read_is_left_alone(self, limited: Api) -> None:
+        """Such a body may be a file of 256 MiB, which the scan would hold in memory."""
+
+        class File:
+            def read(self, *_sizes: int) -> bytes:
+                raise AssertionError("it was read")
+
+            readline = read
+
+            def close(self) -> None:
+                pass
+
+        token = limited.client.defaults["HTTP_AUTHORIZATION"].encode()
+        headers = [(b"transfer-encoding", b"chunked"), (b"content-type", b"text/plain"), (b"authorization", token)]
+        where = {"path": "/api/v1/isa/inspect/", "query_string": b"", "headers": headers}
+        request = ASGIRequest({"type": "http", "method": "POST", **where}, cast(BinaryIO, File()))
+        assert Inspect.as_view()(request).status_code == 415

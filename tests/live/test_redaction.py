@@ -1,0 +1,50 @@
+"""Live messages to tokens limited to namespaces name no pod of another one; texts of the caller come back as sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from asgiref.sync import sync_to_async
+
+from hetsched.contracts.pod_sentences import HIDDEN
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.publish import message
+from hetsched.placement.actions import submit
+from hetsched.placement.models import Pod
+from tests.builders import a_pod
+from web.live import reading
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SAID = "Preempted by hush/x"
+
+
+def test_deltas_and_snapshots_are_redacted_and_nothing_else_is_touched() -> None:
+    data = {"name": "hush/x", "pods": {"team/a": {"message": SAID}, "team/b": {"message": "hush/x"}, "team/c": None}}
+    sent = message("workload:w-1", 3, data)
+    shown = msgspec.json.decode(reading.redacted("workload:w-1", sent, frozenset({"team"})))
+    assert shown["data"]["pods"]["team/a"]["message"] == f"Preempted by {HIDDEN}"
+    assert shown["data"]["pods"]["team/b"]["message"] == "hush/x"
+    assert (shown["data"]["name"], shown["revision"], shown["data"]["pods"]["team/c"]) == ("hush/x", 3, None)
+    assert reading.redacted("cluster:lab", sent, frozenset({"team"})) == sent
+
+
+async def test_a_limited_socket_is_not_told_who_preempted_its_pod(viewers: Any, token: Any, cluster: Cluster) -> None:
+    def submitted() -> str:
+        submit(cluster, [a_pod("x", "hush").build()], actor=SYSTEM)
+        own = submit(cluster, [a_pod("p", "team").build()], actor=SYSTEM).workload_id
+        Pod.objects.filter(workload=own).update(message=SAID)
+        return own
+
+    topic = f"workload:{await sync_to_async(submitted)()}"
+    said = {}
+    for namespaces in ((), ("team",)):
+        viewer = viewers(token=await sync_to_async(token)("viewer", *namespaces))
+        assert await viewer.connect()
+        await viewer.listen(topic)
+        said[namespaces] = viewer.documents[topic]["pods"]["team/p"]["message"]
+        await viewer.send("subscribe", "workload:hush/x")
+        assert "hush/x" in (await viewer.hear())["data"]["detail"]
+    assert said == {(): SAID, ("team",): f"Preempted by {HIDDEN}"}
