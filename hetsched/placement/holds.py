@@ -1,16 +1,18 @@
-"""Room that is kept for pods that do not exist yet.
+"""Holds: reserved capacity for pods that do not exist yet.
 
-Problem: between an answer "it fits" and the submission that relies on it, others take the room.
-Rule: a hold books, in the one ledger of reservations, what every pod of a manifest would hold. Each has a row of our
-own, `NAME~HOLD`, which nobody can create and nobody evicts, with the labels and rules of the pod that it stands for:
-to the engine it is that pod. A submission names the hold and claims it; the scheduler then gives each of its pods the
-room of one of these rows, in the transaction that books the pod. Whatever is left over is let go when the hold ends:
-    held       until `expires_at` by the database's clock, which may be put off
-    claimed    by the submission that named it, until its pods have their room, or did not come in time
+Between the answer that a pod fits and the submission that relies on it, other pods could take the capacity.
+A hold reserves, in the ledger of reservations, the resources of every pod of a manifest. Each pod has a row
+`NAME~HOLD`, which no user can create and no preemption evicts, with the labels and constraints of the future pod: the
+engine treats it as that pod. A submission names the hold and claims it; the scheduler then gives each of its pods the
+resources of one of these rows, in the transaction that books the pod. Unused resources are freed when the hold ends.
+States:
+    held       until `expires_at` by the database's clock, which may be extended
+    claimed    by the submission that named it, until its pods have their resources or the claim expires
     used       all of it, or as much as the pods of its submission needed
-    expired    nobody came                         cancelled    by somebody, with a reason
-    lost       a node of it is gone, or was filled by another scheduler
-Invariants: a hold is claimed once; the room of a row goes to one pod; no message is needed for any of it to end.
+    expired    no submission claimed it
+    cancelled  by a user, with a reason
+    lost       one of its nodes was deleted, or was filled by another scheduler
+Invariants: a hold is claimed once; the resources of a row go to one pod; a hold ends without depending on any message.
 """
 
 from __future__ import annotations
@@ -22,8 +24,16 @@ from hetsched.inventory.models import Cluster
 
 from .ids import sortable_id
 
-CAME = "its pod came"  # why room is let go that the pod has by now
-MARK = "~"  # no API server takes it in a name, so no pod is ever mistaken for what is ours alone
+CAME = "its pod came"  # the release reason of capacity that its pod uses now
+MARK = "~"  # invalid in Kubernetes names, so such a row never clashes with a pod
+
+_NAME = 200  # characters of the pod's name in the row's name
+
+
+def own_name(pod: str, of: str) -> str:
+    """Return the name, or key, of a row that replaces a pod in the ledger; `of` is the pod's uid."""
+    namespace, slash, name = pod.rpartition("/")
+    return f"{namespace}{slash}{name[:_NAME]}{MARK}{of}"
 
 
 def new_hold_id() -> str:
@@ -31,7 +41,7 @@ def new_hold_id() -> str:
 
 
 class Hold(models.Model):
-    """Room for the pods of one manifest, for a while."""
+    """Reserved capacity for the pods of one manifest, for a limited time."""
 
     HELD, CLAIMED, USED, EXPIRED, CANCELLED, LOST = "held", "claimed", "used", "expired", "cancelled", "lost"
     OPEN = (HELD, CLAIMED)
@@ -39,7 +49,7 @@ class Hold(models.Model):
 
     id = models.CharField(max_length=40, primary_key=True, default=new_hold_id, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="holds", verbose_name=_("cluster"))
-    namespace = models.CharField(_("namespace"), max_length=63)  # empty where its pods lie in several
+    namespace = models.CharField(_("namespace"), max_length=63)  # empty if its pods are in several namespaces
     owner = models.CharField(_("owner"), max_length=200)
     held_by = models.CharField(_("held by"), max_length=255)
     note = models.CharField(_("note"), max_length=300, blank=True)
@@ -47,7 +57,7 @@ class Hold(models.Model):
     policy_name = models.CharField(_("policy"), max_length=63)
     policy_version = models.IntegerField(_("policy version"))
     pod_count = models.IntegerField(_("pods"))
-    # What counts against its owner's quota; once it is claimed, as far as it is more than what its workload counts.
+    # Amounts charged to its owner's quota; of a claimed hold, only the excess over its workload's charge counts.
     amounts = models.JSONField(_("amounts"), default=dict)
     workload = models.ForeignKey("placement.Workload", on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(_("since"))

@@ -1,15 +1,17 @@
-"""Pods for which others have to leave a live cluster, and those others; gangs that are bound in part.
+"""Nominated pods on live clusters, their victims, and gangs that are bound in part.
 
-Problem: on a live cluster a pod leaves when its containers have ended, minutes after it was asked to, or it does not.
-Rule: a nomination says for which node a waiting pod is meant and with what it will hold there; from then on the engine
-books it there beside its victims, so that nobody of its own or lower priority takes what they leave. It ends with the
-pod's wait: placed there or elsewhere, deleted, overridden by a more important pod, or given up because a victim may
-not be evicted or does not go. Each victim is an `Eviction` of its own:
-    wanted    somebody still has to ask the API server          asked     it was asked; the victim goes, or is gone
-    refused   a budget or a right keeps the victim              dropped   the nomination ended before anybody asked
-An eviction without a nomination takes back a member of a gang that did not become whole (`HalfGang`).
-Invariants: a nominated pod waits and holds nothing; it has one active nomination at most; a victim's hold ends by proof
-of its absence alone.
+On a live cluster an evicted pod ends when its containers have ended, up to minutes later, or never.
+A nomination stores the node and allocation meant for a pending pod. From then on the engine books the pod there next to
+its victims, so that no pod of its own or lower priority takes the resources they release. A nomination ends when the
+pod is placed there or elsewhere, is deleted, is superseded by a pod of higher priority, or when a victim may not be
+evicted or is not deleted in time. Each victim has an `Eviction` of its own:
+    wanted    the API server has not accepted it yet
+    asked     the API server accepted it; the victim is terminating or gone
+    refused   a disruption budget or missing rights keep the victim
+    dropped   the nomination ended before the request
+An eviction without a nomination removes a member of an incomplete gang (`HalfGang`) or executes a rebalance move.
+Invariants: a nominated pod is pending and holds nothing; it has at most one active nomination; a victim's reservation
+ends only with proof of its absence.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from hetsched.storage.json_fields import StructField
 
 
 class Nomination(models.Model):
-    """One waiting pod and the node that is kept for it, from one cluster revision to another."""
+    """One pending pod and its nominated node, from one cluster revision to another."""
 
     pod = models.ForeignKey(
         "placement.Pod", on_delete=models.CASCADE, related_name="nominations", verbose_name=_("pod")
@@ -57,7 +59,7 @@ class Nomination(models.Model):
 
 
 class Eviction(models.Model):
-    """One pod that has to leave for a nominated one; `budget` is the disruption budget that its leaving breaks."""
+    """One victim of a nominated pod; `budget` is the disruption budget that the eviction violates."""
 
     WANTED, ASKED, REFUSED, DROPPED = "wanted", "asked", "refused", "dropped"
 
@@ -67,9 +69,9 @@ class Eviction(models.Model):
     budget = models.CharField(_("disruption budget"), max_length=320, blank=True)
     state = models.CharField(_("state"), max_length=8, default=WANTED)
     attempts = models.IntegerField(_("attempts"), default=0)
-    # Until then nobody tries, or the refused victim is spared.
+    # Before that time the eviction is not retried, or the refused victim is spared.
     not_before = models.DateTimeField(_("not before"), null=True)
-    reason = models.CharField(_("reason"), max_length=500, blank=True)  # where it is not the nomination
+    reason = models.CharField(_("reason"), max_length=500, blank=True)  # for evictions without a nomination
     message = models.CharField(_("message"), max_length=500, blank=True)
 
     class Meta:
@@ -88,8 +90,34 @@ class Eviction(models.Model):
         return f"{self.victim_id} for {self.nomination_id}"
 
 
+class Preemption(models.Model):
+    """One preempted pod: the preemptor, the decision and the time."""
+
+    victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="preemptions")
+    # The preemptor; its names stay when its row is deleted.
+    preemptor = models.ForeignKey("placement.Pod", on_delete=models.SET_NULL, null=True, related_name="+")
+    decision = models.ForeignKey("placement.Decision", on_delete=models.SET_NULL, null=True, related_name="+")
+    namespace = models.CharField(_("namespace"), max_length=63)
+    name = models.CharField(_("name"), max_length=253)
+    node_name = models.CharField(_("node"), max_length=253)
+    created_at = models.DateTimeField(_("preempted"))
+
+    class Meta:
+        verbose_name = _("preemption")
+        verbose_name_plural = _("preemptions")
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.victim_id} by {self.key}"
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the preemptor."""
+        return f"{self.namespace}/{self.name}"
+
+
 class HalfGang(models.Model):
-    """A gang of which too few members are bound, because a binding was refused; since when, and the last refusal."""
+    """A gang with too few bound members after a rejected binding: since when, and the last reason."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
@@ -111,7 +139,7 @@ class HalfGang(models.Model):
 
 
 class CommitRefusal(models.Model):
-    """One placement that was decided for a node and that the rows of the ledger did not admit."""
+    """One placement on a node that failed on the rows of the ledger."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

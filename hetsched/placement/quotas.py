@@ -1,12 +1,12 @@
-"""What submitters and namespaces may not exceed, counted where it is written.
+"""Quotas of submitters and limits of namespaces, counted in the transaction of the submission.
 
-Problem: two submissions that each fit into what is left, at the same moment, do not both fit.
-Rule: a submission is written first and counted then, in its transaction: it takes the locks of what it is counted
-against, in the order of their names, and sums up what all that committed before it hold with its own. What is too
-much is undone with everything else. The locks are held from there to the commit, which is next; whoever writes several
-submissions at once takes them all before. A workload is charged whole until it is over, a hold until it ends: whole, or
-as far as it is more than the workload that claimed it.
-Invariant: at every commit what an owner with a quota has submitted or holds is no more than the quota, whatever raced.
+Two concurrent submissions that each fit into the remaining quota may not both fit.
+A submission is written first and counted afterwards, in its transaction: it locks the names it is counted against, in
+sorted order, and sums all committed amounts with its own. If the sum exceeds a limit, the transaction is rolled back.
+The locks are held until the commit, which follows at once; a writer of several submissions takes all locks first. A
+workload is charged in full until it has finished. A hold is charged until it ends: in full, or the excess over the
+workload that claimed it.
+Invariant: at every commit the amounts submitted and held by an owner with a quota are within the quota, under any race.
 """
 
 from __future__ import annotations
@@ -34,29 +34,40 @@ _OVER = sorted(state.value for state in FINISHED)
 
 
 def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int | None) -> None:
-    """Refuse pods that are more important than their submitter may make them.
+    """Reject pods with a higher priority than their submitter may use.
 
     Raises: InputError `PriorityNotAllowed`.
     """
     most = allowance.priority
     if most is None:
         return
+    pods = list(pods)
+    for pod in pods if priority is None else ():
+        # A live cluster may know the class by now; its priority there is unknown here.
+        unknown = next((one for one in pod.problems if one.code == "PriorityClassUnknown"), None)
+        if unknown is not None:
+            raise InputError(
+                "PriorityNotAllowed",
+                f"{unknown.message}, and {most} is the highest priority for this token",
+                place=unknown.field,
+                hint="Use a PriorityClass of the cluster, or none",
+            )
     highest = priority if priority is not None else max((pod.priority for pod in pods), default=most)
     if highest > most:
         raise InputError(
             "PriorityNotAllowed",
             f"priority {highest} is higher than {most}, the highest for this token",
             place="priority",
-            hint="Ask for a lower priority, or for another token",
+            hint="Use a lower priority or another token",
         )
 
 
 def keep_within(
     cluster: Cluster, charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, allowance: Allowance
 ) -> None:
-    """Count workloads just written against the bounds of their owner and their namespaces.
+    """Count new workloads against the quota of their owner and the limits of their namespaces.
 
-    Raises: InputError `QuotaTooSmall` where they would never fit, `QuotaExceeded`, `NamespaceFull`.
+    Raises: InputError `QuotaTooSmall` if they can never fit, `QuotaExceeded`, `NamespaceFull`.
     """
     namespaces = Counter(pod.namespace for _, pods in charged for pod in pods)
     lock(names_of(cluster.pk, namespaces, owner if allowance.most else ""))
@@ -67,7 +78,7 @@ def keep_within(
 
 
 def names_of(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
-    """Return the names of the locks under which submissions to these namespaces, and of this owner, are counted."""
+    """Return the names of the locks for counting submissions to these namespaces and of this owner."""
     return {f"namespace {cluster_id} {name}" for name in namespaces} | ({f"owner {owner}"} if owner else set())
 
 
@@ -83,7 +94,7 @@ def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, m
 
 
 def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) -> None:
-    """Count a hold just written against the bounds of its owner: room is room, whether pods are in it or not.
+    """Count a new hold against the quota of its owner: reserved capacity counts like running pods.
 
     Raises: InputError `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`.
     """
@@ -100,15 +111,17 @@ def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) 
 def _check_bounds(wanted: Mapping[str, int], most: Mapping[str, int]) -> None:
     for name, bound in most.items():
         if wanted[name] > bound:
-            raise InputError("QuotaTooSmall", _over(name, bound, wanted[name], 0), place=name, hint="Ask for less")
+            raise InputError(
+                "QuotaTooSmall", _over(name, bound, wanted[name], 0), place=name, hint="Reduce the requests"
+            )
 
 
 def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int]) -> None:
-    """Refuse what an owner's workloads and holds, those just written among them, come to beyond the quota."""
+    """Reject a submission or hold if the owner's total, including it, exceeds the quota."""
     held: Counter[str] = Counter()
     rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
     charged: dict[str, dict[str, int]] = dict(rows.values_list("workload_id", "amounts"))
-    # What somebody else claimed, as an operator may, is the owner's no more.
+    # A hold claimed for another owner, as an operator may do, no longer counts for this owner.
     kept = Hold.objects.filter(Q(state=Hold.HELD) | Q(state=Hold.CLAIMED, workload__owner=owner), owner=owner)
     for claimed_by, amounts in kept.values_list("workload_id", "amounts"):
         own = charged.get(claimed_by, {})
@@ -118,16 +131,16 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
     for name, bound in most.items():
         if held[name] > bound:
             text = _over(name, bound, wanted[name], held[name] - wanted[name])
-            raise InputError("QuotaExceeded", text, place=name, hint="Wait until workloads end, or cancel some")
+            raise InputError("QuotaExceeded", text, place=name, hint="Wait for the end of workloads, or cancel some")
 
 
 def _over(name: str, bound: int, wanted: int, held: int) -> str:
     asked, most, there = (format_amount(name, amount) for amount in (wanted, bound, held))
-    return f"{asked} of {name} are asked for, {there} are held already, and the quota of this token is {most}"
+    return f"{name}: {asked} requested, {there} in use, the quota of this token is {most}"
 
 
 def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
-    """Return what pods ask for of some resources."""
+    """Return the requests of pods for some resources."""
     found = {}
     for name in names:
         if name == PODS:
@@ -141,24 +154,25 @@ def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
 
 @lru_cache(maxsize=8)
 def _beyond(most: int) -> Prepared[Any]:
-    """Return the query for a pod that waits beyond so many others, whatever the order."""
+    """Return the query for one queued pod beyond the first `most`, in any order."""
     rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
     return Prepared(lambda: rows[most : most + 1])
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
-    """Refuse more pods of one namespace than may wait. Pods that are written already count themselves."""
+    """Reject more pods of one namespace than may be pending; pods written already are in the count."""
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
-    # Where the whole cluster has no more, nobody has to count a namespace: the index alone tells that much.
+    # If the whole cluster has no more, the namespace need not be counted: the index alone answers that.
     if cluster.kind != ClusterKind.KUBERNETES and not _beyond(most)(cluster=cluster.pk):
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:
-        waiting += coming  # these come in by the watch, once they are made
+        waiting += coming  # these arrive by the watch after their creation
     if waiting > most:
         raise InputError(
             "NamespaceFull",
-            f"{waiting - coming} pods of namespace {namespace} wait in cluster {cluster.name} already, {most} may",
+            f"{waiting - coming} pods of namespace {namespace} are already pending in cluster "
+            f"{cluster.name}, the maximum is {most}",
             place="manifest",
             hint="Try again later with the same Idempotency-Key, or submit fewer pods",
         )

@@ -1,27 +1,30 @@
-"""The engine's state of a cluster, out of the database, and kept warm.
+"""The scheduler cache: the engine's state of a cluster, loaded from the database and updated incrementally.
 
-Problem: a decision needs the whole cluster in memory; loading it for each batch costs more than deciding.
-Rule: the state is a fold: nodes and what was booked when their usage was sampled (`Cluster.baseline_revision` or,
-where it is later, `Node.sampled_revision`), then every booking and release since. `Warm` keeps it and applies what
-happened since its revision: facts of single nodes, releases, bookings. Other nodes or names, facts that could complete
-otherwise what is held on a node, samples of usage, and whatever else it cannot follow make it fold anew. Nominated pods
-are booked beside those who have to leave for them, so that nobody less important takes the room; a row may so hold more
-than it has, and then takes nobody.
-Invariant: a warm state equals a rebuilt one in every column, whatever happened in between. Gangs that rest after a
-failure go on resting in a state that this process folds anew.
+A decision needs the whole cluster in memory; loading it for each batch costs more than the decisions.
+The state is a fold: the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
+if later, `Node.sampled_revision`), then every reservation and release since. `Warm` keeps the state and applies changes
+since its revision: facts of single nodes, releases, reservations. It loads the state again after other changes: nodes
+added, removed or renamed, facts that could change the completion of reservations on a node, usage samples, and whatever
+else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower priority takes the
+resources; a row may therefore hold more than its capacity, and then accepts no pod.
+Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
+back-off stay in back-off when this process reloads the state.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 import msgspec
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
@@ -30,33 +33,34 @@ from hetsched.engine.framework.status import Spared
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
+from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Given, Prepared
 
 from .backoffs import Recent
 from .models import Eviction, Nomination, Reservation
 
 _KEPT_POLICIES = 16
-# Facts that say nothing of what is held on a node: changed ones are taken in as they are.
+# Facts without effect on the reservations of a node: changed values are applied directly.
 _LIGHT = (
     "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
     "addresses",
 )  # fmt: skip
-# Where placements exist only here, so does what runs: nobody else has to end it.
+# In clusters without kubelets, victims can be removed at once.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
 _NOMINATING = frozenset({ClusterKind.KUBERNETES})
 
 
 class Nominee(msgspec.Struct, frozen=True):
-    """A nominated pod as the state has it: booked on `node` though it waits, until `victims` (keys, uids) are gone."""
+    """A nominated pod in the state: booked on `node` while it waits for the end of its `victims` (keys, uids)."""
 
     node: str
     victims: frozenset[tuple[str, str]]
 
 
 class Loaded(msgspec.Struct):
-    """A state and the revisions of the cluster it is a fold of; `evicts`: its scheduler may take pods off nodes.
+    """A state with the cluster revision it represents; `evicts`: its scheduler may preempt pods.
 
-    `nominates`: whoever is to leave has to be asked elsewhere; `nominees` are the pods that are booked and wait.
+    `nominates`: victims are evicted through the API server; `nominees` are the nominated pods booked in the state.
     """
 
     state: ClusterState
@@ -65,13 +69,13 @@ class Loaded(msgspec.Struct):
     evicts: bool
     nominates: bool = False
     nominees: dict[str, Nominee] = msgspec.field(default_factory=dict)
-    written: set[int] = msgspec.field(default_factory=set)  # later revisions whose bookings the state has already
+    written: set[int] = msgspec.field(default_factory=set)  # later revisions with reservations already in the state
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
-    """Fold a cluster's rows into a state, as it is now or, with the present inventory, as it was at a revision.
+    """Load a cluster's rows into a state, as of now or, with the current inventory, as of a revision.
 
-    The revision is read before the rows; a booking written in between is left to the next refresh.
+    The revision is read before the rows; a reservation written in between is left to the next refresh.
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     revision = cluster.revision if at_revision is None else at_revision
@@ -79,16 +83,16 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     baseline = min(cluster.baseline_revision, revision)
     sampled = {node.pk: min(max(node.sampled_revision, baseline), revision) for node in nodes}
     rows = Reservation.objects.filter(cluster_id=cluster_id, revision__lte=revision)
-    # What came and went since the baseline leaves no trace, however long the history is.
+    # Reservations that began and ended since the baseline have no effect, however long the history is.
     alive = Q(released_revision=None) | Q(released_revision__gt=revision)
     alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
     since = F("node__sampled_revision")
     alive |= Q(revision__lte=since, released_revision__gt=since)
     booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
     early = [one for one in booked if one.revision <= sampled[one.node_id] and _runs(one, sampled[one.node_id])]
-    running = [msgspec.structs.replace(r.pod.spec, node_name=r.node.name, allocation=r.allocation) for r in early]
+    running = [msgspec.structs.replace(_spec(r), node_name=r.node.name, allocation=r.allocation) for r in early]
     reports = [effective_report(node) for node in nodes]
-    state = ClusterState.of(cluster.definitions, nodes=reports, running=running)
+    state = ClusterState.of(cluster.definitions, nodes=reports, running=running, clocked=True)
     for reservation in early:
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)
@@ -104,14 +108,28 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     return loaded
 
 
+def state_of(node_ids: Collection[int]) -> ClusterState:
+    """Load only these nodes with their active reservations, as visible to the current transaction."""
+    nodes: list[Node] = []
+    booked: list[Reservation] = []
+    for some in parts(sorted(node_ids)):
+        nodes += Node.objects.filter(pk__in=some).only(*_NODE)
+        booked += Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*_BOOKING)
+    state = ClusterState([effective_report(node) for node in nodes])
+    for reservation in sorted(booked, key=attrgetter("revision", "pk")):
+        _assume(state, reservation)
+    return state
+
+
 def _runs(reservation: Reservation, revision: int) -> bool:
-    """Tell whether it is not released yet at a revision."""
+    """Return True if the reservation is not released yet at a revision."""
     return reservation.released_revision is None or reservation.released_revision > revision
 
 
 _NODE = ("id", "name", "report", "unschedulable", "sampled_revision")
 _BOOKING = (
-    "id", "revision", "released_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
+    "id", "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name",
+    "pod__uid", "pod__spec",
 )  # fmt: skip
 _NOMINATION = (
     "id", "revision", "ended_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
@@ -119,7 +137,7 @@ _NOMINATION = (
 
 
 def _nominate(loaded: Loaded, nominations: QuerySet[Nomination]) -> None:
-    """Book nominated pods beside their victims."""
+    """Book nominated pods next to their victims."""
     state = loaded.state
     rows = nominations.select_related("pod", "node").only(*_NOMINATION).order_by("revision", "id")
     found = {row.pk: row for row in rows}
@@ -135,11 +153,17 @@ def _nominate(loaded: Loaded, nominations: QuerySet[Nomination]) -> None:
 
 def _assume(state: ClusterState, reservation: Reservation) -> None:
     row = state.row_of[reservation.node.name]
-    state.assume(state.compile(reservation.pod.spec), row, reservation.allocation)
+    state.assume(state.compile(_spec(reservation)), row, reservation.allocation)
+
+
+def _spec(reservation: Reservation) -> PodSpec:
+    """Return the pod of a reservation with its uid in the cluster, by which the kubelet identifies it."""
+    spec, uid = reservation.request, reservation.pod.uid
+    return spec if spec.uid == uid else msgspec.structs.replace(spec, uid=uid)
 
 
 def _has(loaded: Loaded, revision: int) -> bool:
-    """Tell whether the state has what was booked at a revision."""
+    """Return True if the state contains the reservations of a revision."""
     return revision <= loaded.revision or revision in loaded.written
 
 
@@ -171,34 +195,35 @@ _NOMINATED = Prepared(
 
 
 class Warm:
-    """One cluster's state in this process, with schedulers per policy revision. Use it inside `held`."""
+    """The cached state of one cluster in this process, with schedulers per policy revision. Use it inside `held`."""
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
         self._loaded: Loaded | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
-        self._resting: dict[str, float] = {}  # gangs in back-off, which no row tells of
+        self._resting: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
         self._avoided = Recent(cluster_id)
+        self.spent: dict[str, float] = defaultdict(float)  # seconds of decisions per namespace, not written yet
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
 
     @property
     def cold(self) -> bool:
-        """Whether the next use folds the state anew."""
+        """Return True if the next use loads the state from the database."""
         return self._loaded is None
 
     @contextmanager
     def held(self, seconds: float = -1) -> Iterator[Loaded]:
-        """Give the state as it is in the database now, for this thread alone.
+        """Refresh the state from the database and yield it, for this thread alone.
 
-        Raises: TimeoutError where others have it for more than `seconds`.
+        Raises: TimeoutError if other threads hold it for more than `seconds`.
         """
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
             raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
         try:
             loaded = self._refreshed()
-            if not loaded.evicts:  # what runs is run by kubelets
+            if not loaded.evicts:  # clusters with kubelets, which may reject pods
                 loaded.state.avoided = self._avoided.told(loaded.revision, timezone.now())
             yield loaded
         finally:
@@ -234,17 +259,21 @@ class Warm:
             if not state.fits_layout(report):
                 return False
             known = state.reports[state.row_of[report.name]]
-            if msgspec.structs.replace(known, **{name: getattr(report, name) for name in _LIGHT}) != report:
+            light = {name: getattr(report, name) for name in _LIGHT}
+            if known.numa is not None and report.numa is not None:
+                # Grants reported by the kubelet are not part of any reservation.
+                light["numa"] = msgspec.structs.replace(known.numa, grants=report.numa.grants)
+            if msgspec.structs.replace(known, **light) != report:
                 return False
             state.apply_report(report)
         return True
 
     def _catch_up(self, loaded: Loaded, revision: int) -> bool:
-        """Apply bookings and releases up to `revision`; return whether that was possible."""
+        """Apply reservations and releases up to `revision`; return whether that was possible."""
         if revision < loaded.revision:
             return False
         changed = _CHANGED(cluster=self.cluster_id, since=loaded.revision, until=revision)
-        # Asked after the rows: a release that was forgotten before they were read is not among them.
+        # Read after the rows: a release deleted before that read is missing from them.
         if _FORGOTTEN(cluster=self.cluster_id)[0] > loaded.revision:
             return False
         state, written = loaded.state, loaded.written
@@ -270,7 +299,7 @@ class Warm:
         return True
 
     def _changed_nominations(self, loaded: Loaded, revision: int) -> list[Nomination]:
-        """Return the nominations that began or ended up to `revision`, each pod's in their order."""
+        """Return the nominations that began or ended up to `revision`, in the order of their ids."""
         if not loaded.nominates:
             return []
         return _NOMINATED(cluster=self.cluster_id, since=loaded.revision, until=revision)
@@ -286,13 +315,13 @@ class Warm:
         return known
 
     def default_policy(self) -> Policy | None:
-        """Return the active revision of the cluster's default policy, by which its queue is ordered."""
+        """Return the active revision of the cluster's default policy, which orders its queue."""
         (name,) = _POLICY_NAME(cluster=self.cluster_id)
         spec = active_specs({name}).get(name)
         return None if spec is None else self.policy(spec)
 
     def scheduler(self, spec: PolicySpec) -> Scheduler:
-        """Return the scheduler of a policy revision on the present state."""
+        """Return the scheduler of a policy revision on the current state."""
         assert self._loaded is not None
         key, policy = (spec.name, spec.version), self.policy(spec)
         known = self._schedulers.get(key)
@@ -304,15 +333,15 @@ class Warm:
         return known
 
     def recorded(self, revision: int) -> None:
-        """Note that what was assumed here is written, as the cluster's `revision`."""
+        """Record that the assumed pods were committed as the cluster's `revision`."""
         assert self._loaded is not None
         if revision == self._loaded.revision + 1:
             self._loaded.revision = revision
         else:
-            self._loaded.written.add(revision)  # what others wrote in between is still to come
+            self._loaded.written.add(revision)  # revisions of other writers in between are still to be applied
 
     def passed(self, revision: int) -> None:
-        """Note that what was written as this revision, by whoever tells, changed nothing of a state."""
+        """Record that the commit of this revision, by the calling process, changed nothing in the state."""
         if self._lock.acquire(blocking=False):
             try:
                 if self._loaded is not None and self._loaded.revision == revision - 1:
@@ -322,7 +351,7 @@ class Warm:
                 self._lock.release()
 
     def forget(self) -> None:
-        """Drop the state; the next use folds anew."""
+        """Drop the state; the next use loads it from the database."""
         self._loaded = None
         self._schedulers.clear()
 
@@ -332,7 +361,7 @@ _warm_lock = threading.Lock()
 
 
 def warm(cluster_id: int) -> Warm:
-    """Return this process's warm copy of a cluster."""
+    """Return this process's cached state of a cluster."""
     with _warm_lock:
         found = _warm.get(cluster_id)
         if found is None:
@@ -341,7 +370,7 @@ def warm(cluster_id: int) -> Warm:
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
-    """Return a copy of the present state for a what-if, which may change it, and the revision it shows."""
+    """Return a copy of the current state for a simulation, which may change it, and its revision."""
     with warm(cluster_id).held() as loaded:
-        loaded.state.digest()  # copies then know the rows' digests, so that only changed rows are ever read again
+        loaded.state.digest()  # copies then share the rows' digests and hash only changed rows
         return loaded.state.fork(), loaded.revision

@@ -1,8 +1,8 @@
-"""What golden placements say of a policy; nothing is written here.
+"""Check golden placements under a policy, without writing.
 
-Rule: a golden placement guards the policy that it names, or all. It is judged by the engine's own cycle on the nodes of
-its cluster as they would be empty, with what takes part in every decision there. Nodes are read once as long as they
-stay the same.
+A golden placement guards the policy that it names, or all. The engine schedules its pod on the cluster's nodes as if
+empty, with the plugins that take part in every decision there. Node states are cached while the nodes do not change. A
+golden placement created from a decision is checked on the state of that decision instead (`agreed_states`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hetsched.engine.simulation.golden_placements import Golden, empty, judge
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, Node
 
+from .agreed_states import state_of
 from .models import GoldenPlacement
 
 _NODE = ("id", "name", "report", "unschedulable")
@@ -32,19 +33,19 @@ log = structlog.get_logger(__name__)
 
 
 def guards_of(name: str, *, cluster: Cluster | None = None) -> QuerySet[GoldenPlacement]:
-    """Return the golden placements that a policy of this name has to keep."""
+    """Return the golden placements that a policy of this name must satisfy."""
     rows = GoldenPlacement.objects.filter(Q(policy_name=name) | Q(policy_name=""), enabled=True)
     return rows if cluster is None else rows.filter(cluster=cluster)
 
 
 def check_goldens(spec: PolicySpec, *, cluster: Cluster | None = None) -> GoldenCheck:
-    """Judge all that guard a policy, of one cluster or of all, under this content of it."""
+    """Check the golden placements of one cluster, or of all, that guard this policy."""
     rows = guards_of(spec.name, cluster=cluster)
     return GoldenCheck.of(spec.name, spec.version, judge_rows(spec, rows))
 
 
 def require_goldens(spec: PolicySpec) -> GoldenCheck:
-    """Judge all that guard a policy. Raises: GoldenPlacementBroken when one breaks under this content."""
+    """Check all golden placements that guard a policy. Raises: GoldenPlacementBroken when one breaks."""
     found = check_goldens(spec)
     broken = tuple(one for one in found.results if one.state is GoldenState.BROKEN)
     if broken:
@@ -53,13 +54,15 @@ def require_goldens(spec: PolicySpec) -> GoldenCheck:
 
 
 def read_nodes(name: str) -> None:
-    """Read what judging a policy of this name needs, so that whoever then holds locks need not."""
+    """Load the states that a check of this policy needs, so that they are not loaded while locks are held."""
     for cluster in Cluster.objects.filter(goldens__in=guards_of(name)).defer("definitions").distinct():
         empty_state(cluster)
+    for row in guards_of(name).exclude(decision=None).only("changed_at"):
+        state_of(row)
 
 
 def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judged, ...]:
-    """Judge these golden placements under a policy, in the order of their clusters and names."""
+    """Check these golden placements under a policy, ordered by cluster and name."""
     found = list(
         rows.select_related("cluster").defer("cluster__definitions", "manifest").order_by("cluster_id", "name")
     )
@@ -67,9 +70,10 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judge
         return ()
     compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
     results: list[Judged] = []
-    for _, some in groupby(found, key=lambda row: row.cluster_id):
-        of_cluster = list(some)
-        results += _judge(empty_state(of_cluster[0].cluster), compiled, of_cluster)
+    for (_, decision), some in groupby(found, key=lambda row: (row.cluster_id, row.decision and row.pk)):
+        same = list(some)
+        state = empty_state(same[0].cluster) if decision is None else state_of(same[0])
+        results += _judge(state, compiled, same)
     return tuple(results)
 
 
@@ -83,33 +87,33 @@ def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement])
             log.exception("a golden placement could not be judged", golden=row.name, policy=policy.spec.name)
             got = f"the engine failed: {type(error).__name__}"
             results.append(Judged(row.name, row.cluster.name, GoldenState.BROKEN, str(row.expectation), got))
-            scheduler = Scheduler(state.fork(), policy)  # whatever it left behind
+            scheduler = Scheduler(state.fork(), policy)  # the failed call may have left the state inconsistent
     return results
 
 
 def empty_state(cluster: Cluster) -> ClusterState:
-    """Return a cluster's nodes without any pod, which nobody may change: fork it."""
+    """Return a cluster's nodes without any pod. The state is shared: fork it before use."""
     return _empty_state(cluster.pk, cluster.created_at, basis_of(cluster))
 
 
 def basis_of(cluster: Cluster) -> str:
-    """Name the nodes and definitions that a cluster has now."""
+    """Return a cache key of a cluster's present nodes and definitions."""
     return f"{cluster.inventory_revision}/{cluster.layout_revision}/{cluster.definitions_revision}"
 
 
 @lru_cache(maxsize=4)
 def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterState:
-    """Read the nodes; the time tells the cluster from one of another database."""
+    """Read the nodes; the creation time distinguishes the cluster from one of another database."""
     definitions = Cluster.objects.only("definitions").get(pk=cluster_id).definitions
     reports = [effective_report(node) for node in Node.objects.filter(cluster_id=cluster_id).only(*_NODE)]
     return ClusterState.of(definitions, nodes=empty(reports), running=())
 
 
 def worst(results: Mapping[str, Judged]) -> tuple[GoldenState, str]:
-    """Return how a golden placement stands under several policies, by their names, and what came out."""
+    """Return the worst state of a golden placement under several policies, by their names, and its result."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))
     if not ranked:
-        return GoldenState.UNKNOWN, "no active policy is guarded by it"
+        return GoldenState.UNKNOWN, "it guards no active policy"
     name, first = ranked[0]
     return first.state, first.got if len(results) == 1 else f"{first.got} (policy {name})"

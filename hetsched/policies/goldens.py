@@ -1,9 +1,9 @@
-"""The only writers of golden placements, and the look whether those that are agreed still hold.
+"""The only writers of golden placements, and the periodic check of them.
 
-Problem: the inventory changes too: a golden placement may break without anybody touching a policy.
-Rule: saving and removing need a reason and are audited. One that breaks under what is active is saved all the same and
-told: it blocks the next activation until one of the two is put right. `look_again` judges those whose nodes or active
-versions changed since they were judged, and tells those that broke or hold again.
+The inventory changes too, so a golden placement may break without a change of a policy.
+Saving and removing require a reason and are recorded in the audit trail. A golden placement that breaks under the
+active version is saved and reported: it blocks the next activation until it or the policy is corrected. `look_again`
+checks those whose nodes or active versions changed since the last check, and reports those that broke or recovered.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from hashlib import blake2b
 
+import msgspec
 import structlog
 from django.db import transaction
 from django.db.models import F
@@ -32,12 +33,13 @@ from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
 
 from .actions import known_policies
+from .agreed_states import Agreed, drop_state, keep_state
 from .documents import GOLDENS, golden_document
 from .golden_checks import basis_of, empty_state, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
-RESERVED = frozenset({"check"})  # its address is taken
+RESERVED = frozenset({"check"})  # names used by the API's own paths
 MOST_BYTES = 100_000
 log = structlog.get_logger(__name__)
 
@@ -50,39 +52,55 @@ def save_golden(
     expectation: Expectation,
     policy_name: str = "",
     enabled: bool = True,
+    pod: PodSpec | None = None,
+    agreed: Agreed | None | msgspec.UnsetType = msgspec.UNSET,
     actor: Actor,
     reason: str,
 ) -> GoldenPlacement:
-    """Agree on a placement, or change what was agreed; how it stands under what is active is in the row.
+    """Create or change a golden placement; the row contains its state under the active versions.
 
+    `agreed` is the decision on whose state it is checked, None for empty nodes; omitted, it stays unchanged. `pod` is
+    the parsed pod of the manifest, where the caller has it.
     Raises: InputError `ReasonMissing`, `GoldenNameInvalid`, `GoldenPodInvalid`, `GoldenExpectationInvalid`,
-    `GoldensTooMany`, `PolicyUnknown`, or what is wrong with the manifest or the instruction set.
+    `GoldensTooMany`, `GoldenStateTooLarge`, `PolicyUnknown`, or the errors of the manifest or the instruction set.
     """
     reason = require_reason(reason)
     if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        raise InputError("GoldenNameInvalid", f"{name[:80]!r} is no name", place="name", hint=str(DNS_LABEL.message))
-    pod = read_pod(manifest, cluster)
+        raise InputError(
+            "GoldenNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
+        )
+    pod = pod or read_pod(manifest, cluster)
     expectation.checked()
     if expectation.isa:
         _check_isa(expectation.isa)
     if policy_name and not Policy.objects.filter(name=policy_name).exists():
-        raise InputError(
-            "PolicyUnknown", f"there is no policy {policy_name[:80]!r}", place="policy", hint=known_policies()
-        )
-    empty_state(cluster)  # read before anything is locked
+        raise InputError("PolicyUnknown", f"unknown policy {policy_name[:80]!r}", place="policy", hint=known_policies())
+    empty_state(cluster)  # read before any row is locked
     with transaction.atomic():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
             if GoldenPlacement.objects.count() >= MOST_GOLDENS:
-                raise InputError("GoldensTooMany", f"there are {MOST_GOLDENS} golden placements", place="name")
+                raise InputError(
+                    "GoldensTooMany", f"the maximum of {MOST_GOLDENS} golden placements is reached", place="name"
+                )
             row = GoldenPlacement(name=name)
+        if not new and row.cluster_id != cluster.pk and agreed is msgspec.UNSET:
+            agreed = None  # the stored state belongs to another cluster
         row.cluster, row.policy_name, row.manifest, row.pod = cluster, policy_name, manifest, pod
         row.expectation, row.enabled, row.author, row.reason = expectation, enabled, actor.name, reason
         row.changed_at, row.judged_on, row.broken_since = timezone.now(), "", None
+        if agreed is not msgspec.UNSET:
+            row.decision = None if agreed is None else agreed.decision
         row.save()
+        if agreed is None:
+            drop_state(row)
+        elif agreed is not msgspec.UNSET:
+            keep_state(row, agreed)
         _look(row, _active_specs(), timezone.now())
         details = {"cluster": cluster.name, "policy": policy_name, "expects": str(expectation), "enabled": enabled}
+        if row.decision is not None:
+            details["decision"] = row.decision
         record(
             actor=actor.name, role=actor.role, action="golden.add" if new else "golden.change", obj=("golden", name),
             reason=reason, details={**details, "state": row.state},
@@ -92,12 +110,12 @@ def save_golden(
 
 
 def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
-    """Take back what was agreed. Raises: InputError `GoldenUnknown` or `ReasonMissing`."""
+    """Remove a golden placement. Raises: InputError `GoldenUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
     with transaction.atomic():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         if row is None:
-            raise InputError("GoldenUnknown", f"there is no golden placement {name[:80]!r}", place="name")
+            raise InputError("GoldenUnknown", f"unknown golden placement {name[:80]!r}", place="name")
         details = {"cluster": row.cluster.name, "policy": row.policy_name, "expects": str(row.expectation)}
         row.delete()
         record(
@@ -108,9 +126,9 @@ def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
 
 
 def read_pod(manifest: str, cluster: Cluster | None = None) -> PodSpec:
-    """Read the one pod of a golden placement; a Job or Deployment stands for one of its pods.
+    """Parse the one pod of a golden placement; a Job or Deployment yields one of its pods.
 
-    Raises: InputError `GoldenPodInvalid`, or what is wrong with the manifest.
+    Raises: InputError `GoldenPodInvalid`, or the errors of the manifest.
     """
     if len(manifest.encode()) > MOST_BYTES:
         raise InputError("GoldenPodInvalid", f"the manifest has more than {MOST_BYTES} bytes", place="manifest")
@@ -124,11 +142,11 @@ def _check_isa(text: str) -> None:
         raise error.at("expect.isa ") from None
 
 
-# -- the look ----------------------------------------------------------------------------------------------------------
+# -- periodic check ----------------------------------------------------------------------------------------------------
 
 
 def look_again(now: datetime | None = None) -> dict[str, int]:
-    """Judge those whose nodes or active versions changed since; return how many are in which state."""
+    """Check those whose nodes or active versions changed; return the number of golden placements per state."""
     now = now or timezone.now()
     specs = _active_specs()
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
@@ -136,7 +154,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
         if row.judged_on != _basis(row, specs):
             try:
                 _judge_again(row, specs, now)
-            except Exception:  # it keeps no other from its turn
+            except Exception:  # one failure must not block the others
                 log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}
@@ -145,7 +163,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
 
 
 def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
-    empty_state(row.cluster)  # read before anything is locked
+    empty_state(row.cluster)  # read before any row is locked
     with transaction.atomic():
         locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
         if locked is not None:
@@ -153,7 +171,7 @@ def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: dateti
 
 
 def _tell(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
-    """Judge one, and tell what came out if that is news."""
+    """Check one golden placement, and record and publish a change of its state."""
     before = row.state
     _look(row, specs, now)
     if row.state != before and GoldenPlacement.BROKEN in (row.state, before):
@@ -167,7 +185,7 @@ def _tell(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> 
 
 
 def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
-    """Judge one under all active policies that it guards, and write how it stands."""
+    """Check one golden placement under the active policies that it guards, and save the result."""
     rows = GoldenPlacement.objects.filter(pk=row.pk)
     results: dict[str, Judged] = {}
     for spec in _guarded(row, specs):
@@ -188,7 +206,8 @@ def _guarded(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> Sequence[Pol
 
 def _basis(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> str:
     versions = ",".join(f"{spec.name}@{spec.version}" for spec in _guarded(row, specs))
-    return blake2b(f"{basis_of(row.cluster)} {versions}".encode(), digest_size=16).hexdigest()
+    nodes = basis_of(row.cluster) if row.decision is None else f"decision {row.decision}"
+    return blake2b(f"{nodes} {versions}".encode(), digest_size=16).hexdigest()
 
 
 def _active_specs() -> dict[str, PolicySpec]:

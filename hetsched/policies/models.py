@@ -1,8 +1,8 @@
 """Policies and their revisions.
 
-Rule: a revision's content is written once; changing a policy adds a revision, activating one moves a pointer. A
-decision cites (name, version), so it can be repeated as long as the row is there.
-A policy is kept in the database, or by one cluster as an object there (`keeper`); nobody else writes it then.
+A revision's content is written once; changing a policy adds a revision, activating one moves a pointer. A decision
+records (name, version), so it can be repeated while the row exists.
+A policy is owned by the database, or by one cluster as an object there (`keeper`), which is then its only writer.
 Invariant: at most one revision of a policy is active, and `Policy.active_version` names it (0: none yet).
 """
 
@@ -28,7 +28,7 @@ class Policy(models.Model):
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     description = models.CharField(_("description"), max_length=400, blank=True)
     active_version = models.IntegerField(_("active version"), default=0)
-    # The cluster whose object of this name says what it is; none: it is kept here.
+    # The cluster whose object of this name defines the policy; none: the database owns it.
     keeper = models.ForeignKey(
         Cluster, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("kept in cluster")
     )
@@ -49,7 +49,7 @@ class RevisionState(models.TextChoices):
 
 
 class PolicyRevision(models.Model):
-    """One version of a policy, with who wrote it; `reason` says why it was last activated."""
+    """One version of a policy and its author; `reason` is that of its last activation."""
 
     policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="revisions", verbose_name=_("policy"))
     version = models.IntegerField(_("version"))
@@ -77,7 +77,7 @@ class PolicyRevision(models.Model):
 
 
 class PolicyObject(models.Model):
-    """A SchedulingPolicy as a cluster has it, and what became of it here; no problem means that it is accepted."""
+    """A SchedulingPolicy object of a cluster, and its review result; no problem means that it is accepted."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="policies", verbose_name=_("cluster"))
     name = models.CharField(_("name"), max_length=253)
@@ -89,7 +89,7 @@ class PolicyObject(models.Model):
     gone = models.BooleanField(_("gone"), default=False)
     judged_at = models.DateTimeField(_("judged"))
     since = models.DateTimeField(_("accepted or refused since"))
-    # Whether the cluster knows: it is written into the object's status.
+    # Whether the result is written to the object's status.
     told = models.BooleanField(_("told"), default=False)
 
     class Meta:
@@ -103,7 +103,7 @@ class PolicyObject(models.Model):
 
 
 class NamespaceRule(models.Model):
-    """Which policy the pods of a namespace get by default, and which ones they may name (none listed: all)."""
+    """The default policy of a namespace's pods, and the policies they may name (none listed: all)."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rules", verbose_name=_("cluster"))
     namespace = models.CharField(_("namespace"), max_length=63, validators=[DNS_LABEL])
@@ -121,9 +121,9 @@ class NamespaceRule(models.Model):
 
 
 class GoldenPlacement(models.Model):
-    """A pod whose placement is agreed; a policy that places it otherwise cannot be activated.
+    """A pod with an expected placement; a policy that places it differently cannot be activated.
 
-    `policy_name` empty: it guards all policies. `state` is against what decides now, as it was looked at last.
+    `policy_name` empty: it guards all policies. `state` is the result of the last check under the active versions.
     """
 
     KEPT, BROKEN, UNKNOWN, OFF = "kept", "broken", "unknown", "off"
@@ -143,7 +143,9 @@ class GoldenPlacement(models.Model):
     got = models.CharField(_("what came out"), max_length=500, blank=True)
     checked_at = models.DateTimeField(_("looked at"), null=True)
     broken_since = models.DateTimeField(_("broken since"), null=True)
-    # Which nodes and versions it was judged on; nothing else can change the answer.
+    # The decision on whose state it is checked; null: on the cluster's nodes as if empty.
+    decision = models.BigIntegerField(_("agreed from decision"), null=True, editable=False)
+    # Hash of the nodes and versions it was checked on; the result depends on nothing else.
     judged_on = models.CharField(max_length=64, blank=True, editable=False)
 
     class Meta:
@@ -155,8 +157,23 @@ class GoldenPlacement(models.Model):
         return self.name
 
 
+class AgreedState(models.Model):
+    """The cluster as it was at the decision that a golden placement was created from, as compressed JSON."""
+
+    golden = models.OneToOneField(GoldenPlacement, on_delete=models.CASCADE, related_name="agreed_state")
+    content = models.BinaryField(_("cluster"))
+    size = models.IntegerField(_("bytes"))
+
+    class Meta:
+        verbose_name = _("agreed state")
+        verbose_name_plural = _("agreed states")
+
+    def __str__(self) -> str:
+        return f"{self.golden_id}: {self.size} bytes"
+
+
 class PolicyPlan(models.Model):
-    """When which version of a policy is to decide: once at a time, or as a figure of a cluster goes up and down."""
+    """Activation of a policy's version: once at a time, or as a metric of a cluster rises and falls."""
 
     WAITING, DONE, REFUSED, SKIPPED, OFF = "waiting", "done", "refused", "skipped", "off"
 
@@ -174,11 +191,11 @@ class PolicyPlan(models.Model):
     changed_at = models.DateTimeField(_("changed"))
     state = models.CharField(_("state"), max_length=8, default=WAITING)
     note = models.CharField(_("note"), max_length=1000, blank=True)
-    # Who sets it forward looks at the plan.
+    # A run claims the plan by advancing this time.
     due_at = models.DateTimeField(_("due"), editable=False)
     last_looked_at = models.DateTimeField(_("looked at"), null=True)
     last_value = models.FloatField(_("figure"), null=True)
-    # The side that was entered last, of a condition: above, below, or none yet.
+    # The side of the condition that was entered last: above, below, or none yet.
     side = models.CharField(max_length=5, blank=True, editable=False)
     above_since = models.DateTimeField(_("above since"), null=True)
     below_since = models.DateTimeField(_("below since"), null=True)
@@ -195,7 +212,7 @@ class PolicyPlan(models.Model):
 
 
 class Measure(models.Model):
-    """The figures of a cluster at one moment, which plans go by; kept for a week, to try plans on them."""
+    """The metrics of a cluster at one time, used by plans; kept for a week, to test plans on them."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="measures", verbose_name=_("cluster"))
     at = models.DateTimeField(_("at"))
@@ -212,7 +229,7 @@ class Measure(models.Model):
 
 
 class Preview(models.Model):
-    """A version of a policy, run over the recorded decisions of a cluster; `seen_at` is the runner's sign of life."""
+    """A replay of a cluster's recorded decisions under a policy version; `seen_at` is the heartbeat of its runner."""
 
     WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
     OPEN = (RUNNING, WAITING)

@@ -1,8 +1,8 @@
-"""Decisions are written whole, on the state they were made on and by the leader of the day, or not at all."""
+"""Decisions are written completely, on the state they used and by the current leader, or not at all."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,7 +14,8 @@ from hetsched.contracts.decision import Reason, Verdict
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, decisions, record, release
+from hetsched.placement.actions import Conflict, cancel, record, release
+from hetsched.placement.actions import decisions as recording
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
@@ -112,7 +113,7 @@ def test_a_pod_that_does_not_wait_any_more_undoes_its_batch() -> None:
     workload = submitted(cluster, a_pod("leaves"))
     results = placing(cluster, "n1")
     cancel(workload, actor=ALICE, reason="changed my mind")
-    with pytest.raises(Conflict, match="1 of 2 pods do not wait any more"):
+    with pytest.raises(Conflict, match="1 of 2 pods are not pending any more"):
         recorded(cluster, results)
     assert not Decision.objects.exists()
     assert Pod.objects.get(name="stays").state == "pending"
@@ -187,7 +188,7 @@ def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision(
 
 
 def test_when_it_was_decided_is_told_by_the_databases_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever binds compares it with that clock; a process whose own is ahead must not make a binding look young.
+    # The binding worker compares it with that clock; a process whose clock is ahead must not make a binding look young.
     ahead = timezone.now() + timedelta(days=1)
     cluster = a_cluster()
     submitted(cluster)
@@ -210,26 +211,70 @@ def test_another_verdict_is_another_decision() -> None:
     assert list(Decision.objects.order_by("id").values_list("verdict", flat=True)) == ["not-now", "never-fits"]
 
 
-def test_other_reasons_are_news_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse(cluster: Cluster, *codes: str, nodes: int = 1, message: str = "no") -> list[int]:
+    """Reject the only pod again and return the IDs of all its decisions, the latest last."""
+    Pod.objects.update(queued=True, not_before=None)
+    reasons = tuple(Reason(code, "resource-fit", nodes, message) for code in codes)
+    recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], reasons=reasons)])
+    ids = list(Decision.objects.order_by("id").values_list("id", flat=True))
+    assert Pod.objects.get().decision_id == ids[-1]
+    return ids
+
+
+def test_other_reasons_are_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)
+    assert len(refuse(cluster, "A")) == 1
+    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    assert len(refuse(cluster, "A", nodes=7)) == 1
+    assert len(refuse(cluster, "A", "B")) == 2
+    assert len(refuse(cluster, "B", "A")) == 2
+    assert len(refuse(cluster, "B")) == 3
+    assert len(refuse(cluster, "B", message="another claim")) == 4
 
-    def refuse(*codes: str, nodes: int = 1) -> list[int]:
-        """Refuse the pod again and return the ids of all its decisions; the latest is its own."""
+
+def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: moment)
+
+
+def test_other_reasons_too_soon_are_decided_again_until_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    first = timezone.now()
+    at(monkeypatch, first)
+    refuse(cluster, "A")
+    at(monkeypatch, first + recording.NEWS_SOON / 2)
+    assert len(refuse(cluster, "B")) == 1
+    pod = Pod.objects.get()
+    assert pod.queued  # even without an event that it waits for
+    assert pod.not_before is not None
+    assert first + recording.NEWS_SOON <= pod.not_before <= first + recording.NEWS_SOON + backoff(2)
+    assert len(refuse(cluster, "A")) == 1  # the same result as recorded before
+    assert not Pod.objects.get().queued
+    at(monkeypatch, first + recording.NEWS_SOON)
+    assert len(refuse(cluster, "B")) == 2
+
+
+def test_reasons_that_keep_changing_are_recorded_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    submitted(cluster)
+    first = Pod.objects.get().created_at
+    for seconds, decisions in ((40, 1), (49, 1), (51, 2), (400, 3), (459, 3), (461, 4)):
+        at(monkeypatch, first + timedelta(seconds=seconds))
+        assert len(refuse(cluster, f"after {seconds}")) == decisions, seconds
+
+
+def test_other_sentences_count_where_the_ledger_keeps_no_reasons(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HETSCHED_KEEP_WITH_DECISION = "verdict"
+    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    cluster = a_cluster()
+    submitted(cluster)
+    for summary, decisions in (("one", 1), ("one", 1), ("two", 2)):
         Pod.objects.update(queued=True, not_before=None)
-        reasons = tuple(Reason(code, "resource-fit", nodes, "no") for code in codes)
-        recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], reasons=reasons)])
-        ids = list(Decision.objects.order_by("id").values_list("id", flat=True))
-        assert Pod.objects.get().decision_id == ids[-1]
-        return ids
-
-    assert len(refuse("A")) == 1
-    assert len(refuse("B")) == 1
-    monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
-    assert len(refuse("A", nodes=7)) == 1
-    assert len(refuse("A", "B")) == 2
-    assert len(refuse("B", "A")) == 2
-    assert len(refuse("B")) == 3
+        recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], summary=summary)])
+        assert Decision.objects.count() == decisions
 
 
 def test_reasons_and_scores_come_back_as_they_were() -> None:
@@ -244,8 +289,8 @@ def test_reasons_and_scores_come_back_as_they_were() -> None:
 
 def test_queries_do_not_grow_with_the_batch(django_assert_max_num_queries: Any) -> None:
     cluster = a_cluster(*(a_node(f"n{number}").pods(500) for number in range(1, 4)))
-    # SQLite takes at most 999 variables a statement, so inserts of 20 columns come in parts of about 50 rows:
-    # 200 pods cost 4 + 4 such statements for decisions and reservations, and about 25 others.
+    # SQLite allows 999 variables per statement, so inserts of 20 columns use batches of about 50 rows: 200 pods cost 4
+    # + 4 such statements for decisions and reservations, and about 25 others.
     submitted(cluster, *(a_pod(f"p{number}").cpu("10m").memory("1Mi") for number in range(200)))
     results = placing(cluster, "n1")
     with django_assert_max_num_queries(50):

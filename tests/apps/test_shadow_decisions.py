@@ -1,4 +1,4 @@
-"""What another scheduler bound is noted by the follower and judged later, on the state from before."""
+"""The informer records another scheduler's bindings; a later comparison uses the state from before each one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lease() -> Lease:
-    """Follow a cluster of two nodes in shadow of Kubernetes' own scheduler; it packs, so that scores differ."""
+    """Run an informer for a cluster of two nodes in shadow mode; its policy packs, so that scores differ."""
     ensure_builtins()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, policy_name="binpack", actor=SYSTEM)
     Connection.objects.create(cluster=cluster, shadow_of="default-scheduler")
@@ -60,7 +60,7 @@ def judged(name: str) -> Shadow:
 
 
 def test_each_is_judged_on_what_the_ones_before_it_left(lease: Lease, woken: list[Any]) -> None:
-    # All are on n1, n2 is empty: for the packing policy n1 is as good as n2 first, and better from then on.
+    # All are on n1, n2 is empty: for bin packing n1 is first as good as n2, and better from then on.
     bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
     assert (dispatch.SHADOW, [lease.cluster_id]) in woken or Shadow.objects.count() == 3
     assert judge(lease.cluster_id) == 3
@@ -81,7 +81,7 @@ def test_what_came_later_does_not_change_what_was_best_before(lease: Lease) -> N
     take(lease, pods_gone=["default/b"], stopped={"uid-b"})
     bound(lease, on("n1", a_pod("c").cpu(1)))
     assert judge(lease.cluster_id) == 3
-    # a: both are empty, the first by name is ours; b, c: n2 is the fuller one, whatever b did in between
+    # a: both are empty, and we choose the first by name; b, c: n2 is fuller, whatever b did in between
     assert [(judged(name).judgement, judged(name).chosen) for name in "abc"] == [
         ("equal", "n1"), ("worse", "n2"), ("worse", "n2"),
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_node_that_our_filters_refuse_is_told_with_the_reason(lease: Lease) ->
 
 
 def test_only_pods_of_that_scheduler_that_were_seen_waiting_are_judged(lease: Lease) -> None:
-    take(lease, pods=[on("n1", a_pod("before"))])  # it was there when we came
+    take(lease, pods=[on("n1", a_pod("before"))])  # it was there before the informer started
     bound(lease, on("n1", a_pod("others"), scheduler="volcano"))
     bound(lease, on("n1", a_pod("theirs")))
     assert list(Shadow.objects.values_list("pod_name", flat=True)) == ["theirs"]
@@ -154,8 +154,15 @@ def test_the_summary_adds_up(lease: Lease) -> None:
     found = summary(cluster, Shadow.objects.all())
     assert (found.judged, found.same, found.equal, found.worse, found.infeasible) == (4, 2, 0, 1, 1)
     assert (found.agreement, found.as_good, found.choices) == (0.5, 0.5, 3)
-    # d fits no node any more: n1 has 4 of 8 CPUs left, n2 6
+    # d fits no node: n1 has 4 of 8 CPUs left, n2 6
     assert [(one.code, one.pods) for one in found.refused_for] == [("InsufficientResource", 1)]
     assert sum(one.pods for one in found.regret) == 3
     assert found.regret[0].pods == 2
     assert [row.pod_name for row in worst(Shadow.objects.all())] == ["d", "c"]
+
+
+def test_a_pod_that_changes_in_place_meanwhile_holds_what_it_held(lease: Lease) -> None:
+    bound(lease, on("n1", a_pod("a").cpu(1)))
+    take(lease, pods=[on("n1", a_pod("a").cpu(2)), on("n2", a_pod("b").cpu(4))], bound={"default/b"})
+    assert judge(lease.cluster_id) == 2
+    assert (judged("b").judgement, judged("b").chosen) == ("worse", "n1")  # n1 is fuller

@@ -1,22 +1,22 @@
-"""Write a batch of decisions.
+"""Commit of a batch of decisions.
 
-Rule: one transaction: nothing was booked and no fact changed since the revision that was decided on, under the leader
-epoch that decided; the policy versions that decided are still the active ones; every pod still waits; decisions and
-reservations are inserted in bulk, the unique indexes judge, node columns follow.
-Pods that have to leave for others are let go before anything is booked: ours wait again with the reason, those that an
-import brought end. That they still run is part of the comparison. On a live cluster nobody can be let go here: the pod
-is nominated for the node, and waits while the others are asked to leave; a nomination that this decision does not
-repeat is over.
-A pod that is refused again with the same verdict keeps its decision: the ledger grows with news, not with retries.
-Other kinds of reasons, or another policy, are news after a minute: what waits long does not show what was long ago.
-A change in who must leave for it is always news.
-When anything of this does not hold, nothing is written and Conflict is raised: the caller forgets the batch and
-decides anew.
+One transaction checks and writes the batch. Nothing was reserved and no fact changed since the revision of the
+decisions, which were made under the current leader epoch; the policy versions used are still active; every pod is still
+pending. Decisions and reservations are inserted in bulk, the unique indexes enforce exclusivity, and the node columns
+follow.
+Preemption victims are removed before anything is reserved: our pods return to the queue with the reason, imported pods
+end. The comparison includes that they still run. On a live cluster victims cannot be removed here: the pod is nominated
+for the node and waits while its victims are evicted. A nomination that this decision does not repeat ends.
+A pod that is rejected again with the same verdict keeps its decision, so the ledger grows with news, not with retries.
+Other reasons, or another policy, create another decision, at most once per quarter of the time that the pod had waited
+at its last one, limited to `NEWS_SOON` to `NEWS_AFTER`. A pod that is rejected sooner for other reasons is retried
+after that time, so the last reason is always recorded. A change of the victims is recorded at once.
+If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,17 +26,17 @@ from django.db import IntegrityError, connection, transaction
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.pod_sentences import PREEMPTED
 from hetsched.contracts.waits import WaitsFor, bits_of
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement import dispatch
 from hetsched.placement.bookings import Booked
 from hetsched.placement.holds import CAME
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
-from hetsched.placement.models import Decision, Eviction, Nomination, Pod
+from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.queue import Waiting, backoff
 from hetsched.placement.retry import missed
 from hetsched.policies.models import Policy
@@ -46,14 +46,15 @@ from hetsched.storage.snapshot_read import clock
 from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import turn
 
+from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
 from .holds import use
 
-NEWS_AFTER = timedelta(minutes=1)
+NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Nominated(msgspec.Struct, frozen=True):
-    """Where a pod that waits will go, and with what, once those have left whom nobody can take off at once."""
+    """The node and allocation of a nominated pod, which waits for the eviction of its victims."""
 
     node_id: int
     node_name: str
@@ -61,17 +62,18 @@ class Nominated(msgspec.Struct, frozen=True):
 
 
 class GivenRoom(msgspec.Struct, frozen=True):
-    """The row of a hold, and its `namespace/name`, whose room a placed pod gets."""
+    """The row of a hold, and its `namespace/name`; a placed pod uses its reserved capacity."""
 
     pod_id: int
     key: str
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was decided for one waiting pod. `node_id` is None unless it was placed; `evicted` left for it.
+    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` are its victims.
 
-    With `nominated` it waits, and `evicted` are those who have to leave; none: they were told so before. `overridden`
-    are pods whose nomination gives way to it. `room` is what was held for it and is free as soon as it is booked.
+    With `nominated` the pod waits and `evicted` are the victims to evict; empty: their evictions were requested before.
+    `overridden` are pods whose nominations are superseded. `room` is the hold's reservation for this pod, freed when
+    the pod is booked.
     """
 
     waiting: Waiting
@@ -86,7 +88,7 @@ class Result(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     top: tuple[NodeOutcome, ...] = ()
     evicted: tuple[Evicted, ...] = ()
-    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "another try")
+    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "retried")
     nominated: Nominated | None = None
     overridden: tuple[str, ...] = ()
     room: GivenRoom | None = None
@@ -104,25 +106,31 @@ def record(
     epoch: int | None,
     snapshot: str,
     binding: bool = False,
+    spent: Mapping[str, float] | None = None,
 ) -> int:
-    """Write what was decided on `revision` by the leader of `epoch`; return the cluster's new revision.
+    """Write the decisions made on `revision` by the leader of `epoch`; return the cluster's new revision.
 
-    `binding`: whoever asks binds what is `bindable` as soon as this is committed, so those pods are *binding* at once.
-    `epoch` None: not by the leader, who finds its own decisions void then; what is booked is of its epoch.
-    Raises: Conflict, or Contradiction where what is to be held is held already.
+    `binding`: the caller binds the `bindable` pods right after the commit, so they become *binding* at once.
+    `spent`: seconds of decisions per namespace since the last call.
+    `epoch` None: the caller is not the leader; the leader's own decisions in progress become void, and the reservations
+    carry its epoch.
+    Raises: Conflict, or Contradiction if the resources are reserved already.
     """
     try:
         with turn(), transaction.atomic():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
             _check_policies(results)
             change = Change(cluster)
-            told = _news(results, change.now)
+            if spent:
+                change.charge(spent)
+            told, news_at = _news(results, change.now)
             decisions = _insert_decisions(change, told, revision, snapshot)
+            deciding = {decision.pod_id: decision.pk for decision in decisions}
             for result in results:
-                _evict(change, result)
+                _evict(change, result, deciding.get(result.waiting.pod_id))
             if cluster.kind == ClusterKind.KUBERNETES:
                 _nominate(change, results)
-            _move(change, results, {d.pod_id: d.pk for d in decisions}, revision)
+            _move(change, results, deciding, revision, news_at)
             placed = [result for result in told if result.verdict is Verdict.PLACED]
             use(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
@@ -141,12 +149,12 @@ def record(
 
 
 def bindable(result: Result) -> bool:
-    """Tell whether a pod may be bound as soon as its decision is committed: nobody has to leave for it first."""
+    """Return True if a pod may be bound as soon as its decision is committed: it has no victims to wait for."""
     return result.verdict is Verdict.PLACED and not result.evicted
 
 
 def _begin_binding(pod_ids: Sequence[int]) -> None:
-    """Say that these pods, placed just now, are written outside by whoever records them."""
+    """Mark these newly placed pods as being bound by the caller of `record`."""
     if pod_ids:
         _BEGIN(pods=pod_ids)
 
@@ -158,7 +166,7 @@ _VERSIONS = Prepared(lambda: Policy.objects.filter(name__in=Among("names", str))
 
 
 def _check_policies(results: Sequence[Result]) -> None:
-    """Refuse what was decided by a version that is not active any more, or by none where there is one now.
+    """Reject decisions of inactive policy versions, or without a version where one is active now.
 
     Raises: Conflict.
     """
@@ -169,28 +177,40 @@ def _check_policies(results: Sequence[Result]) -> None:
         raise Conflict(f"policy {stale[0]} has another active version by now")
 
 
-def _evict(change: Change, result: Result) -> None:
-    """Let those go who have to leave for one pod.
+def _evict(change: Change, result: Result, decision_id: int | None) -> None:
+    """Remove the victims of one decision from their nodes.
 
-    Raises: Conflict when one of them holds nothing any more.
+    Raises: Conflict if one of them holds nothing any more.
     """
     if not result.evicted or result.nominated is not None:
         return
     victims = _victims(change, result)
-    reason = f"Preempted by {result.waiting.spec.key}"
+    reason = PREEMPTED.format(pods=result.waiting.spec.key)
     change.free(victims, reason)
     change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
     ended = [pod for pod in victims if pod.origin == Pod.IMPORTED]
     change.move(ended, State.FAILED, queued=False, finished_at=change.now, message=reason)
     change.requeue()
+    Preemption.objects.bulk_create(
+        Preemption(
+            victim=pod,
+            preemptor_id=result.waiting.pod_id,
+            decision_id=decision_id,
+            namespace=result.waiting.spec.namespace,
+            name=result.waiting.spec.name,
+            node_name=result.node_name,
+            created_at=change.now,
+        )
+        for pod in victims
+    )
     for pod in victims:
         _audit(pod, reason, result.node_name)
 
 
 def _victims(change: Change, result: Result) -> list[Pod]:
-    """Return those who have to leave for one pod.
+    """Return the victims of one decision.
 
-    Raises: Conflict when one of them holds nothing any more.
+    Raises: Conflict if one of them holds nothing any more.
     """
     keys = {item.pod for item in result.evicted}
     names = [key.partition("/")[2] for key in keys]
@@ -198,7 +218,7 @@ def _victims(change: Change, result: Result) -> list[Pod]:
     victims = [pod for pod in held.defer("spec").order_by("id") if pod.key in keys]
     if len(victims) != len(keys):
         gone, by = len(keys) - len(victims), result.waiting.spec.key
-        raise Conflict(f"{gone} of {len(keys)} pods that should leave for {by} hold nothing")
+        raise Conflict(f"{gone} of {len(keys)} victims of {by} have no active reservation")
     return victims
 
 
@@ -214,19 +234,19 @@ def _audit(victim: Pod, reason: str, node: str) -> None:
 
 
 def _nominate(change: Change, results: Sequence[Result]) -> None:
-    """Begin the nominations that were decided, and end those that were not repeated or gave way.
+    """Create the decided nominations, and end those that were not repeated or were superseded.
 
-    Raises: Conflict when one who has to leave holds nothing any more.
+    Raises: Conflict if a victim holds nothing any more.
     """
-    before = [result for result in results if result.waiting.decision_id is not None]  # only who was decided has any
+    before = [result for result in results if result.waiting.decision_id is not None]  # others have none
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
     if over:
-        change.end_nominations(over, "decided anew")
+        change.end_nominations(over, "decided again")
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
         for pod in [row.pod for row in rows if row.pod.key in overridden]:
-            change.end_nominations([pod.pk], f"{overridden[pod.key].waiting.spec.key} needs the place")
+            change.end_nominations([pod.pk], f"{overridden[pod.key].waiting.spec.key} needs the resources")
             Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
     fresh = [result for result in results if result.nominated is not None and result.evicted]
     for result in fresh:
@@ -258,46 +278,57 @@ def _booked(result: Result) -> Booked:
     return Booked(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
 
 
-def _news(results: Sequence[Result], now: datetime) -> list[Result]:
-    """Return the results that say something else than the pod's last decision."""
+def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
+    """Return the results to record, and by pod id the time at which a changed result may be recorded.
+
+    The latter pods were rejected for other reasons too soon after their last decision.
+    """
     again = [
         result.waiting.decision_id
         for result in results
         if result.waiting.decision_id is not None and result.waiting.state == result.verdict.value
     ]
     if not again:
-        return list(results)
-    rows = _TOLD_BEFORE(decisions=again)
-    known: dict[int, tuple[Any, str, datetime]] = {
-        pk: (_kinds(policy, reasons), node, at) for pk, policy, reasons, node, at in rows
-    }
-
-    def told(result: Result) -> bool:
+        return list(results), {}
+    known = {row[0]: row[1:] for row in _TOLD_BEFORE(decisions=again)}
+    told: list[Result] = []
+    later: dict[int, datetime] = {}
+    for result in results:
         last = known.get(result.waiting.decision_id or 0)
         if last is None or result.evicted:
-            return True
-        kinds, nominated_node, at = last
-        if nominated_node or result.nominated is not None:
-            return nominated_node != result.nominated_node
-        return now - at >= NEWS_AFTER and bool(kinds != _kinds(result.policy_name, _kept(result.reasons)))
-
-    return [result for result in results if told(result)]
+            told.append(result)
+            continue
+        policy, reasons, summary, nominated_node, at, came = last
+        if nominated_node != result.nominated_node:
+            told.append(result)
+        elif _said(policy, reasons, summary) != _said(result.policy_name, _kept(result.reasons), result.summary):
+            due = at + min(max((at - came) / 4, NEWS_SOON), NEWS_AFTER)
+            if due <= now:
+                told.append(result)
+            else:
+                later[result.waiting.pod_id] = due
+    return told, later
 
 
 _TOLD_BEFORE: Prepared[Any] = Prepared(
     lambda: Decision.objects.filter(pk__in=Among("decisions")).values_list(
-        "pk", "policy_name", "reasons", "nominated_node", "created_at"
+        "pk", "policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at"
     )
 )
 
 
 def _kept(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """Return the reasons that go into the ledger; the summary tells them in one sentence anyhow."""
+    """Return the reasons to store in the ledger; the summary covers them in one sentence anyway."""
     return () if settings.HETSCHED_KEEP_WITH_DECISION == "verdict" else reasons
 
 
-def _kinds(policy: str, reasons: Sequence[Reason]) -> tuple[str, frozenset[tuple[str, str]]]:
-    return policy, frozenset((reason.plugin, reason.code) for reason in reasons)
+def _said(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object, ...]:
+    """Return the key by which rejections are compared: policy and reasons, regardless of order and node counts.
+
+    If the ledger stores no reasons, the summary replaces them.
+    """
+    kinds = frozenset((reason.plugin, reason.code, reason.message, reason.missing) for reason in reasons)
+    return policy, kinds, "" if kinds else summary
 
 
 def _insert_decisions(change: Change, results: Sequence[Result], revision: int, snapshot: str) -> list[Decision]:
@@ -334,12 +365,19 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
     return rows
 
 
-def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int], revision: int) -> None:
-    """Move every pod out of the queue, each with its own columns; what it waits for may have happened meanwhile.
+def _move(
+    change: Change,
+    results: Sequence[Result],
+    decision_ids: dict[int, int],
+    revision: int,
+    news_at: dict[int, datetime],
+) -> None:
+    """Move every pod out of the queue with its own columns; a pod with an in-flight event stays queued.
 
-    Raises: Conflict when one of them does not wait any more.
+    Pods in `news_at` stay in the queue until that time.
+    Raises: Conflict if one of them is not pending any more.
     """
-    rows = [_row(result, decision_ids, change, revision) for result in results]
+    rows = [_row(result, decision_ids, change, revision, news_at.get(result.waiting.pod_id)) for result in results]
     waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
     sql = (
         f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
@@ -349,25 +387,30 @@ def _move(change: Change, results: Sequence[Result], decision_ids: dict[int, int
     )
     moved = change_many(sql, rows)
     if moved != len(rows):
-        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods do not wait any more")
+        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods are not pending any more")
 
 
-def _row(result: Result, decision_ids: dict[int, int], change: Change, revision: int) -> tuple[Any, ...]:
+def _row(
+    result: Result, decision_ids: dict[int, int], change: Change, revision: int, news_at: datetime | None
+) -> tuple[Any, ...]:
     waiting, now = result.waiting, change.now
     waits = () if result.verdict is Verdict.PLACED else result.waits_for
     adapt = connection.ops.adapt_datetimefield_value
     decision_id = decision_ids.get(waiting.pod_id, waiting.decision_id)
     attempts = waiting.attempts + 1
     retried = result.verdict is Verdict.NOT_NOW
+    not_before = now + backoff(attempts) if retried else None
+    if news_at is not None:
+        not_before = max(news_at, not_before or news_at)
     return (
         State(result.verdict.value).value,
-        missed(change.cluster, waits, revision=revision),
+        news_at is not None or missed(change.cluster, waits, revision=revision),
         result.node_id,
         msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
         decision_id,
         decision_id,
         attempts,
-        adapt(now + backoff(attempts)) if retried else None,
+        adapt(not_before),
         adapt(now),
         msgspec.json.encode(waits).decode(),
         bits_of(waits),

@@ -1,11 +1,12 @@
-"""Pods of ours that make way because somebody else filled their node first.
+"""Displacement of our pods from nodes that another scheduler filled first.
 
-Problem: another scheduler binds to our nodes without asking; two pods for one place, and the kubelet takes one of them.
-Rule: whoever is on a node is charged to it, in the step that sees it. Where a node then has more to carry than it has,
-room that is held for nobody yet is lost; if that is not enough, pods of ours go back to the queue, the least important
-and then the latest first, until it fits: those that are placed and not yet being bound. What is being bound or is bound
-stays; where that is too much, the kubelet refuses one, and the owner of that one stays away for a while.
-Invariant: what somebody else took counts before the next decision on that node.
+Another scheduler binds to the same nodes without coordination; if two pods take the same capacity, the kubelet admits
+only one.
+Every pod on a node is charged to it, in the transaction that observes the pod. If a node is then over its allocatable
+resources, holds with unused capacity on it end as lost, and then placed pods that are not being bound yet go back to
+the queue, lowest priority first, then the latest, until the node fits. Pods that are being bound or are bound stay; if
+the node is still over capacity, the kubelet rejects one of them and its owner backs off from the node.
+Invariant: capacity that other schedulers took is charged before the next decision on that node.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 
 from django.db.models import Q
 
+from hetsched.contracts.pod_sentences import FILLED
 from hetsched.inventory.models import Node
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
@@ -30,7 +32,7 @@ _UNBOUND = Prepared(
 
 
 def make_way(change: Change, node_ids: Iterable[int], *, by: str) -> int:
-    """Send back who does not fit any more beside the pods `by` which these nodes were filled; return how many."""
+    """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
     yielding: dict[int, list[Pod]] = defaultdict(list)
     for pod in sorted(_UNBOUND(nodes=set(node_ids)), key=_is_pod):
         yielding[pod.node_id or 0].append(pod)
@@ -38,9 +40,9 @@ def make_way(change: Change, node_ids: Iterable[int], *, by: str) -> int:
     for node in Node.objects.filter(pk__in=yielding).defer("report"):
         over = _over(node, yielding[node.pk])
         if over:
-            reason = f"{node.name} was filled by {by} before it was bound"
+            reason = FILLED.format(node=node.name, pods=by)
             pods = [pod for pod in over if _is_pod(pod)]
-            change.free(pods, "somebody else was faster")
+            change.free(pods, "a concurrent decision changed the pod")
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
             held = {pod.hold_id for pod in over if not _is_pod(pod)}
             end(change, Hold.objects.filter(pk__in=held, state__in=Hold.OPEN), Hold.LOST, reason)
@@ -49,12 +51,12 @@ def make_way(change: Change, node_ids: Iterable[int], *, by: str) -> int:
 
 
 def _is_pod(row: Pod) -> bool:
-    """Tell a pod from room that is held."""
+    """Return True for a pod, False for the reserved capacity of a hold."""
     return row.origin != Pod.HELD
 
 
 def _over(node: Node, yielding: list[Pod]) -> list[Pod]:
-    """Return those of these pods without whom the node fits, or all of them where nothing helps."""
+    """Return the shortest prefix of these pods without which the node fits, or all of them if it never fits."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
     )

@@ -1,12 +1,12 @@
-"""Have pods of a live cluster leave for a nominated one, and give nominations up that will not come true.
+"""Evictions of pods in a live cluster for a nominated pod, and the end of nominations that cannot succeed.
 
-Pods of gangs that did not become whole leave the same way, for nobody: see `gangs`.
+Members of incomplete gangs are evicted in the same way, without a nominated pod: see `gangs`.
 
-Rule: rows say who is to be asked; each try is claimed first, made outside any transaction, and noted. A victim that is
-placed and not bound yet goes back to the queue at once: only we know of it. One that is refused is spared for `SPARED`,
-and the nomination ends with it: the pod looks for others. So does one whose victims were asked and did not go within
-`PATIENCE`; they hold what they hold until they are seen to be gone. Of a nomination with several victims none is asked
-before the API server said of each that it may leave.
+Rows name the pods to evict. Each attempt is claimed first, made outside any transaction, and recorded. A victim that is
+placed and not bound yet goes back to the queue at once, because only hetsched knows of it. If the API server rejects an
+eviction, the victim is spared for `SPARED` and the nomination ends: the pod is scheduled again. A nomination also ends
+if its victims were not deleted within `PATIENCE`; they keep their reservations until the watch reports their deletion.
+With several victims, none is evicted before a dry run allows the eviction of each.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
+from hetsched.contracts.pod_sentences import HIDDEN, PREEMPTED
 from hetsched.inventory.ledger import advance
-from hetsched.placement import dispatch
+from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
-from hetsched.placement.models import Eviction, Nomination, Pod
+from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Among, Given, Prepared
 
+from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
 
 CLAIM = timedelta(seconds=60)
@@ -38,7 +40,7 @@ _QUEUED = [state.value for state in QUEUED]
 
 
 class Leaving(msgspec.Struct):
-    """One eviction that somebody claimed, with its victim and whom it makes room for, where that is somebody."""
+    """One claimed eviction with its victim and, for a preemption, the nominated pod."""
 
     eviction: Eviction
     victim: Pod
@@ -47,28 +49,32 @@ class Leaving(msgspec.Struct):
 
     @property
     def short(self) -> str:
-        """Why the victim leaves, as a pod's message."""
-        return self.eviction.reason if self.nominee is None else f"Preempted by {self.nominee.key}"
+        """Return the reason of the eviction, as the victim's message."""
+        return self.eviction.reason if self.nominee is None else PREEMPTED.format(pods=self.nominee.key)
 
     @property
     def sentence(self) -> str:
-        """Who needs the place of the victim, and why it is this one's; or why it may not stay."""
+        """Return the text for the victim's condition: the preemptor, redacted across namespaces, or the reason."""
         if self.nominee is None:
             return self.eviction.reason
-        whose = f"{self.nominee.key} (priority {self.nominee.priority})"
-        return f"Preempted by {whose}, which needs room on {self.node}; this pod has priority {self.victim.priority}"
+        preemptor = self.nominee.key if self.nominee.namespace == self.victim.namespace else HIDDEN
+        whose = f"{preemptor} (priority {self.nominee.priority})"
+        return (
+            f"Preempted by {whose}, which needs resources on {self.node}; this pod has priority {self.victim.priority}"
+        )
 
 
 def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
-    """Return the evictions of a cluster that somebody should ask for now."""
+    """Return the evictions of a cluster that are due now."""
     now = Q(not_before=None) | Q(not_before__lte=timezone.now())
     return Eviction.objects.filter(now, _HOLDS, state=Eviction.WANTED, cluster_id=cluster_id)
 
 
 def claim_evictions(cluster_id: int) -> Iterator[list[Leaving]]:
-    """Take what is due, so that nobody else asks meanwhile, one list for each nomination; others stand alone.
+    """Claim the due evictions exclusively and yield one list per nomination; other evictions are yielded alone.
 
-    Each is taken when its turn comes: however many there are, and however slow the API server is, a claim lasts.
+    Each list is claimed just before it is yielded, so a claim lasts however many lists there are and however slow the
+    API server is.
     """
     due: dict[int, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "nomination__pod", "nomination__node")
@@ -92,26 +98,26 @@ def _leaving(one: Eviction) -> Leaving:
 
 
 def is_still_wanted(one: Leaving) -> bool:
-    """Tell whether the nomination still holds."""
+    """Return True if the eviction is still wanted and its nomination, if any, is active."""
     return Eviction.objects.filter(_HOLDS, pk=one.eviction.pk, state=Eviction.WANTED).exists()
 
 
 def asked(one: Leaving) -> None:
-    """Note that the API server takes the victim off, or has it no more."""
+    """Record that the API server accepted the eviction, or that the victim no longer exists."""
     Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED).update(state=Eviction.ASKED, not_before=None)
 
 
 def ask_again(one: Leaving, seconds: float = 0.0) -> None:
-    """Note that nobody knows yet; it is asked again later."""
+    """Record that the result is unknown; the eviction is retried after a back-off of at least `seconds`."""
     wait = timedelta(seconds=max(seconds, min(2**one.eviction.attempts, LONGEST_WAIT_SECONDS)))
     rows = Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED)
     rows.update(not_before=timezone.now() + wait)
 
 
 def refuse(cluster_id: int, one: Leaving, message: str) -> None:
-    """Note that the victim stays: it is spared for a while, and the pod it should make room for looks for others.
+    """Record that the victim stays: it is spared for `SPARED` and the nominated pod is scheduled again.
 
-    Where it should leave for nobody, it is asked again then.
+    An eviction without a nominated pod is retried after `SPARED`.
     """
     if one.nominee is None:
         Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message[:500])
@@ -126,13 +132,15 @@ def refuse(cluster_id: int, one: Leaving, message: str) -> None:
 
 
 def displace(cluster_id: int, one: Leaving) -> bool:
-    """Send a victim back to the queue that nobody has begun to bind; False where somebody has."""
+    """Send a placed victim back to the queue; return False if its binding has begun."""
     with transaction.atomic():
         change = Change(advance(cluster_id))
         rows = Pod.objects.filter(pk=one.victim.pk, state=State.PLACED.value).defer("spec")
         victims = list(rows)
         if not victims:
             return False
+        if one.eviction.nomination is not None:
+            _note_preemption(one.eviction.nomination, one.victim)
         change.free(victims, one.short)
         change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
         asked(one)
@@ -144,13 +152,13 @@ def displace(cluster_id: int, one: Leaving) -> bool:
 
 
 def late_nominations(cluster_id: int) -> QuerySet[Nomination]:
-    """Return the nominations that did not come true in time."""
+    """Return the active nominations older than `PATIENCE`."""
     late = timezone.now() - PATIENCE
     return Nomination.objects.filter(cluster_id=cluster_id, active=True, created_at__lt=late)
 
 
 def give_up_late(cluster_id: int) -> int:
-    """End the nominations whose victims do not go; return how many."""
+    """End nominations with victims that were not deleted in time; return how many."""
     with transaction.atomic():
         rows = late_nominations(cluster_id)
         if not rows.exists():
@@ -159,16 +167,16 @@ def give_up_late(cluster_id: int) -> int:
         staying = Eviction.objects.filter(nomination__in=rows, victim__state__in=_HOLDING)
         pods = sorted(rows.values_list("pod_id", flat=True))
         minutes = int(PATIENCE.total_seconds() // 60)
-        message = f"it did not leave within {minutes} minutes"
+        message = f"the pod was not deleted within {minutes} minutes"
         staying.update(state=Eviction.REFUSED, not_before=change.now + PATIENCE, message=message)
-        _give_up(change, pods, f"who should leave did not within {minutes} minutes")
+        _give_up(change, pods, f"the victims were not deleted within {minutes} minutes")
         change.close()
         dispatch.wake(cluster_id)
     return len(pods)
 
 
 def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
-    """Return who may not be evicted for the time being, with the pod for which that was asked and what was said."""
+    """Return the pods that may not be evicted for now, each with the preemptor's pod id and the API's message."""
     found = _SPARED(cluster=cluster_id, now=timezone.now())
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
 
@@ -183,8 +191,16 @@ _SPARED = Prepared(
 
 
 def wake_nominees(victim_ids: Sequence[int]) -> None:
-    """Have those looked at again at once for whom these pods left."""
+    """Requeue at once the nominated pods for which these pods were evicted."""
     for pods in parts(_NOMINEES(victims=victim_ids)):
+        Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
+
+
+def wake_nominees_of(cluster: Cluster, uids: Sequence[str]) -> None:
+    """Requeue at once the nominated pods that have victims with these uids."""
+    for some in parts(uids):
+        asked = Eviction.objects.filter(cluster=cluster, nomination__active=True, victim__uid__in=some)
+        pods = list(asked.values_list("nomination__pod_id", flat=True))
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
@@ -196,19 +212,38 @@ _NOMINEES = Prepared(
 _ASKED_TO_LEAVE = Prepared(
     lambda: (
         Eviction.objects.filter(victim_id__in=Among("victims"), state=Eviction.ASKED)
-        .select_related("nomination__pod", "victim")
-        .defer("nomination__pod__spec", "victim__spec")
+        .select_related("nomination__pod", "nomination__node", "victim")
+        .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
     )
 )
 
 
 def tell_who_left(victim_ids: Sequence[int]) -> None:
-    """Say of pods that are over for whom they left, if they did."""
+    """Set the message of ended pods that were evicted to the preemptor or the reason."""
     for one in _ASKED_TO_LEAVE(victims=victim_ids):
-        left = one.reason if one.nomination is None else f"Preempted by {one.nomination.pod.key}"
+        left = one.reason
+        if one.nomination is not None:
+            left = PREEMPTED.format(pods=one.nomination.pod.key)
+            _note_preemption(one.nomination, one.victim)
         more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
         Pod.objects.filter(pk=one.victim_id).update(message=left + more)
+
+
+def _note_preemption(nomination: Nomination, victim: Pod) -> None:
+    """Record that a victim was preempted for the nominated pod; idempotent."""
+    pod = nomination.pod
+    Preemption.objects.get_or_create(
+        victim=victim,
+        preemptor=pod,
+        node_name=nomination.node.name,
+        defaults={
+            "decision_id": pod.decision_id,
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "created_at": timezone.now(),
+        },
+    )
 
 
 def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:

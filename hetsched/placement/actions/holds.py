@@ -1,10 +1,10 @@
-"""The only writers of holds: book room, claim it for a submission, put its end off, let it go.
+"""The only writers of holds: reserve capacity, extend it, cancel it and end it. See `hold_claims` for claims.
 
-Rule: what a hold books was decided on a revision of the cluster, and is written only if nothing was booked since.
-Times are those of the database. A hold ends in one transaction that frees exactly the rows of it which nobody used, so
-a sweep that runs twice, or late, or against a claim, changes nothing twice.
-Invariants: of a claim and an expiry at the same moment one wins; who holds is counted under the owner's lock, so no
-race, on however many clusters, lets anybody hold more than they may.
+The reservations of a hold were decided on a revision of the cluster and are written only if nothing was reserved since.
+Times are those of the database. A hold ends in one transaction that frees exactly its unused rows, so a sweep that runs
+twice, or late, or concurrently with a claim, changes nothing twice.
+Invariants: of a claim and an expiry at the same moment exactly one succeeds; open holds are counted under the owner's
+lock, so no race, on any number of clusters, lets an owner exceed the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
-from hetsched.placement import dispatch
 from hetsched.placement.bookings import Booked
 from hetsched.placement.holds import MARK, Hold
 from hetsched.placement.lifecycle import FINISHED, QUEUED, State
@@ -40,17 +39,18 @@ from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.named_locks import lock
 
+from .. import dispatch
 from .change import Change
 from .hold_claims import CLAIMED
 from .submissions import Submission, answered
 
-MOST_PODS = 1000  # of one hold
-_NAME = 200  # characters of a pod's name that its row keeps
+MOST_PODS = 1000  # per hold
+_NAME = 200  # characters of the pod's name that the row's name contains
 _FINISHED = sorted(state.value for state in FINISHED)
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What one pod would hold on one node."""
+    """The resources that one pod would hold on one node."""
 
     spec: PodSpec
     node: str
@@ -58,7 +58,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A hold that was booked, and the answer to give; `replayed` when this key had been answered before."""
+    """A created hold and its response; `replayed` if the key was already used."""
 
     hold_id: str
     response: dict[str, Any]
@@ -79,10 +79,10 @@ def hold(
     body_hash: str = "",
     allowance: Allowance = UNLIMITED,
 ) -> Kept:
-    """Book room for pods that were placed on `revision` of a cluster, for `seconds`.
+    """Reserve capacity for pods that were placed on `revision` of a cluster, for `seconds`.
 
-    `allowance` is what their owner may not exceed.
-    Raises: Conflict where something was booked since, or another version of the policy decides by now; Contradiction;
+    `allowance` limits what the owner may hold.
+    Raises: Conflict if something was reserved since, or the policy has another active version; Contradiction;
     InputError `HoldTooLong`, `HoldNotPossible`, `TooManyHolds`, `IdempotencyKeyReused`, `PriorityNotAllowed`,
     `QuotaTooSmall`, `QuotaExceeded`.
     """
@@ -110,7 +110,7 @@ def hold(
 
 
 def held_already(owner: str, key: str, body_hash: str) -> Kept | None:
-    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
+    """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
     known = answered(owner, key, body_hash) if key else None
     return None if known is None else Kept(known.response["id"], known.response, replayed=True)
 
@@ -131,7 +131,7 @@ def submit_as_planned(
     actor: Actor,
     owner: str,
 ) -> Submission:
-    """Hold room as it was planned and have `submit`, which is given the hold's id, claim it, in one transaction.
+    """Reserve capacity as planned and have `submit`, called with the hold's id, claim it, in one transaction.
 
     Raises: what `hold` and `submit` raise.
     """
@@ -140,7 +140,7 @@ def submit_as_planned(
             row = _book(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
             submission = submit(row.pk)
             if submission.replayed:
-                raise _Replayed(submission)  # what was booked just now goes with it
+                raise _Replayed(submission)  # rolls back the new hold
     except _Replayed as twin:
         return twin.submission
     except IntegrityError as error:
@@ -149,15 +149,15 @@ def submit_as_planned(
 
 
 def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
-    """Have a hold end `seconds` from now.
+    """Set the expiry of a hold to `seconds` from now.
 
-    Raises: InputError `ReasonMissing`, `HoldTooLong`, or `HoldOver` where it is claimed or over.
+    Raises: InputError `ReasonMissing`, `HoldTooLong`, or `HoldOver` if it is claimed or has ended.
     """
     reason, lasting = require_reason(reason), _lasting(seconds)
     with transaction.atomic():
         rows = Hold.objects.filter(pk=row.pk, state=Hold.HELD, expires_at__gt=Now())
         if not rows.update(expires_at=Now() + lasting):
-            raise InputError("HoldOver", f"hold {row.pk} is claimed or over", hint="Hold room anew")
+            raise InputError("HoldOver", f"hold {row.pk} is claimed or has ended", hint="Create a new hold")
         audit(
             actor=actor.name, role=actor.role, action="hold.extend", obj=row, reason=reason,
             details={"seconds": seconds},
@@ -166,15 +166,17 @@ def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
 
 
 def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
-    """Let a hold go that nobody has claimed; one that is over stays as it is.
+    """Cancel an unclaimed hold; a hold that has ended stays as it is.
 
-    Raises: InputError `ReasonMissing`, or `HoldClaimed`: its submission has it.
+    Raises: InputError `ReasonMissing`, or `HoldClaimed` if a submission has claimed it.
     """
     reason = require_reason(reason)
     with transaction.atomic():
         change = Change(advance(row.cluster_id))
         if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
-            raise InputError("HoldClaimed", f"hold {row.pk} is claimed by {row.workload_id}", hint="Cancel that")
+            raise InputError(
+                "HoldClaimed", f"hold {row.pk} is claimed by {row.workload_id}", hint="Cancel that workload"
+            )
         if end(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, reason):
             audit(actor=actor.name, role=actor.role, action="hold.cancel", obj=row, reason=reason)
         _close(change)
@@ -182,7 +184,7 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
 
 
 def end_holds(cluster_id: int) -> int:
-    """End what is over by the database's clock, or has nobody left who would come; return how many ended."""
+    """End holds that expired by the database's clock, lost a node, or whose submission has ended; return how many."""
     rows = Hold.objects.filter(cluster_id=cluster_id, state__in=Hold.OPEN)
     late = Q(expires_at__lte=Now())
     over = Q(state=Hold.CLAIMED) & (Q(workload=None) | Q(workload__state__in=_FINISHED))
@@ -191,16 +193,16 @@ def end_holds(cluster_id: int) -> int:
         return 0
     with transaction.atomic():
         change = Change(advance(cluster_id))
-        ended = end(change, rows.filter(gone), Hold.LOST, "a node of it is gone")
-        ended += end(change, rows.filter(over), Hold.USED, "its submission is over")
-        ended += end(change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, "the rest of it was not needed in time")
-        ended += end(change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, "nobody came for it in time")
+        ended = end(change, rows.filter(gone), Hold.LOST, "a node of the hold was deleted")
+        ended += end(change, rows.filter(over), Hold.USED, "its submission has ended")
+        ended += end(change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, "the remaining reservations expired")
+        ended += end(change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, "the hold expired without a submission")
         _close(change)
     return len(ended)
 
 
 def end(change: Change, holds: Any, state: str, reason: str) -> list[Hold]:
-    """End these holds and free what is left of them, inside the caller's change; return those that ended by it."""
+    """End these holds and free their unused capacity, inside the caller's change; return the ended holds."""
     ended = []
     for row in holds.distinct():
         same = Hold.objects.filter(pk=row.pk, state=row.state)
@@ -215,16 +217,16 @@ def end(change: Change, holds: Any, state: str, reason: str) -> list[Hold]:
 
 
 def give_up(change: Change, rows: Sequence[Pod], reason: str) -> None:
-    """Free the room of these rows, inside the caller's change."""
+    """Free the reserved capacity of these rows, inside the caller's change."""
     change.free(rows, reason)
     change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
 
 
 def use(change: Change, row_ids: Sequence[int], by: str) -> None:
-    """Free the room that pods get which are booked next; holds that nobody else draws from are due to end.
+    """Free the reserved capacity that the next booked pods use; end holds without further users.
 
-    Nothing else is freed: whoever decided knows of these rows only.
-    Raises: Conflict where the room of one of them is no more.
+    Only these rows are freed, because the decision accounted for no others.
+    Raises: Conflict if the reservation of one of them has ended.
     """
     if not row_ids:
         return
@@ -234,10 +236,10 @@ def use(change: Change, row_ids: Sequence[int], by: str) -> None:
         claimed = Hold.objects.filter(pk=hold_id, state=Hold.CLAIMED)
         pods = Pod.objects.filter(hold_id=hold_id)
         if not pods.filter(origin=Pod.HELD, state=State.RUNNING.value).exists():
-            claimed.update(state=Hold.USED, ended_at=change.now, end_reason="its pods have their room")
+            claimed.update(state=Hold.USED, ended_at=change.now, end_reason="all its pods are placed")
             continue
         waiting = pods.exclude(origin=Pod.HELD).filter(state__in=[state.value for state in QUEUED])
-        # In a live cluster more of its pods may come; elsewhere they are all there.
+        # In a live cluster more pods of the workload may arrive; elsewhere all exist already.
         if change.cluster.kind != ClusterKind.KUBERNETES and not waiting.exists():
             claimed.update(expires_at=Now())
 
@@ -266,10 +268,10 @@ def _book(
     *,
     limited: bool = True,
 ) -> Hold:
-    """Write a hold and book its rows, inside the caller's transaction."""
+    """Write a hold and reserve its rows, inside the caller's transaction."""
     check_rooms(rooms)
     namespaces = {room.spec.namespace for room in rooms}
-    # Before the cluster and its topics, which submissions that count the same wait for.
+    # Lock these names before the cluster and its topics, in the order that submissions use.
     lock(names_of(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
@@ -277,7 +279,9 @@ def _book(
     open_ones = Hold.objects.filter(owner=owner, state=Hold.HELD)
     if limited and open_ones.count() >= settings.HETSCHED_MOST_HOLDS:
         raise InputError(
-            "TooManyHolds", f"{settings.HETSCHED_MOST_HOLDS} holds of yours are open", hint="Cancel or use one first"
+            "TooManyHolds",
+            f"you have {settings.HETSCHED_MOST_HOLDS} open holds, the maximum",
+            hint="Cancel or use a hold first",
         )
     change = Change(cluster)
     row = Hold.objects.create(
@@ -309,16 +313,16 @@ def _book(
 
 
 def check_rooms(rooms: Sequence[Room]) -> None:
-    """Refuse what no hold may be of. Raises: InputError `HoldNotPossible`."""
+    """Reject pods that cannot be held. Raises: InputError `HoldNotPossible`."""
     if not 1 <= len(rooms) <= MOST_PODS:
-        raise InputError("HoldNotPossible", f"a hold is of 1 to {MOST_PODS} pods, not {len(rooms)}", place="manifest")
+        raise InputError("HoldNotPossible", f"a hold has 1 to {MOST_PODS} pods, not {len(rooms)}", place="manifest")
     for room in rooms:
         if room.spec.shape.claims or room.spec.shape.devices:
             raise InputError(
                 "HoldNotPossible",
                 f"{room.spec.key} uses volume or device claims, which cannot be held for a pod that does not exist",
                 place="manifest",
-                hint="Submit it as it is",
+                hint="Submit the pod without a hold",
             )
 
 
@@ -328,7 +332,7 @@ def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
         found |= dict(Node.objects.filter(cluster=cluster, name__in=some).values_list("name", "id"))
     lost = names - found.keys()
     if lost:
-        raise Conflict(f"node {min(lost)} is gone")
+        raise Conflict(f"node {min(lost)} was deleted")
     return found
 
 

@@ -1,12 +1,12 @@
-"""The platforms of images become part of what waiting pods ask for.
+"""Resolution of image platforms, which become part of the requests of pending pods.
 
-Problem: a pod must not wait for a registry longer than a moment, and must not land where its image does not run.
-Rule: only on live clusters, and only registries that the deployment names. A pod that comes takes what is known of its
-images; where something is not known yet it waits, `HETSCHED_IMAGE_WAIT_SECONDS` at most, then counts as it is: unknown.
-A worker reads what is due, outside any transaction; what it found goes into the pods that wait, which are then decided
-anew, and whatever was being decided on the facts of before is void. What failed is tried again after 30 s, 1, 2, …
-minutes, at most an hour.
-Invariant: nothing is read for a pod that does not wait any more.
+A pod must not wait long for a registry, and must not be placed on a node that its image does not support.
+Only live clusters and only registries named by the deployment are covered. An arriving pod takes the known facts of its
+images. If a fact is unknown, the pod waits for at most `HETSCHED_IMAGE_WAIT_SECONDS` and is then scheduled with the
+fact as unknown. A worker reads due images outside any transaction and writes the result into the pending pods, which
+are then scheduled again; decisions in progress on the earlier facts become void. Failed reads are retried after 30 s,
+1, 2, ... minutes, at most an hour.
+Invariant: images that no pending pod names are not read.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from hetsched.adapters.oci.facts import with_facts
+from hetsched.adapters.oci.facts import NO_PLATFORM, with_facts
 from hetsched.adapters.oci.reference import Reference, parse_reference
 from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
-from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.images import kept_under
 from hetsched.storage.batches import parts
 
+from .. import dispatch
 from .change import Change
 
-CLAIM = timedelta(seconds=120)  # longer than reading an image takes, whatever its registry does
+CLAIM = timedelta(seconds=120)  # longer than any read of an image takes
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
 MOST_SECRETS = 20
 KEPT = timedelta(days=30)
-_NOT_YET = "its index was not read yet"
+_NOT_YET = "the image index is not read yet"
 _QUEUED = sorted(state.value for state in QUEUED)
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What came of reading one image: a digest and platforms, or a code and the reason."""
+    """The result of reading one image: a digest and platforms, or an error code and message."""
 
     digest: str = ""
     platforms: tuple[str, ...] = ()
@@ -54,12 +54,12 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 def allowed() -> Allowed:
-    """Return which registries this deployment reads."""
+    """Return the registries that this deployment reads."""
     return Allowed(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
 
 
 def with_known(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
-    """Return pods with what is known of their images by now; nothing is written and nobody is asked."""
+    """Return pods with the known facts of their images; write no rows and request no reads."""
     registries = allowed()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
         return list(pods)
@@ -67,9 +67,9 @@ def with_known(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
 
 
 def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
-    """Return pods with what is known of their images, and until when each waits for what is not.
+    """Return pods with the known facts of their images, and until when each waits for unknown facts.
 
-    A time that is over: it waits no longer, but what it goes by may change. None: nothing can come.
+    A time in the past: the pod waits no longer, but its facts may still change. None: its facts are final.
     """
     registries = allowed()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
@@ -78,7 +78,7 @@ def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, da
 
 
 class _Images:
-    """The images of some pods, as far as they are known; `asks`: the others are to be read."""
+    """The images of some pods and their known facts; `asks`: request reads of the others."""
 
     def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec], *, asks: bool = True) -> None:
         self.cluster = cluster
@@ -105,10 +105,10 @@ class _Images:
         if registries.reads(reference.host):
             self.references[image] = reference
         else:
-            self.facts[image] = ImageFacts(image, unknown=f"this server does not read {reference.host}")
+            self.facts[image] = ImageFacts(image, unknown=f"this server is not allowed to read from {reference.host}")
 
     def _ask(self) -> None:
-        """Make rows of images that are not known; those that are due again are wanted."""
+        """Insert rows for unknown images and request reads of known images that are due again."""
         secrets = self._secrets()
         new = [
             ImageIndex(
@@ -127,7 +127,7 @@ class _Images:
             dispatch.wake(self.cluster.pk, dispatch.IMAGES)
 
     def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
-        """Tell whether a row has to be written because pods name it: not for every one of thousands."""
+        """Return True if a row needs an update because pods name it; not for every one of thousands of pods."""
         reread = not row.wanted and not _is_final(row)
         return reread or not set(secrets) <= set(row.secrets) or row.wanted_at < self.now - timedelta(days=1)
 
@@ -155,17 +155,17 @@ class _Images:
 
 def _facts(image: str, row: ImageIndex | None) -> ImageFacts:
     if row is not None and row.read_at is not None:
-        return ImageFacts(image, tuple(row.platforms))
+        return ImageFacts(image, tuple(row.platforms), unknown="" if row.platforms else NO_PLATFORM)
     return ImageFacts(image, unknown=(row.message if row else "") or _NOT_YET)
 
 
 def _is_final(row: ImageIndex | None) -> bool:
-    """Tell whether nothing can change: what a digest names was read."""
+    """Return True if the facts are final: an image named by digest was read."""
     return row is not None and row.read_at is not None and "@" in row.reference
 
 
 def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
-    """Tell whether nobody has to wait for it: it was read or tried, and its time has not come again."""
+    """Return True if no pod has to wait for the image: it was read or tried, and is not due again."""
     if row is None:
         return False
     return _is_final(row) or (row.not_before > now and (row.read_at is not None or bool(row.code)))
@@ -175,14 +175,14 @@ def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
 
 
 def due_images(cluster_id: int) -> QuerySet[ImageIndex]:
-    """Return the images that are to be read by now; none where this deployment reads no registry."""
+    """Return the images that are due to be read; none if this deployment reads no registry."""
     if not allowed():
         return ImageIndex.objects.none()
     return ImageIndex.objects.filter(cluster_id=cluster_id, wanted=True, not_before__lte=timezone.now())
 
 
 def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
-    """Return some images that are due, for the caller alone; those that nobody waits for are left."""
+    """Claim some due images for the caller alone; images that no pod waits for are left out."""
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
@@ -194,7 +194,7 @@ def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
 
 
 def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
-    """Read those no more that no waiting pod names; a pod that comes meanwhile waits, and then names one anew."""
+    """Stop reading images that no pending pod names, and return their ids; a later pod requests a read again."""
     with transaction.atomic():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
         named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
@@ -204,7 +204,7 @@ def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
 
 
 def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) -> int:
-    """Keep what came of reading images; return how many waiting pods ask for something else by that."""
+    """Store the results of reading images; return how many pending pods have changed requests."""
     if not looked:
         return 0
     with transaction.atomic():
@@ -216,14 +216,14 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) ->
         if changed:
             change = Change(cluster)
             change.decide_anew()
-            change.end_nominations(changed, "more is known of its images by now")
+            change.end_nominations(changed, "new facts about its images are known")
             change.close()
             dispatch.wake(cluster_id)
     return len(changed)
 
 
 def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
-    """Write a row; return whether it says something else than before."""
+    """Write a row; return whether its facts changed."""
     before = _facts("", row)
     if found.code:
         row.attempts += 1
@@ -241,7 +241,7 @@ def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
 
 
 def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
-    """Put what is new into the pods that wait and name it, and have them decided."""
+    """Write new facts into the pending pods that name these images, and return the pods to schedule again."""
     concerned = [
         (pk, spec, until)
         for pk, spec, until in _waiting(cluster.pk)
@@ -260,7 +260,7 @@ def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
 
 
 def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
-    """Yield the pods that wait and may be helped by another look at their images."""
+    """Yield the pending pods with image facts that may still change."""
     rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED, images_until__isnull=False)
     for pk, spec, until in rows.order_by("id").values_list("pk", "spec", "images_until").iterator(2000):
         if until is not None:
@@ -268,5 +268,5 @@ def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
 
 
 def forget_images(cluster_id: int) -> None:
-    """Delete what no pod asked for in a long time."""
+    """Delete images that no pod has named for `KEPT`."""
     ImageIndex.objects.filter(cluster_id=cluster_id, wanted_at__lt=timezone.now() - KEPT).delete()

@@ -1,12 +1,13 @@
-"""Submissions to a live cluster: objects that are created there, and whose pods come back by the watch.
+"""Submissions to a live cluster: hetsched creates the objects there, and their pods arrive through the watch.
 
-Problem: a create cannot be part of a transaction, and its answer may be lost.
-Rule: the workload and its objects are rows first, in one transaction; a worker creates after the commit, one try at a
-time by a claim that outlasts the call; what became of a try that nobody knows is found out by the next, under the same
-name. Pods that the watch shows are joined to the workload of the object that made them, by label and by controller:
-a label alone proves nothing. Once a pod of a Job ended, the Job itself is asked how it stands. Deleting is asked for
-the same way; what the pods hold is freed by the watch, on proof.
-Invariants: only enrolled namespaces are written to; no pod is made a row here, none is freed.
+A create request cannot be part of a transaction, and its response may be lost.
+One transaction first writes the workload and its objects as rows. After the commit a worker creates the objects, one
+attempt at a time, under a claim that outlasts the call. The next attempt resolves an unknown result, under the same
+name. Pods from the watch join the workload of the object that created them, matched by label and by controller: a label
+alone proves nothing. Once a pod of a Job has ended, the worker reads the state of the Job itself. Deletions follow the
+same procedure; the watch frees the pods' resources once it has proof of their end.
+Invariants: only enrolled namespaces are written to; this module creates no pod row before the watch reports the pod,
+and frees no resources.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
-from hetsched.placement import dispatch
 from hetsched.placement.callbacks import refuse_foreign
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
@@ -40,11 +40,12 @@ from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
 
+from .. import dispatch
 from .change import Change
 from .hold_claims import claim_hold, claimed_by
 from .submissions import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare
 
-CLAIM = timedelta(seconds=60)  # longer than a call takes, whatever happens to it
+CLAIM = timedelta(seconds=60)  # longer than any API call takes
 LONGEST_WAIT_SECONDS = 300
 LONGEST_READ_SECONDS = 30
 _OPEN = (SubmittedObject.WANTED, SubmittedObject.UNWANTED, SubmittedObject.ENDING)
@@ -66,26 +67,31 @@ def submit_there(
     hold: str = "",
     allowance: Allowance = UNLIMITED,
 ) -> Submission:
-    """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that does so.
+    """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that creates them.
 
-    `pods` are those that the manifest stands for, as far as it tells; they get the room of `hold`, if one is named.
-    Raises: InputError `NamespaceNotEnrolled`, `KindNotSubmitted`, or what `submit` raises; Conflict.
+    `pods` are the pods of the manifest, as far as it lists them; they use the reserved capacity of `hold` if one is
+    named. The rights of the submitter are checked against the objects as they will be created: a pod whose manifest
+    says that it finished is not in `pods`, but runs once it is created, and a controller may have no pods yet.
+    Raises: InputError `NamespaceNotEnrolled`, `NamespaceNotAllowed`, `KindNotSubmitted`, or what `submit` raises;
+    Conflict.
     """
-    from hetsched.adapters.kubernetes.object_submission import wanted
+    from hetsched.adapters.kubernetes.object_submission import pods_of, wanted
 
     check_pods(pods, None)
-    check_ceiling(allowance, pods, None)
     refuse_foreign(callback_url)
     if idempotency_key:
         known = answered(owner, idempotency_key, body_hash)
         if known is not None:
             return known
-    prepare(cluster, pods, policy, None, Pod.WATCHED)  # a policy that may not be used is told now
+    prepare(cluster, pods, policy, None, Pod.WATCHED)  # rejects now a policy that may not be used
     workload_id = new_workload_id()
     identity = f"{cluster.name}\0{owner}\0{idempotency_key}" if idempotency_key else workload_id
     scheduler_name = f"hetsched-{policy}" if policy else "hetsched"
     objects = wanted(manifest, workload=workload_id, identity=identity, scheduler_name=scheduler_name)
+    _refuse_other_namespaces(allowance, {one.namespace for one in objects})
     _refuse_foreign_namespaces(cluster, {one.namespace for one in objects})
+    pods = pods_of(objects, cluster.definitions)
+    check_ceiling(allowance, pods, None)
     try:
         with transaction.atomic():
             now = timezone.now()
@@ -140,9 +146,9 @@ def submit_there(
 
 
 def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
-    """Ask for the objects of a workload to be deleted; its pods end when they are seen to.
+    """Request the deletion of a workload's objects; its pods end when the watch reports their end.
 
-    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` where the objects were not created by us.
+    Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
     """
     reason = require_reason(reason)
     with transaction.atomic():
@@ -151,12 +157,12 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
         if not rows.exists():
             raise InputError(
                 "WorkloadNotOurs",
-                f"the pods of {workload.pk} were created in the cluster, not by a submission",
-                hint="Delete their controller, or them, there",
+                f"the pods of {workload.pk} were not created by a submission",
+                hint="Delete the pods or their controller in the cluster",
             )
         rows.filter(state=SubmittedObject.REFUSED).update(state=SubmittedObject.GONE)
         open_ones = rows.filter(state__in=(SubmittedObject.WANTED, *_THERE))
-        # A try that runs right now keeps its claim: deleting starts when it is over.
+        # An attempt in progress keeps its claim; the deletion starts after it.
         asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=reason[:1000])
         record(
             actor=actor.name, role=actor.role, action="workload.cancel", obj=workload, reason=reason,
@@ -169,13 +175,13 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
 
 
 def due(cluster_id: int) -> QuerySet[SubmittedObject]:
-    """Return the objects of a cluster that somebody should create, delete or ask about now."""
+    """Return the objects of a cluster that are due to be created, deleted or read."""
     now = Q(not_before=None) | Q(not_before__lte=timezone.now())
     return SubmittedObject.objects.filter(now, cluster_id=cluster_id, state__in=_OPEN)
 
 
 def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
-    """Take objects to create, delete or ask about, so that nobody else tries them meanwhile."""
+    """Claim objects to create, delete or read, so that no other worker takes them."""
     taken = []
     until = timezone.now() + CLAIM
     for one in due(cluster_id).order_by("id")[:most]:
@@ -187,7 +193,7 @@ def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
 
 
 def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
-    """Write what became of a try; with the state it had, it is tried again later."""
+    """Write the result of an attempt; an unchanged state schedules a retry."""
     again = state == one.state
     longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
     wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
@@ -197,16 +203,16 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
         row = SubmittedObject.objects.filter(pk=one.pk)
         told = {"uid": uid or one.uid, "not_before": not_before}
         if not row.filter(state=one.state).update(state=state, message=message[:1000], **told):
-            # It was withdrawn meanwhile: what is known of it helps to delete it, at once.
+            # The workload was withdrawn in the meantime: keep the uid for the deletion, due at once.
             row.update(uid=uid or one.uid, not_before=None)
         change.touch_workload(one.workload_id)
         change.close()
 
 
 def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
-    """Add pods that our own objects made to the workloads of these, inside the caller's transaction; return the others.
+    """Add pods created by our own objects to their workloads, inside the caller's transaction; return the other pods.
 
-    Raises: IntegrityError when another pod of one of these names is live.
+    Raises: IntegrityError if another pod of one of these names is live.
     """
     from hetsched.adapters.kubernetes.object_submission import makes
 
@@ -240,9 +246,9 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
 
 
 def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
-    """Have Jobs asked how they stand of which these pods ended, inside the caller's transaction.
+    """Request reads of the Jobs to which these ended pods belong, inside the caller's transaction.
 
-    A Job makes another pod in place of one that failed, or does not: only the Job says whether it is over.
+    A Job may or may not replace a failed pod: only the Job's status says whether it has ended.
     """
     ids = {pod.workload_id for pod in pods if pod.workload_id is not None}
     asked = []
@@ -258,8 +264,16 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
 
 
 def _held(cluster_id: int) -> Cluster:
-    """Return a cluster that nobody else changes meanwhile; others may go on to write rows that name it."""
+    """Lock a cluster against other changes; other transactions may still insert rows that reference it."""
     return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
+
+
+def _refuse_other_namespaces(allowance: Allowance, namespaces: set[str]) -> None:
+    outside = sorted(namespaces - allowance.namespaces) if allowance.namespaces is not None else []
+    if outside:
+        raise InputError(
+            "NamespaceNotAllowed", f"this token has no access to namespace {outside[0]}", place="metadata.namespace"
+        )
 
 
 def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
@@ -267,8 +281,8 @@ def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
     if connection is not None and connection.shadow_of:
         raise InputError(
             "ClusterInShadow",
-            f"cluster {cluster.name} is followed in shadow of {connection.shadow_of}: nothing is created there",
-            hint="`hetsched cluster connect NAME --no-shadow` ends that",
+            f"cluster {cluster.name} is in shadow mode with {connection.shadow_of}: hetsched creates no objects there",
+            hint="Leave shadow mode with `hetsched cluster connect NAME --no-shadow`",
         )
     enrolled = set(connection.enrolled_namespaces) if connection is not None else set()
     outside = sorted(namespaces - enrolled)

@@ -1,12 +1,13 @@
-"""The only writers of previews: versions of policies that are run over what was decided.
+"""The only writers of previews: runs of a policy version over past decisions.
 
-Rule: a person has one preview open at a time; a worker takes it, gives signs of life while it runs, and writes what
-came out. One that gave none for minutes is taken for lost. Nothing else is written, and nothing is audited: nothing of
-the cluster or its policies changes. What ended is kept for some days, at most `MOST_KEPT` of each policy.
+A user has at most one open preview. A worker claims it, writes heartbeats while it runs, and writes the result. A
+preview without a heartbeat for `LOST_AFTER` counts as lost. Nothing else is written and nothing is audited, because
+neither the cluster nor its policies change. Ended previews are kept for `KEPT`, at most `MOST_KEPT` of each policy.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -17,24 +18,27 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor
 from hetsched.lab.rerun import PodChange, ReplayResult
-from hetsched.placement import dispatch
 from hetsched.policies.models import PolicyRevision, Preview
 from hetsched.policies.plan_contracts import Asked
 
+from .. import dispatch
+
 LOST_AFTER = timedelta(minutes=3)
+SHARED_OVER = timedelta(hours=1)
+WOKEN_AFTER = timedelta(seconds=30)
 WAITS_AT_MOST = timedelta(minutes=15)
 KEPT = timedelta(days=14)
 MOST_KEPT = 20
 
 
 class Cancelled(Exception):
-    """Somebody cancelled the preview that runs."""
+    """The running preview was cancelled."""
 
 
 def ask_preview(
     revision: PolicyRevision, cluster: Cluster, asked: Asked, *, actor: Actor, owner: str, now: datetime | None = None
 ) -> Preview:
-    """Have a version run over what was decided for a cluster; `owner` is a stable identity of who asks.
+    """Request a run of a policy version over the past decisions of a cluster; `owner` is the caller's stable identity.
 
     Raises: InputError `PreviewRunning`.
     """
@@ -54,57 +58,81 @@ def ask_preview(
             raise
         raise InputError(
             "PreviewRunning",
-            f"preview {open_one.pk} of policy {open_one.policy.name} that you asked for is {open_one.state}",
+            f"your preview {open_one.pk} of policy {open_one.policy.name} is {open_one.state}",
             hint=f"Wait for it, or DELETE /api/v1/policies/{open_one.policy.name}/preview/{open_one.pk}/",
         ) from None
     return row
 
 
-def claim(preview_id: int) -> Preview | None:
-    """Take a preview that waits, for the caller alone."""
+def claim() -> Preview | None:
+    """Claim the next waiting preview for the caller; return None if there is none.
+
+    The owner with the shortest preview time within `SHARED_OVER` comes first, then the earliest request.
+    """
     now = timezone.now()
-    taken = Preview.objects.filter(pk=preview_id, state=Preview.WAITING)
-    if not taken.update(state=Preview.RUNNING, started_at=now, seen_at=now):
-        return None
-    return Preview.objects.select_related("policy", "cluster").get(pk=preview_id)
+    used = _used_seconds(now)
+    waiting = Preview.objects.filter(state=Preview.WAITING).order_by("asked_at", "id").values_list("pk", "owner")
+    for pk, _ in sorted(waiting, key=lambda row: used.get(row[1], 0.0)):
+        taken = Preview.objects.filter(pk=pk, state=Preview.WAITING)
+        if taken.update(state=Preview.RUNNING, started_at=now, seen_at=now):
+            return Preview.objects.select_related("policy", "cluster").get(pk=pk)
+    return None
+
+
+def _used_seconds(now: datetime) -> dict[str, float]:
+    """Return the run time in seconds, by owner, of previews that started within `SHARED_OVER`."""
+    used: dict[str, float] = defaultdict(float)
+    began = Preview.objects.filter(started_at__gte=now - SHARED_OVER).exclude(state=Preview.WAITING)
+    for owner, start, end in began.order_by().values_list("owner", "started_at", "ended_at"):
+        used[owner] += ((end or now) - (start or now)).total_seconds()
+    return used
+
+
+def wake_waiting(now: datetime) -> None:
+    """Send the wake-up of a waiting preview again if no preview runs: the first wake-up may have been lost."""
+    early = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WOKEN_AFTER).order_by("asked_at").first()
+    if early is not None and not Preview.objects.filter(state=Preview.RUNNING).exists():
+        dispatch.wake(early.pk, dispatch.REPLAY)
 
 
 def note_progress(preview_id: int, share: float) -> None:
-    """Write how far it is. Raises: Cancelled when nobody waits for it any more."""
+    """Write the progress, a fraction of 1, and a heartbeat. Raises: Cancelled if the preview no longer runs."""
     running = Preview.objects.filter(pk=preview_id, state=Preview.RUNNING)
     if not running.update(progress=round(min(share, 1.0), 3), seen_at=timezone.now()):
         raise Cancelled
 
 
 def finish(preview_id: int, result: ReplayResult, changes: Sequence[PodChange]) -> None:
-    """Write what came out."""
+    """Write the result."""
     _end(preview_id, Preview.DONE, progress=1.0, result=result, changes=tuple(changes))
 
 
 def fail(preview_id: int, problem: Problem) -> None:
-    """Write why nothing came out."""
+    """Write why the preview failed."""
     _end(preview_id, Preview.FAILED, problem=problem)
 
 
 def cancel_preview(preview: Preview) -> None:
-    """End a preview that waits or runs; forget one that is over."""
+    """Cancel an open preview; delete one that has ended."""
     open_one = Preview.objects.filter(pk=preview.pk, state__in=Preview.OPEN)
     if not open_one.update(state=Preview.CANCELLED, ended_at=timezone.now()):
         Preview.objects.filter(pk=preview.pk).delete()
 
 
 def settle_lost(now: datetime) -> int:
-    """End what runs without a sign of life, or waited too long for a worker; return how many that is."""
+    """Fail running previews without a heartbeat and previews that waited too long for a worker; return how many."""
     silent = Preview.objects.filter(state=Preview.RUNNING, seen_at__lt=now - LOST_AFTER)
     unheard = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WAITS_AT_MOST)
-    lost = Problem("PreviewLost", "", "the worker that ran it is gone")
-    late = Problem("PreviewNotStarted", "", "no worker took it")
+    if Preview.objects.filter(seen_at__gte=now - WAITS_AT_MOST).exists():
+        unheard = unheard.none()  # a worker is alive and runs other previews first
+    lost = Problem("PreviewLost", "", "the worker that ran the preview was lost")
+    late = Problem("PreviewNotStarted", "", "no worker started the preview")
     ended = silent.update(state=Preview.FAILED, ended_at=now, problem=lost)
     return ended + unheard.update(state=Preview.FAILED, ended_at=now, problem=late)
 
 
 def forget_previews(now: datetime) -> int:
-    """Delete what ended long ago, and all but the last ones of each policy; return how many went."""
+    """Delete previews that ended long ago, and all but the latest of each policy; return how many."""
     over = Preview.objects.exclude(state__in=Preview.OPEN)
     old = set(over.filter(ended_at__lt=now - KEPT).values_list("pk", flat=True))
     for policy_id in over.order_by().values_list("policy_id", flat=True).distinct():

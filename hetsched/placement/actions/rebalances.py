@@ -1,13 +1,13 @@
-"""Carry out a plan of moves that an operator confirmed, one move after the other.
+"""Execution of a rebalance plan that an operator confirmed, one move after the other.
 
-Rule: before each move the engine tries it again on the cluster as it is; where the pod could not move by now, or would
-come to another node, the plan stops there. Where placements exist only here, one transaction takes the pod off and
-books it where it goes, with a decision of its own. On a live cluster the eviction API is asked, by the worker that
-asks for all evictions, and the move is over when the pod's successor has a place. Either way the pod's owner keeps off
-the node that it left for `KEPT_OFF`, as the plan was made. What a budget or a right refuses, and what takes longer than
-`PATIENCE`, stops the plan.
-Every move has its audit entry, under the name of who confirmed the plan.
-Invariants: a move that was not confirmed is not made; nothing is made after the plan stopped.
+Before each move the engine tries it again on the current state of the cluster; the plan stops if the pod cannot move
+any more or would be placed on another node. In a cluster that is not live, one transaction ends the pod's reservation
+and books it on the target, with a decision of its own. On a live cluster the eviction worker calls the eviction API,
+and the move ends when the pod's replacement is placed. In both cases the pod's owner backs off from the old node for
+`KEPT_OFF`, as the plan assumed. A rejection by a budget or by missing rights stops the plan, and so does a move that
+takes longer than `PATIENCE`.
+Every move has its audit entry, under the name of the operator who confirmed the plan.
+Invariants: only confirmed moves are made; no move is made after the plan stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from hetsched.inventory.node_events import in_step
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import publish_many
-from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
 from hetsched.placement.queries.advice import Footing, footing
@@ -40,6 +39,7 @@ from hetsched.placement.queue import Waiting
 from hetsched.placement.retry import stir
 from hetsched.policies.effective import active_specs
 
+from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
 from .decisions import Result, record
 
@@ -50,20 +50,20 @@ _HOLDING = [state.value for state in HOLDING]
 
 
 class _Elsewhere(Exception):
-    """Another worker is at this step, or the plan is over."""
+    """Another worker executes this step, or the plan has ended."""
 
 
 def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, actor: Actor, reason: str) -> Rebalance:
-    """Have the moves of a plan carried out, those of these steps (from 0) only.
+    """Execute the moves of a plan with these step indices (from 0).
 
     Raises: InputError `ReasonMissing`, `NothingToMove`, `RebalanceRunning`, or `ClusterNotFollowed`.
     """
     reason = require_reason(reason)
     chosen = [move for step, move in enumerate(advice.moves) if step in set(steps)]
     if not chosen:
-        raise InputError("NothingToMove", "no move of the plan is chosen", place="steps")
+        raise InputError("NothingToMove", "no move of the plan is selected", place="steps")
     if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
-        raise InputError("ClusterNotFollowed", "what is known of the cluster is out of date", place="cluster")
+        raise InputError("ClusterNotFollowed", "the data of the cluster is stale", place="cluster")
     try:
         with transaction.atomic():
             plan = _written(cluster, advice, chosen, actor, reason)
@@ -72,9 +72,9 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     except IntegrityError:
         raise InputError(
             "RebalanceRunning",
-            "another plan is being carried out",
+            "another plan is in progress",
             place="cluster",
-            hint="Stop it, or wait for its end",
+            hint="Stop that plan, or wait for its end",
         ) from None
     return plan
 
@@ -114,19 +114,19 @@ def _written(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Ac
 
 
 def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
-    """Make no further move of a plan; an eviction that nobody asked for yet is not asked for any more.
+    """Stop a plan: make no further move and drop evictions that were not requested yet.
 
     Raises: InputError `ReasonMissing` or `RebalanceOver`.
     """
     reason = require_reason(reason)
     with transaction.atomic():
         if not _stop(plan, f"stopped by {actor.name}"):
-            raise InputError("RebalanceOver", "it is over already", place="action")
+            raise InputError("RebalanceOver", "the plan has already ended", place="action")
         audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=_named(plan), reason=reason)
 
 
 def go_on(cluster_id: int) -> int:
-    """Do whatever can be done of a cluster's plan now; return how many moves were begun or came to an end."""
+    """Advance a cluster's plan as far as possible now; return how many steps began or ended."""
     plan = Rebalance.objects.select_related("cluster").filter(cluster_id=cluster_id, state=Rebalance.RUNNING).first()
     done = 0
     while plan is not None and plan.state == Rebalance.RUNNING and _step(plan):
@@ -136,17 +136,17 @@ def go_on(cluster_id: int) -> int:
 
 
 def under_way(cluster_id: int) -> bool:
-    """Tell whether a plan of a cluster is being carried out."""
+    """Return True if a plan of the cluster is in progress."""
     return Rebalance.objects.filter(cluster_id=cluster_id, state=Rebalance.RUNNING).exists()
 
 
 def forget_plans(cluster_id: int, *, before: datetime) -> int:
-    """Delete plans that were over before a moment; the audit trail keeps what was moved."""
+    """Delete plans that ended before a time; the audit trail keeps the moves."""
     return Rebalance.objects.filter(cluster_id=cluster_id, finished_at__lt=before).delete()[0]
 
 
 def _step(plan: Rebalance) -> bool:
-    """Take one step of a plan; False where there is nothing to do but wait, or it is over."""
+    """Execute one step of a plan; return False if the plan has to wait or has ended."""
     open_ones = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING]).select_related("pod")
     first = open_ones.order_by("step").first()
     if first is None:
@@ -164,10 +164,10 @@ def _step(plan: Rebalance) -> bool:
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
-    """Begin a step, or make it where it can be made at once."""
+    """Begin a step, or complete it if no eviction is needed."""
     cluster = Cluster.objects.get(pk=plan.cluster_id)
     if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
-        return False  # what is known may be old: wait
+        return False  # the data may be stale: wait
     for attempt in range(_TRIES):
         found = footing(cluster, _spec(cluster))
         moved, problem = _tried(found, moves)
@@ -194,7 +194,7 @@ def _spec(cluster: Cluster) -> PolicySpec:
 
 
 def _tried(found: Footing, moves: Sequence[RebalanceMove]) -> tuple[Moved | None, str]:
-    """Try a step on a copy of the present; say what keeps it from being what was confirmed."""
+    """Try a step on a copy of the current state; return the moves, or None with the deviation from the plan."""
     board = found.board
     unit = []
     for move in moves:
@@ -202,24 +202,24 @@ def _tried(found: Footing, moves: Sequence[RebalanceMove]) -> tuple[Moved | None
         if booking is None or board.state.columns.names[booking.row] != move.source or booking.pod.uid != move.uid:
             return None, f"{move.pod_key} is not on {move.source} any more"
         if move.pod_key in found.kept:
-            return None, f"{move.pod_key} is on its way elsewhere"
+            return None, f"{move.pod_key} is already moving to another node"
         unit.append(booking)
     moved = board.move(tuple(unit))
     if moved is None:
-        return None, f"{moves[0].pod_key} cannot move now: no node has room for it, or a disruption budget keeps it"
+        return None, f"{moves[0].pod_key} cannot move now: no node fits, or a disruption budget prevents it"
     for move, outcome in zip(moves, moved.outcomes, strict=True):
         if outcome.node != move.target:
-            return None, f"{move.pod_key} would come to {outcome.node} by now, not to {move.target}"
+            return None, f"{move.pod_key} would now be placed on {outcome.node}, not on {move.target}"
     return moved, ""
 
 
-# -- where placements exist only here ----------------------------------------------------------------------------------
+# -- clusters that are not live ----------------------------------------------------------------------------------------
 
 
 def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, moved: Moved) -> None:
-    """Take the pods of a step off and book them where they go, in one transaction.
+    """Release the pods of a step and book them on their targets, in one transaction.
 
-    Raises: Conflict when something was booked since the state was read.
+    Raises: Conflict if something was reserved since the state was read.
     """
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with transaction.atomic():
@@ -227,7 +227,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
         _check_open(plan, moves)
         pods = {pod.key: pod for pod in _live(plan.cluster, [move.pod_key for move in moves])}
         if len(pods) != len(moves):
-            raise Conflict("a pod of the step is gone")
+            raise Conflict("a pod of the step was deleted")
         leaving = [pods[move.pod_key] for move in moves]
         change.free(leaving, told)
         _keep_off(change.cluster, moves, pods, told)
@@ -247,7 +247,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
 
 
 def _decided_on(found: Footing, moved: Moved) -> str:
-    """Return the digest of the state from which the pods of a step are gone, and end the board with that."""
+    """Return the digest of the state without the pods of a step; the board is not usable afterwards."""
     for booking in moved.unit:
         found.board.state.forget(booking.pod.key)
     return found.board.state.digest()
@@ -286,7 +286,7 @@ def _result(
 
 
 def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
-    """Have the pods of a step evicted, and keep those that take their places off the nodes that they leave."""
+    """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with transaction.atomic():
         cluster = advance(plan.cluster_id)
@@ -294,9 +294,9 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         pods = {pod.key: pod for pod in _live(cluster, [move.pod_key for move in moves])}
         for move in moves:
             pod = pods.get(move.pod_key)
-            # Another one may bear its name by now; only the one that was tried may leave.
+            # Another pod may have this name by now; only the pod that was tried may be evicted.
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
-                raise Conflict(f"{move.pod_key} is gone from {move.source}")
+                raise Conflict(f"{move.pod_key} was deleted from {move.source}")
         Eviction.objects.bulk_create(
             Eviction(cluster=cluster, victim=pods[move.pod_key], reason=told) for move in moves
         )
@@ -308,7 +308,7 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
 
 
 def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
-    """Tell whether a step that began came to an end; one that is refused or takes too long ends the plan."""
+    """Return True if a begun step has ended; a rejected or late step stops the plan."""
     kept = Eviction.objects.filter(victim__in=[m.pod_id for m in moves], state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
@@ -316,10 +316,10 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     for move in moves:
         pod = move.pod
         if pod is not None and pod.state in _HOLDING:
-            return _wait(plan, move, f"{move.pod_key} did not leave")
+            return _wait(plan, move, f"{move.pod_key} was not deleted")
         successor = _successor(pod, move)
         if pod is not None and pod.spec.controller and successor is None:
-            return _wait(plan, move, f"who takes the place of {move.pod_key} was not placed")
+            return _wait(plan, move, f"the replacement of {move.pod_key} was not placed")
     with transaction.atomic():
         for move in moves:
             found = _successor(move.pod, move)
@@ -335,7 +335,7 @@ def _wait(plan: Rebalance, move: RebalanceMove, late: str) -> bool:
 
 
 def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
-    """Return the node of a pod that the same controller made since, once it holds a place."""
+    """Return the node of a newer pod of the same controller, once it holds resources."""
     if pod is None or not pod.spec.controller:
         return None
     rows = Pod.objects.filter(
@@ -351,11 +351,11 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 
 
 def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], told: str) -> None:
-    """Keep the owners of a step's pods off the nodes that these leave, as the plan was made."""
+    """Keep the owners of a step's pods off the nodes they leave, as the plan assumed."""
     now = timezone.now()
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
     live = cluster.kind == ClusterKind.KUBERNETES
-    # A row for each pod; one that a kubelet refused before keeps the row that says so.
+    # One row per pod; a pod that a kubelet rejected before keeps its earlier row.
     Rejection.objects.bulk_create(
         (
             Rejection(
@@ -369,7 +369,7 @@ def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[st
                 message=told,
                 created_at=now,
                 until=now + KEPT_OFF,
-                ran_elsewhere=True,  # it says nothing about the owner's pods elsewhere
+                ran_elsewhere=True,  # no statement about the owner's pods on other nodes
             )
             for move in moves
         ),
@@ -384,7 +384,7 @@ def _live(cluster: Cluster, keys: Sequence[str]) -> list[Pod]:
 
 
 def _check_open(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
-    """Hold the cluster's lock, and see that nobody began this step or ended the plan.
+    """Check under the cluster's lock that no other worker began this step and that the plan still runs.
 
     Raises: _Elsewhere.
     """
@@ -399,7 +399,7 @@ def _note(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
 
 
 def _stop(plan: Rebalance, message: str) -> bool:
-    """End a plan before its end; False where it is over already."""
+    """Stop a running plan; return False if the plan has already ended."""
     now = timezone.now()
     with transaction.atomic():
         running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
@@ -415,7 +415,7 @@ def _stop(plan: Rebalance, message: str) -> bool:
 
 
 def _give_up(plan: Rebalance, message: str) -> bool:
-    """End a plan that cannot go on, which nobody asked for; False where it is over already."""
+    """Stop a plan that cannot continue, with the system as actor; return False if the plan has already ended."""
     with transaction.atomic():
         if not _stop(plan, message):
             return False
@@ -432,7 +432,7 @@ def _finish(plan: Rebalance) -> None:
 
 
 def _tell(plan: Rebalance) -> None:
-    """Have pages that follow the cluster look again; the topic itself says nothing of plans."""
+    """Make pages that follow the cluster reload; the topic itself contains no plans."""
     publish_many({cluster_topic(plan.cluster): {}})
 
 

@@ -1,13 +1,13 @@
-"""Shadow mode: note what another scheduler bound, and judge it later on the state from before.
+"""Shadow mode: record bindings of another scheduler and compare them later with decisions on the earlier state.
 
-Problem: judging costs a cycle of the engine, and following a cluster must never wait for it.
-Rule: the follower only notes a row (`note`), as long as fewer than `MOST_DUE` wait. A worker judges them in order on a
-copy of the state of its own (`Past`), which lags behind the cluster: reservations say from which revision to which
-they held, so the copy is brought to the revision before the pod was charged; what ended in the very batch of changes
-that charged it had ended before, and pods of one batch are booked one after the other, where they are. Facts of nodes
-are those of now. A pod is judged alone, under the cluster's policy, whatever group it belongs to. What is dropped
-(too many wait, the state or the node is not to be had any more, the engine fails) is counted.
-Invariants: a row is judged once; whatever happens here, nothing else is written and no API server is called.
+A comparison costs one scheduling cycle, and the informer must never wait for it.
+The informer only writes a row (`note`) while fewer than `MOST_DUE` rows wait. A worker compares them in order on its
+own cached state (`Past`), which lags behind the cluster. Reservations store the revisions at which they began and
+ended, so the state is brought to the revision before the pod was charged. Reservations that ended in the same batch of
+changes count as ended before, and pods of one batch are assumed one after the other, on their actual nodes. Node facts
+are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it belongs to a gang. Dropped
+rows are counted: too many rows wait, the state or node is no longer available, or the engine fails.
+Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal import counters, figures
-from hetsched.placement import dispatch
 from hetsched.placement.models import Judgement, Reservation, Shadow
+from hetsched.placement.reservations import CONTINUED
 from hetsched.placement.snapshot import Loaded, Warm, load_state
 from hetsched.policies.effective import active_specs
+
+from .. import dispatch
 
 MOST_DUE = 2000
 AT_ONCE = 200
@@ -43,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 def note(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
-    """Note the pods of this scheduler that were just bound, in the transaction that charges them; return how many."""
+    """Record the newly bound pods of this scheduler, in the transaction that charges them; return how many."""
     found = [seen for seen in charged if seen.scheduler_name == scheduler and seen.spec is not None]
     if not found:
         return 0
@@ -71,12 +73,12 @@ def note(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> in
 
 
 def due_shadows(cluster_id: int) -> bool:
-    """Tell whether pods wait to be judged."""
+    """Return True if pods wait for a comparison."""
     return Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).exists()
 
 
 def judge(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> int:
-    """Judge pods that wait, the first ones first, for about so long; return how many were looked at."""
+    """Compare at most `most` waiting pods, the earliest first, for about `seconds`; return how many were processed."""
     rows = list(Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).order_by("id")[:most])
     if not rows:
         return 0
@@ -97,13 +99,13 @@ def judge(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> 
 
 
 def forget_shadows(cluster_id: int) -> None:
-    """Delete what was judged longer ago than finished workloads are kept."""
+    """Delete comparisons older than the retention period of finished workloads."""
     before = timezone.now() - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
     Shadow.objects.filter(cluster_id=cluster_id, judged_at__lt=before).delete()
 
 
 class Past(Warm):
-    """A cluster as it was a moment ago, in this process; hold `lock` while you use it."""
+    """The state of a cluster at an earlier revision, in this process; hold `lock` while using it."""
 
     def __init__(self, cluster_id: int) -> None:
         super().__init__(cluster_id)
@@ -111,7 +113,7 @@ class Past(Warm):
         self._layout: list[int] = []
 
     def at(self, revision: int) -> Loaded | None:
-        """Return the state at a revision, with the nodes as they are now; None where it is not to be had any more."""
+        """Return the state at a revision with the nodes of now, or None if it is no longer available."""
         rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
         *layout, forgotten = rows.get(pk=self.cluster_id)
         loaded = self._loaded
@@ -128,13 +130,10 @@ class Past(Warm):
 
     @contextmanager
     def between(self, loaded: Loaded, revision: int) -> Iterator[dict[str, Reservation]]:
-        """Let those go who went at the next revision, and give who came then, by uid; all is undone at the end."""
+        """Remove the pods that ended at a revision and yield the reservations that began then, by uid; undo at exit."""
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
-        gone = [
-            booking
-            for row in rows.filter(released_revision=revision, revision__lt=revision)
-            if (booking := loaded.state.forget(row.pod.key)) is not None
-        ]
+        went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
+        gone = [booking for row in went if (booking := loaded.state.forget(row.pod.key)) is not None]
         before = set(loaded.state.bookings)
         try:
             yield {row.pod.uid: row for row in rows.filter(revision=revision)}
@@ -155,7 +154,7 @@ def _past(cluster_id: int) -> Past:
 
 
 def _judge(past: Past, loaded: Loaded, revision: int, rows: Sequence[Shadow]) -> None:
-    """Judge the pods that were charged at one revision, each on what the ones before it left."""
+    """Compare the pods that were charged at one revision, each on the state after the previous ones."""
     name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
     spec = active_specs({name}).get(name)
     if spec is None:
@@ -178,7 +177,7 @@ def _judge(past: Past, loaded: Loaded, revision: int, rows: Sequence[Shadow]) ->
             _write(row, found, scheduler)
             taken = came.get(row.uid)
             if taken is not None:
-                state.assume(state.compile(taken.pod.spec), state.row_of[row.node_name], taken.allocation)
+                state.assume(state.compile(taken.request), state.row_of[row.node_name], taken.allocation)
 
 
 def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
@@ -213,20 +212,23 @@ def _judgement(row: Shadow, found: Comparison) -> Judgement:
 
 
 def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> str:
-    """Say how it came out, with numbers."""
+    """Describe the result in one sentence, with scores."""
     chosen = f"{found.chosen} (score {found.our_score:.1f})" if found.our_score is not None else "no node"
     if found.refusal is not None:
-        return f"{row.key} is on {row.node_name}, which is refused here: {found.refusal.message}; chosen here: {chosen}"
+        return (
+            f"{row.key} is on {row.node_name}, which hetsched rejects: "
+            f"{found.refusal.message}; hetsched chooses {chosen}"
+        )
     where = f"{row.key} is on {row.node_name} (score {found.their_score:.1f}, rank {found.rank} of {found.feasible})"
     if judgement is Judgement.SAME:
-        return f"{where}, as chosen here"
+        return f"{where}, the same node as hetsched"
     if judgement is Judgement.EQUAL:
-        return f"{where}, as good as {chosen}"
-    return f"{where}; chosen here: {chosen}, {found.regret:.1f} points more"
+        return f"{where}, same score as {chosen}"
+    return f"{where}; hetsched chooses {chosen}, {found.regret:.1f} points more"
 
 
 def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
-    """Drop what cannot be judged."""
+    """Drop rows that cannot be compared."""
     with transaction.atomic():
         deleted, _ = Shadow.objects.filter(pk__in=[row.pk for row in rows], judged_at=None).delete()
         _drop(cluster_id, deleted)

@@ -1,8 +1,8 @@
-"""Accept a workload.
+"""Acceptance of workloads.
 
-Rule: everything is checked, then workload, pods, idempotency key, audit and events are one transaction. The same
-owner, key and body get the first answer again; the same key with another body is refused. The cluster's revision is
-left alone: pods that wait hold nothing, so a submission never disturbs the scheduler.
+Everything is validated first; then workload, pods, idempotency key, audit entry and events are written in one
+transaction. The same owner, key and body get the first response again; the same key with another body is rejected. The
+cluster's revision does not change: pending pods hold nothing, so a submission never invalidates a decision in progress.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
-from hetsched.placement import dispatch
 from hetsched.placement.callbacks import refuse_foreign
+from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from hetsched.placement.pod_counts import cluster_counts, counts_are_due
@@ -38,6 +38,7 @@ from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Given, Prepared
 from hetsched.storage.write_lock import turn
 
+from .. import dispatch
 from .hold_claims import claim_hold
 from .image_platforms import look_up
 
@@ -47,7 +48,7 @@ PRIORITIES = range(-(2**31), 2**31)
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """An accepted workload and the answer to give; `replayed` when this key had been answered before."""
+    """An accepted workload and its response; `replayed` if the key was already used."""
 
     workload_id: str
     response: dict[str, Any]
@@ -73,13 +74,13 @@ def submit(
 ) -> Submission:
     """Accept pods to be placed on a cluster, and wake the scheduler.
 
-    `owner` keeps idempotency keys apart; `policy` and `priority` go before what the pods say. A pod whose own choice
-    of a policy is wrong is accepted and will be *misconfigured*. The pods get the room of `hold`, if one is named.
-    `allowance` is what their owner may not exceed.
-    Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`,
-    `PodExists`, `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`,
-    `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict where another writer held a name
-    and let it go meanwhile.
+    `owner` scopes idempotency keys; `policy` and `priority` override the values of the pods. A pod with an invalid
+    policy of its own is accepted and becomes *misconfigured*. The pods use the reserved capacity of `hold`, if one is
+    named. `allowance` limits what the owner may submit.
+    Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`, `PodExists`,
+    `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`, `PriorityNotAllowed`,
+    `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict if another writer held a name and has released it in the
+    meantime.
     """
     check_pods(pods, priority)
     check_ceiling(allowance, pods, priority)
@@ -108,7 +109,7 @@ def submit(
             _tell(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
-        # Either a twin with the same key was faster, or a pod of this name is live, or was until just now.
+        # A concurrent request used the same key, or a pod of this name is live, or was until just now.
         known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
         if known is not None:
             return known
@@ -118,9 +119,9 @@ def submit(
 
 
 def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
-    """Refuse pods that no submission may hold. Raises: InputError, as `submit` does."""
+    """Reject pods that no submission may contain. Raises: InputError, as `submit` does."""
     if not pods:
-        raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
+        raise InputError("WorkloadEmpty", "the manifest contains no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     if priority is not None:
@@ -128,27 +129,29 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
     seen: set[str] = set()
     for pod in pods:
         if pod.key in seen:
-            raise InputError("PodDuplicate", f"two pods are called {pod.key}", place="manifest")
+            raise InputError("PodDuplicate", f"two pods are named {pod.key}", place="manifest")
         seen.add(pod.key)
         if pod.node_name:
-            raise InputError("PodBound", f"{pod.key} has a node already", place="spec.nodeName", hint="Leave it out")
+            raise InputError(
+                "PodBound", f"{pod.key} already has spec.nodeName", place="spec.nodeName", hint="Remove spec.nodeName"
+            )
 
 
 def check_priority(priority: int) -> None:
-    """Refuse what is no priority. Raises: InputError `PriorityInvalid`."""
+    """Reject invalid priorities. Raises: InputError `PriorityInvalid`."""
     if priority not in PRIORITIES:
         raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
 
 
 def answered(owner: str, key: str, body_hash: str) -> Submission | None:
-    """Return the answer that this key got before. Raises: InputError `IdempotencyKeyReused`."""
+    """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
     kept = _ANSWERED.first(owner=owner, key=key)
     if kept is None:
         return None
     if kept.body_hash != body_hash:
         raise InputError(
             "IdempotencyKeyReused",
-            "this key came with another body before",
+            "the Idempotency-Key was used with another body",
             place="Idempotency-Key",
             hint="Use a new key",
         )
@@ -159,7 +162,7 @@ _ANSWERED = Prepared(lambda: IdempotencyKey.objects.filter(owner=Given("owner"),
 
 
 def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
-    """Choose each pod's policy and make its row, unsaved."""
+    """Choose each pod's policy and build its row, unsaved."""
     chooser = Chooser(cluster)
     rows: list[Pod] = []
     for spec, images_until in look_up(cluster, pods):
@@ -177,11 +180,12 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
                 uid=spec.uid or str(uuid.uuid4()),
                 origin=origin,
                 spec=spec,
+                fingerprint=fingerprint(spec),
                 policy=chosen.name,
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
-                # The gates of a pod in a live cluster are somebody's: the watch tells when they are gone.
+                # Gates of a pod in a live cluster belong to others: the watch reports their removal.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
                 message=_held_back(spec),
@@ -211,7 +215,7 @@ def _write(
 
 
 def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
-    """Make the row of a workload of these pods, unsaved."""
+    """Build the row of a workload of these pods, unsaved."""
     now = timezone.now()
     namespaces = {pod.namespace for pod in pods}
     first = pods[0].spec
@@ -229,7 +233,7 @@ def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **
 
 
 def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
-    """Write workloads with their pods and what the audit trail says of them."""
+    """Write workloads with their pods and their audit entries."""
     insert([workload for workload, _ in groups])
     for workload, pods in groups:
         for pod in pods:
@@ -253,10 +257,10 @@ def take_in(
     origin: str = Pod.WATCHED,
     told: bool = True,
 ) -> list[Pod]:
-    """Accept pods that wait in a live cluster, a workload for each group, inside the caller's transaction.
+    """Accept pending pods of a live cluster, one workload per group, inside the caller's transaction.
 
-    `told` False: the caller tells who looks at the cluster; at workloads that are not there yet nobody looks.
-    Raises: IntegrityError when another pod of one of these names is live.
+    `told` False: the caller publishes the cluster's topic; new workloads have no subscribers yet.
+    Raises: IntegrityError if another pod of one of these names is live.
     """
     wanted = list(groups)
     prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, origin))
@@ -284,7 +288,7 @@ def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
 
 
 def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
-    """Say which pod's name is taken.
+    """Reject the first pod with a name that is in use.
 
     Raises: InputError `PodExists`.
     """
@@ -295,7 +299,7 @@ def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
             if taken.key in wanted:
                 raise InputError(
                     "PodExists",
-                    f"{taken.key} exists already" + (f" in workload {taken.workload_id}" if taken.workload_id else ""),
+                    f"{taken.key} already exists" + (f" in workload {taken.workload_id}" if taken.workload_id else ""),
                     place="manifest",
-                    hint="Use another name, or cancel that workload first",
+                    hint="Use another name, or cancel that workload",
                 )

@@ -1,9 +1,9 @@
-"""What people say about webhooks: make, change, end, sign anew, try out, and have something told again.
+"""Operations of users on webhooks: create, change, remove, rotate the secret, test, redeliver.
 
-Rule: a webhook acts for whoever made it and tells nothing that they may not see by now. A secret leaves here once,
-when it is made; the one before goes on signing for as long as its holder says, so that receivers can be changed without
-a message that fits neither. Each action is one transaction with its entry in the audit trail, which names the host
-only: the rest of an address may be a secret of the receiver's.
+A webhook acts with the rights of its owner and reports only what the owner may see at that time. A secret is returned
+once, when it is created; the previous secret keeps signing for the overlap that the owner chooses, so receivers can
+switch without a message that fits neither secret. Each action is one transaction with its audit entry. The entry names
+only the host, because the rest of a URL may be a secret of the receiver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
-from hetsched.placement import callbacks
 from hetsched.placement.deliveries import purpose, webhook_holder
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Delivery, SigningSecret, Webhook
@@ -31,14 +30,16 @@ from hetsched.placement.webhooks import LONGEST_URL
 from hetsched.storage.named_locks import lock
 from hetsched.storage.sealed_secrets import seal
 
-MOST_WEBHOOKS = 50  # of one owner
+from .. import callbacks
+
+MOST_WEBHOOKS = 50  # per owner
 LONGEST_OVERLAP = timedelta(days=7)
 TOLD = frozenset(State) - {State.PENDING}
 TEST_EVENT = "webhook.test"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a webhook is to be."""
+    """The desired settings of a webhook."""
 
     name: str
     url: str
@@ -49,7 +50,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tuple[Webhook, str]:
-    """Make a webhook and return it with its secret, which is never to be had again.
+    """Create a webhook and return it with its secret, which cannot be read again.
 
     Raises: InputError `ReasonMissing`, `WebhookNameInvalid`, `WebhookExists`, `WebhooksTooMany`, `CallbackUrlInvalid`,
     `CallbackNotAllowed`, `StateUnknown` or `SecretKeyMissing`.
@@ -60,22 +61,22 @@ def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tup
         with transaction.atomic():
             lock([f"webhooks {owner}"])
             if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
-                text = f"there are {MOST_WEBHOOKS} already"
-                raise InputError("WebhooksTooMany", text, place="name", hint="Remove one first")
+                text = f"the maximum of {MOST_WEBHOOKS} webhooks is reached"
+                raise InputError("WebhooksTooMany", text, place="name", hint="Remove a webhook first")
             hook = Webhook(owner=owner, created_by=actor.name, created_at=timezone.now())
             _set(hook, wanted)
             hook.save(force_insert=True)
             secret = _new_secret(webhook_holder(hook.pk))
             _audit(actor, "webhook.add", hook, reason)
     except IntegrityError:
-        raise InputError("WebhookExists", f"there is a webhook {wanted.name!r} already", place="name") from None
+        raise InputError("WebhookExists", f"webhook {wanted.name!r} already exists", place="name") from None
     return hook, secret
 
 
 def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) -> None:
-    """Make a webhook what it is to be; one that was paused speaks again where that is `enabled`.
+    """Change the settings of a webhook; `enabled` resumes a paused one.
 
-    What it has still to tell goes to the new address. Raises: InputError as `add_webhook`.
+    Pending deliveries go to the new URL. Raises: InputError as `add_webhook`.
     """
     reason = require_reason(reason)
     _check(wanted)
@@ -91,11 +92,11 @@ def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) 
             if hook.enabled:
                 callbacks.wake(waiting)
     except IntegrityError:
-        raise InputError("WebhookExists", f"there is a webhook {wanted.name!r} already", place="name") from None
+        raise InputError("WebhookExists", f"webhook {wanted.name!r} already exists", place="name") from None
 
 
 def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
-    """End a webhook, with its secret and all it told or had still to tell. Raises: InputError `ReasonMissing`."""
+    """Remove a webhook with its secret and all its deliveries. Raises: InputError `ReasonMissing`."""
     reason = require_reason(reason)
     with transaction.atomic():
         _audit(actor, "webhook.remove", hook, reason)
@@ -104,7 +105,7 @@ def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
 
 
 def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, reason: str) -> str:
-    """Give a webhook a new secret and return it; the one before signs too for the time of `overlap`.
+    """Create a new secret for a webhook and return it; the previous secret also signs for the time of `overlap`.
 
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
@@ -117,7 +118,7 @@ def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, re
 
 
 def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reason: str) -> str:
-    """Sign from now on what is told to the addresses that an owner gives with submissions; return the new secret.
+    """Sign callbacks to the URLs in an owner's submissions from now on; return the new secret.
 
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
@@ -134,7 +135,7 @@ def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reas
 
 
 def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
-    """Sign nothing any more that is told to an owner's addresses; return whether anything was signed."""
+    """Stop signing callbacks to an owner's URLs; return whether they were signed."""
     reason = require_reason(reason)
     with transaction.atomic():
         gone, _ = SigningSecret.objects.filter(holder=owner).delete()
@@ -145,7 +146,7 @@ def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
 
 
 def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
-    """Have a webhook told that it is being tried. Raises: InputError `WebhookPaused`."""
+    """Send a test event to a webhook. Raises: InputError `WebhookPaused`."""
     if not hook.enabled:
         raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
     now = timezone.now()
@@ -162,7 +163,7 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
 
 
 def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
-    """Have a delivery made again, to where it went: the same id and body, a new moment and signature.
+    """Redeliver a delivery with the same id and body and a new timestamp and signature, to the webhook's current URL.
 
     Raises: InputError `ReasonMissing`, `DeliveryUnderWay`, `WebhookPaused` or `CallbackNotAllowed`.
     """
@@ -174,8 +175,8 @@ def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
         if hook is not None and not hook.enabled:
             raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
         if found.state == Delivery.DUE:
-            raise InputError("DeliveryUnderWay", f"delivery {found.pk} is under way already")
-        if hook is not None:  # it may have moved since
+            raise InputError("DeliveryUnderWay", f"delivery {found.pk} is already in flight")
+        if hook is not None:  # its URL may have changed since
             found.url, found.host = hook.url, hook.host
         callbacks.refuse_foreign(found.url, "url")
         found.state, found.attempts, found.ended_at = Delivery.DUE, 0, None
@@ -192,14 +193,16 @@ def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
 
 def _check(wanted: Wanted) -> None:
     if not 0 < len(wanted.name.strip()) <= 100 or "\0" in wanted.name:
-        raise InputError("WebhookNameInvalid", "say in 1 to 100 characters what it is for", place="name")
+        raise InputError("WebhookNameInvalid", "the name must have 1 to 100 characters", place="name")
     if not wanted.url or len(wanted.url) > LONGEST_URL:
-        raise InputError("CallbackUrlInvalid", "it is not an http or https address", place="url")
+        raise InputError("CallbackUrlInvalid", "the value is not an http or https URL", place="url")
     callbacks.refuse_foreign(wanted.url, "url")
     unknown = sorted(set(wanted.states) - TOLD)
     if unknown:
         known = ", ".join(state.value for state in State if state in TOLD)
-        raise InputError("StateUnknown", f"{unknown[0][:40]!r} is told to nobody", place="states", hint=f"Use {known}")
+        raise InputError(
+            "StateUnknown", f"{unknown[0][:40]!r} is not a state that sends events", place="states", hint=f"Use {known}"
+        )
 
 
 def _set(hook: Webhook, wanted: Wanted) -> None:
@@ -211,7 +214,7 @@ def _set(hook: Webhook, wanted: Wanted) -> None:
 def _new_secret(holder: str, overlap: timedelta = timedelta(0)) -> str:
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         most = int(LONGEST_OVERLAP.total_seconds())
-        raise InputError("OverlapInvalid", f"it is from 0 to {most} seconds", place="overlapSeconds")
+        raise InputError("OverlapInvalid", f"the value must be from 0 to {most} seconds", place="overlapSeconds")
     now: datetime = timezone.now()
     secret = new_secret()
     row = SigningSecret.objects.select_for_update().filter(holder=holder).first() or SigningSecret(holder=holder)

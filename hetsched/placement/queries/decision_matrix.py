@@ -1,20 +1,22 @@
-"""The full node x plugin matrix of a decision, worked out again.
+"""The full node x plugin matrix of a decision, recomputed.
 
-Problem: keeping every score of every node for every decision would be a hundred times the ledger.
-Rule: reservations know from which revision to which they held, so the state that was decided on is folded again, the
-pods of the same batch that were placed before are booked, and the same policy revision scores the same pod. The digest
-of the state must be the one that the decision cites.
+Storing every score of every node for every decision would multiply the ledger by a hundred.
+Reservations store the revisions at which they began and ended, so the state of the decision is loaded again, the pods
+placed earlier in the same batch are booked, and the same policy revision scores the same pod. The digest of the state
+must be the one stored with the decision.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 from django.db.models import Q
 
 from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.explain.nearest_fit import nearest_fit
@@ -26,20 +28,21 @@ from hetsched.engine.simulation.what_if import expected_use
 from hetsched.placement.backoffs import avoided
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.snapshot import load_state
+from hetsched.policies.actions import check
 from hetsched.policies.models import PolicyRevision
 
 
 def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Scheduler:
-    """Return a scheduler on the state that the decision was made on, under its policy revision or under `spec`.
+    """Return a scheduler on the state of the decision, under its policy revision or under `spec`.
 
-    Raises: InputError `DecisionExpired` when the inventory changed since, or what held capacity then is forgotten.
+    Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.
     """
     cluster = decision.cluster
     policy = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
     expired = InputError(
         "DecisionExpired",
-        f"decision {decision.pk} cannot be worked out again: the nodes or what ran on them changed since",
-        hint="Its summary, reasons and best nodes are kept",
+        f"decision {decision.pk} cannot be recomputed: the nodes or their pods have changed since",
+        hint="Its summary, reasons and best nodes are still available",
     )
     if (
         policy is None
@@ -53,9 +56,9 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     state.avoided = avoided(cluster.pk, decision.created_at)
     compiled = compile_policy(spec or policy.spec, load_registry(), implied=IMPLIED)
     if compiled.wants_mix:
-        state.use_mix(state.booked_mix())  # as the batch did when it began
+        state.use_mix(state.booked_mix())  # as at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
-    # One that is not placed after all, because it had to leave itself, made others leave all the same.
+    # A pod that was preempted later in the batch is not placed, but its own victims still left.
     told = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in told.select_related("pod").order_by("id"):
         state.forget(other.pod.spec.key)  # it was nominated before
@@ -70,24 +73,40 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
 
 
 def _let_go(state: ClusterState, decision: Decision) -> None:
-    """Take the pods off that left for a placement: it was scored on what they left."""
+    """Remove the victims of a placement, which was scored without them."""
     for evicted in decision.evictions:
         state.forget(evicted.pod)
     if decision.room:
-        state.forget(decision.room)  # what was held for it
+        state.forget(decision.room)  # the hold's reservation for it
 
 
-def matrix_of(decision: Decision, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
-    """Return the matrix that decided, best node first.
+def matrix_of(
+    decision: Decision, *, limit: int | None = None, scoring: Sequence[PluginUse] = ()
+) -> tuple[NodeOutcome, ...]:
+    """Return the matrix of the decision, best node first; `scoring` are additional scoring plugins.
 
-    Raises: InputError `DecisionExpired`.
+    Raises: InputError `DecisionExpired`, or an error of the plugins.
     """
-    return matrix(scheduler_before(decision), decision.pod.spec, limit=limit)
+    return matrix(scheduler_before(decision, _with(decision, scoring)), decision.pod.spec, limit=limit)
+
+
+def _with(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
+    """Return the policy of the decision with more plugins; None without any, or if the policy is unknown."""
+    rows = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version)
+    row = rows.first() if scoring else None
+    if row is None:
+        return None
+    used = {use.name for use in row.spec.plugins}
+    more = tuple(use for use in scoring if use.name not in used)
+    return check(msgspec.structs.replace(row.spec, plugins=(*row.spec.plugins, *more)))
 
 
 class Further(NamedTuple):
-    """What can be worked out again of a decision: what would have placed a refused pod, or by how much a placed one's
-    node won, and what the pod was expected to use, where more than its requests was known."""
+    """Details recomputed for a decision.
+
+    `nearest_fit`: changes that would have placed a rejected pod. `tipping`: the margin by which a placed pod's node
+    won. `expected_use`: the expected usage, if more than the requests was known.
+    """
 
     nearest_fit: tuple[NearestFit, ...]
     tipping: Tipping | None
@@ -95,7 +114,7 @@ class Further(NamedTuple):
 
 
 def further(decision: Decision) -> Further:
-    """Work out what a decision did not write down.
+    """Compute the details that a decision does not store.
 
     Raises: InputError `DecisionExpired`.
     """
@@ -109,7 +128,7 @@ def further(decision: Decision) -> Further:
 
 
 def announce_gang(state: ClusterState, decision: Decision) -> None:
-    """Tell the state which members a gang has besides those that are booked, as the batch did."""
+    """Add the gang members that are not booked to the state, as the batch did."""
     gang = decision.pod.spec.gang
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)

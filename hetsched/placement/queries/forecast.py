@@ -1,11 +1,14 @@
-"""What is decided next: the queue of a cluster, in the order of its default policy.
+"""Forecast of the next decisions: the queue of a cluster, in the order of its default policy.
 
-Rule: the pods that are due, as the next batches will take them if each of them is placed and nothing else comes. A pod
-that waits for its back-off, or for a change of the cluster, is in no queue.
+The forecast lists the due pods in the order in which the next batches take them if each of them is placed and no other
+pod arrives. A pod in back-off, or waiting for an event, is not included.
 """
 
 from __future__ import annotations
 
+from django.utils import timezone
+
+from hetsched.placement.decision_time import over_share
 from hetsched.placement.queue import Waiting, next_pods
 from hetsched.placement.snapshot import warm
 
@@ -19,5 +22,6 @@ def forecast(cluster_id: int, limit: int) -> list[Waiting]:
         if policy is None:
             return pods[:limit]
         by_key = {pod.spec.key: pod for pod in pods}
-        order = policy.forecast([pod.spec for pod in pods], loaded.state)
+        behind = over_share(cluster_id, timezone.now().timestamp())
+        order = policy.forecast([pod.spec for pod in pods], loaded.state, behind)
     return [by_key[spec.key] for spec in order][:limit]

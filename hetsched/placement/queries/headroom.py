@@ -1,9 +1,9 @@
-"""How many more copies of common shapes fit, now, in every pool of a cluster.
+"""Headroom of a cluster: how many more copies of common shapes fit now, in every pool.
 
-Rule: the engine's own filters count on a copy of the warm state (`hetsched.engine.simulation.headroom`), under the
-cluster's policy. A table is kept until the cluster's revision moves on, and then for as long as makes the counting cost
-at most one part in twenty of a core, so it says when it was counted. Somebody who asks while it is counted gets the
-last one. Where nothing of a shape fits a pool, the most frequent first refusal of its nodes is told.
+The engine's own filters count on a copy of the cached state (`hetsched.engine.simulation.headroom`), under the
+cluster's policy. A table is kept until the cluster's revision changes, and then as long as needed to limit the counting
+to one part in twenty of a core, so it contains the time of the count. Concurrent callers get the previous table. If no
+copy of a shape fits a pool, the most frequent first rejection by its nodes is reported.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ KEPT_SECONDS = 3.0
 SHARE = 20
 SHAPES_SECONDS = 60.0
 PATIENCE_SECONDS = 20.0
-# About a second; the rest follows with the next tables.
+# About a second; the following tables complete the rest.
 BOOKINGS = 20_000
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Nodes of one ISA family and pool; `selector` chooses them by label, empty where no label does."""
+    """Nodes of one ISA family and pool; `selector` selects them by label, empty if no label does."""
 
     family: str
     name: str
@@ -48,10 +48,11 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One shape: how many copies fit by pool, whether that is exact, and the main reason where it is none."""
+    """One shape: by pool the copies that fit, the emulated ones, whether the count is exact, and why none fits."""
 
     common: Common
     counts: list[int]
+    emulated: list[int]
     exact: list[bool]
     reasons: list[str | None]
 
@@ -81,7 +82,7 @@ class _Counter:
         self._counted: tuple[ClusterState, Policy] | None = None
 
     def now(self) -> Table | None:
-        """Return the latest table, counted anew where it is due; None where somebody else still counts the first."""
+        """Return the latest table, recounted if due; None while another thread counts the first one."""
         if self.table is not None and time.monotonic() < self._due:
             return self.table
         patience = 0.0 if self.table is not None else PATIENCE_SECONDS
@@ -109,7 +110,7 @@ class _Counter:
             old = self.table
             if old is not None and _same(old, revision, policy.spec, self._shapes):
                 return old
-            # What is remembered of nodes holds for one fold of the cluster under one policy.
+            # Cached node counts are valid for one loaded state under one policy.
             if self._counted is None or self._counted[0] is not loaded.state or self._counted[1] is not policy:
                 self._counted, self._headroom = (loaded.state, policy), Headroom()
             state = loaded.state.fork()
@@ -122,11 +123,13 @@ class _Counter:
     def _line(self, scheduler: Scheduler, common: Common, of_row: np.ndarray, pools: int, budget: Budget) -> Line:
         found = self._headroom.count(scheduler, common.pod, budget)
         counts = np.bincount(of_row, weights=found.counts, minlength=pools).astype(np.int64)
+        emulated = np.bincount(of_row, weights=found.counts * found.emulated, minlength=pools).astype(np.int64)
         guessed = np.bincount(of_row, weights=~found.exact, minlength=pools)
         reasons = _reasons(scheduler, common.pod, of_row, pools) if not counts.all() else [None] * pools
         return Line(
             common,
             counts.tolist(),
+            emulated.tolist(),
             (guessed == 0).tolist(),
             [None if count else reason for count, reason in zip(counts.tolist(), reasons, strict=True)],
         )
@@ -156,7 +159,7 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
-    """Return, by pool, what refuses the most nodes first."""
+    """Return, by pool, the first rejection of the most nodes."""
     best: list[tuple[int, str | None]] = [(0, None)] * pools
     for reason, rows in first_refusals(scheduler, scheduler.state.compile(pod)):
         for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):
@@ -170,7 +173,7 @@ _counters_lock = threading.Lock()
 
 
 def headroom(cluster: Cluster) -> Table | None:
-    """Return the table of a cluster, None while it is counted for the first time or no policy decides for it."""
+    """Return the table of a cluster; None during the first count or without an active policy."""
     with _counters_lock:
         counter = _counters.setdefault(cluster.pk, _Counter(cluster.pk))
     return counter.now()

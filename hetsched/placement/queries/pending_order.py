@@ -1,14 +1,14 @@
-"""All that waits in a cluster: what is due, in the order in which it will be tried, and until when the rest waits.
+"""Pending order of a cluster: the due pods in the order in which they are tried, and the wait of all others.
 
-Rule: a pod that waits stands in one of five ways.
+A pending pod is in one of five queue states.
     due        the next batches take it, in the order of the cluster's default policy (`forecast`)
     back-off   it was tried, and is tried again at `not_before`
     images     it is tried when its images are read, or at `images_until`
-    resting    it was refused and waits for a change that may help, or for the flush (see `retrying`)
-    gated      somebody keeps it back by scheduling gates
-Only due pods have a place. What is not due comes by when it will be tried, unknown last, then by priority and age.
-A pod that no node could take stands in one of these ways, too, and is tried again when the cluster changes; people are
-told of it apart from those that wait for room.
+    resting    it was rejected and waits for a registered event, or for the flush (see `retry`)
+    gated      scheduling gates hold it back
+Only due pods have a position. The others are ordered by the time of their next try, unknown last, then by priority and
+age. A pod that never fits is in one of these states too and is tried again when the cluster changes; users see it apart
+from the pods that wait for capacity.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Standing(enum.StrEnum):
 
 
 class InLine(msgspec.Struct, frozen=True):
-    """One pod that waits. `position` 1 is tried next, None: no place yet; `again_at` None: when something changes."""
+    """One pending pod. `position` 1 is tried next, None: no position yet; `again_at` None: after a relevant change."""
 
     pod_id: int
     key: str
@@ -69,7 +69,7 @@ class InLine(msgspec.Struct, frozen=True):
 
 
 def standings(cluster_id: int) -> tuple[dict[Standing, int], int]:
-    """Return how many pods that may fit stand in which way, and how many pods never fit."""
+    """Return the number of pods in each queue state, without those that never fit, and the number of the latter."""
     counted = dict.fromkeys(Standing, 0)
     never = 0
     rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
@@ -82,7 +82,7 @@ def standings(cluster_id: int) -> tuple[dict[Standing, int], int]:
 
 
 def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bool | None = None) -> list[InLine]:
-    """Return the first `limit` pods that wait, or those of them that stand in one way.
+    """Return the first `limit` pending pods, or those of them in one queue state.
 
     `never`: only those that never fit, or only the others.
     """
@@ -107,7 +107,7 @@ def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bo
 
 
 def _standing(cluster_id: int, now: datetime) -> Any:
-    """Return the pods that wait, with how."""
+    """Return the pending pods, annotated with their queue state."""
     waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
     return waiting.annotate(
         standing=Case(
@@ -145,7 +145,9 @@ def _in_line(row: dict[str, Any], standing: Standing, position: int | None) -> I
 
 
 def _again_at(row: dict[str, Any], standing: Standing) -> datetime | None:
-    """Return when a pod is tried again at the latest."""
+    """Return the latest time of a pod's next try; None for one that never fits, which needs a change of the cluster."""
+    if row["state"] == State.NEVER_FITS:
+        return None
     if standing is Standing.BACK_OFF:
         return row["not_before"]
     if standing is Standing.IMAGES:

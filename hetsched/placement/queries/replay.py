@@ -1,12 +1,12 @@
-"""A version of a policy, run over what was decided for a cluster; nothing is written.
+"""Replay of a policy version over past decisions of a cluster; nothing is written.
 
-Problem: what a change would do has to be seen on the pods that really came, before it decides.
-Rule: the stream is the latest decision of each pod, the last so many, in the order they were taken; pods of one batch
-are a group. It starts from the fold of the state that the first of them was made on. What began to hold something in
-between without a decision of the stream (pods of others, earlier placements of the same pods) comes where it came; what
-ended goes from wherever the run put it, unless a decision itself made it leave. Nodes, and what is measured of them,
-are those of now.
-Invariant: the same rows, version and question give the same result, whoever asks.
+A replay shows the effect of a change on pods that really arrived, before the change takes effect.
+The stream is the latest decision of each pod, the last N, in their order; pods of one batch are a group. The replay
+starts from the state of the first decision. Reservations that began in between without a decision of the stream (pods
+of other schedulers, earlier placements of the same pods) begin on their actual nodes. Ended pods are removed from their
+node in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of its decision. Nodes
+and their measured usage are the current ones.
+Invariant: the same rows, version and question give the same result, for every caller.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from hetsched.lab.rerun import (
     side,
 )
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.reservations import CONTINUED
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
@@ -54,7 +55,7 @@ from hetsched.policies.plan_contracts import Asked
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import one_moment
 
-# A release reason that begins so is the doing of a decision: whether it happens is for each run to find out.
+# A release reason with this prefix follows from a decision: each run determines whether it happens.
 _BY_A_DECISION = "Preempted by "
 _DECIDED = (
     "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
@@ -67,7 +68,7 @@ Versions = Mapping[tuple[str, int], PolicySpec]
 
 
 class Stream(msgspec.Struct):
-    """What came and went from one state on; `rows` are the decisions of the stream by id."""
+    """The decisions, arrivals and departures from one state on; `rows` are the decisions of the stream by id."""
 
     state: ClusterState
     events: list[Event]
@@ -82,9 +83,9 @@ class Stream(msgspec.Struct):
 def replay(
     cluster: Cluster, spec: PolicySpec, asked: Asked, *, progress: Progress = lambda _share: None
 ) -> tuple[ReplayResult, tuple[PodChange, ...]]:
-    """Run the stream under the baseline and under `spec`; return the result, and all pods that come out otherwise.
+    """Replay the stream under the baseline and under `spec`; return the result, and all pods with a different outcome.
 
-    `progress` is told a share of 1 now and then; what it raises ends the run.
+    `progress` is called with a fraction of 1; an exception from it ends the run.
     Raises: InputError `NothingToReplay`.
     """
     began = time.perf_counter()
@@ -135,34 +136,37 @@ def replay(
 
 
 def read_stream(cluster: Cluster, last: int) -> Stream:
-    """Read what was decided, came and went. Raises: InputError `NothingToReplay`."""
+    """Read the decisions, arrivals and departures. Raises: InputError `NothingToReplay`."""
     notes: list[ReplayNote] = []
     rows, unknown = _latest(cluster, last, notes)
     if not rows:
         raise InputError(
             "NothingToReplay",
-            f"cluster {cluster.name} has no decision that can be repeated",
+            f"cluster {cluster.name} has no decision that can be replayed",
             place="cluster",
-            hint="Submit something, or take another cluster",
+            hint="Submit a workload, or use another cluster",
         )
     if unknown:
-        notes.append(ReplayNote("policyGone", f"{unknown} pods are left out: the version that decided is not known"))
+        notes.append(
+            ReplayNote("policyGone", f"{unknown} pods are skipped: the policy version of the decision is unknown")
+        )
     start, end = (pick(row["cluster_revision"] for row in rows.values()) for pick in (min, max))
     held, decided = _held_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
     pods = _pods({*decided, *(one["pod_id"] for one in held)})
     keyed: list[tuple[tuple[int, int, int], Event]] = []
     departures = foreign = 0
+    continuing = {(one["pod_id"], one["released_revision"]) for one in held if one["release_reason"] in CONTINUED}
     for one in held:
         row, released = decided.get(one["pod_id"]), one["released_revision"]
         own = row is not None and one["revision"] > row["cluster_revision"]
-        if not own and one["revision"] > start:
+        if not own and one["revision"] > start and (one["pod_id"], one["revision"]) not in continuing:
             keyed.append(((one["revision"], 0, 1), Came(pods[one["pod_id"]], one["node__name"], one["allocation"])))
             foreign += 1
-        if released is None:
+        if released is None or one["release_reason"] in CONTINUED:
             continue
         if one["release_reason"].startswith(_BY_A_DECISION):
             if own and row is not None:
-                row["node_name"] = ""  # as the runs tell it: one that had to leave is not placed
+                row["node_name"] = ""  # as in the runs: a preempted pod counts as not placed
         elif released <= end:
             keyed.append(((released, 0, 0), Went(pods[one["pod_id"]].key)))
             departures += 1
@@ -174,7 +178,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
 
 
 def _pods(wanted: set[int]) -> dict[int, PodSpec]:
-    """Read pods as they waited; equal shapes are one and the same, since comparing them costs more than deciding."""
+    """Read pods in their pending form; equal shapes share one object, which makes comparisons cheap."""
     pods: dict[int, PodSpec] = {}
     shapes: dict[Shape, Shape] = {}
     for some in parts(sorted(wanted)):
@@ -185,7 +189,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
 
 
 def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return the last decisions about distinct pods whose policy is known, by id in their order, and how many not."""
+    """Return the last decisions of distinct pods with a known policy, by id, and the number of unknown ones."""
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
@@ -193,10 +197,12 @@ def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[
         found += Decision.objects.filter(pk__in=some, cluster=cluster).values(*_DECIDED)
     kept = [row for row in found if row["cluster_revision"] >= cluster.forgotten_revision]
     if len(kept) < len(found):
-        message = f"{len(found) - len(kept)} decisions are too old: what ran beside them is forgotten by now"
+        message = (
+            f"{len(found) - len(kept)} decisions are skipped: the state of the cluster at that time is no longer stored"
+        )
         notes.append(ReplayNote("forgotten", message))
     elif len(found) < last:
-        notes.append(ReplayNote("fewer", f"{len(found)} pods were decided at all"))
+        notes.append(ReplayNote("fewer", f"{len(found)} pods have decisions"))
     known = _versions({(row["policy_name"], row["policy_version"]) for row in kept})
     rows = {row["id"]: row for row in kept if (row["policy_name"], row["policy_version"]) in known}
     return dict(sorted(rows.items())), len(kept) - len(rows)
@@ -209,7 +215,7 @@ def _versions(wanted: set[tuple[str, int]]) -> dict[tuple[str, int], PolicySpec]
 
 
 def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> list[tuple[int, int, Group]]:
-    """Return (revision, first decision, group) of what was decided together, its pods in the order of submission."""
+    """Return (revision, first decision, group) of each batch, its pods in the order of submission."""
     groups: list[tuple[int, int, Group]] = []
     for revision, some in groupby(rows.values(), key=lambda row: row["cluster_revision"]):
         batch = list(some)
@@ -223,7 +229,7 @@ def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> 
 
 
 def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, Any]]:
-    """Return what began to be held, or ended, after `start` and up to `end`."""
+    """Return the reservations that began or ended after `start` and up to `end`."""
     began, over = (
         Q(revision__gt=start, revision__lte=end),
         Q(released_revision__gt=start, released_revision__lte=end + 1),
@@ -232,11 +238,11 @@ def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, 
     return list(held.order_by("revision", "id").values(*_HELD))
 
 
-# -- who decides -------------------------------------------------------------------------------------------------------
+# -- policies ----------------------------------------------------------------------------------------------------------
 
 
 class Casts(NamedTuple):
-    """The two casts, what the baseline is called, and which version decides for whom in it."""
+    """The casts of both runs, the name and version of the baseline, and its deciding version by recorded version."""
 
     baseline: Cast
     draft: Cast
@@ -272,19 +278,21 @@ def _casts(cluster: Cluster, spec: PolicySpec, asked: Asked, stream: Stream, act
 
 
 def _about(cluster: Cluster, *casts: Cast) -> list[ReplayNote]:
-    """Say what of the past cannot be had any more, where it decides."""
+    """Return notes on past inputs that are no longer available, if a policy uses them."""
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
     if any(policy.measures for policy in policies):
-        notes.append(ReplayNote("measuredUse", "measured use counts as it is now, not as it was then"))
+        notes.append(ReplayNote("measuredUse", "measured use is the present use, not the use at that time"))
     if any(policy.wants_mix for policy in policies):
-        notes.append(ReplayNote("mix", "the mix is that of these pods, as simulate has it, not that of each moment"))
+        notes.append(ReplayNote("mix", "the workload mix is that of these pods, not that of each point in time"))
     if cluster.kind == ClusterKind.KUBERNETES and any(policy.post_filters for policy in policies):
-        notes.append(ReplayNote("evictions", "who has to leave leaves at once here; really the pod waits for that"))
+        notes.append(
+            ReplayNote("evictions", "victims leave immediately in the replay; in the cluster the pod waits for them")
+        )
     return notes
 
 
-# -- how true it is ----------------------------------------------------------------------------------------------------
+# -- fidelity ----------------------------------------------------------------------------------------------------------
 
 
 def _fidelity(
@@ -294,7 +302,7 @@ def _fidelity(
     baseline: Run,
     decided_by: Mapping[tuple[str, int], tuple[str, int]],
 ) -> ReplayFidelity:
-    """Count the pods that the baseline puts where they really went, and why not the others."""
+    """Count the pods that the baseline places on their actual nodes, and the reasons for the others."""
     equal, reasons = 0, Counter[str]()
     for entry in sorted(entries, key=lambda entry: entry.decision):
         if baseline.nodes[entry.decision] == entry.recorded:

@@ -1,12 +1,11 @@
-"""The documents of the live topics, whole and in part.
+"""Documents of the live topics, whole and in part.
 
-Rule: a snapshot is put together from the same functions that deltas are made of, so old snapshot + deltas == fresh
-snapshot. A part has the same keys every time, None where there is nothing: in a delta that clears the key, in a
-snapshot the key is left out. Patches that depend on rows which other transactions change are computed under the
-topic's lock (`publish_many` takes a callable for that).
-Topics: `cluster:<name>`, `watch:<name>` (how old what is known of a live cluster is), `node:<cluster>/<name>` (or
-`node:<name>` where only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50),
-`policies`, `goldens`, `plans`.
+Snapshots and deltas are built by the same functions, so old snapshot + deltas == fresh snapshot. A part always has the
+same keys, None where there is no value: a delta clears such a key, a snapshot omits it. Patches that depend on rows of
+other transactions are computed under the topic's lock (`publish_many` takes a callable for that).
+Topics: `cluster:<name>`, `watch:<name>` (the age of a live cluster's data), `node:<cluster>/<name>` (or `node:<name>`
+if only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50), `policies`, `goldens`,
+`plans`.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from hetsched.storage.snapshot_read import one_moment
 
 DECISIONS = "decisions"
 LATEST = 50
-# Large columns that no document of a pod needs.
+# Large columns that no pod document contains.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
 
 Document = dict[str, Any]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A topic's whole document; `revision` is the latest delta it is sure to hold, it may hold later ones."""
+    """A topic's whole document; it contains at least the deltas up to `revision`, and possibly later ones."""
 
     topic: str
     revision: int
@@ -60,7 +59,7 @@ def _time(value: datetime | None) -> str | None:
 
 
 def held_document(reservation: Reservation) -> Document:
-    """Return what one pod holds on its node."""
+    """Return the reservation of one pod on its node."""
     return {
         "requests": reservation.requests,
         "gpus": plain(reservation.allocation.gpus),
@@ -70,7 +69,7 @@ def held_document(reservation: Reservation) -> Document:
 
 
 def pod_document(pod: Pod) -> Document:
-    """Return one pod of a workload; needs its node, not its request."""
+    """Return one pod of a workload; reads its node, not its request."""
     return _pod_document(
         pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
         pod.decided_at, pod.started_at, pod.finished_at,
@@ -87,7 +86,7 @@ _SHOWN = Prepared(lambda: Pod.objects.filter(pk__in=Among("pods"), workload__isn
 
 
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
-    """Give the workload, key and document of each of these pods that has a workload, read as columns."""
+    """Yield the workload id, key and document of each of these pods that has a workload, read as columns."""
     for workload_id, namespace, name, *shown in _SHOWN(pods=pods):
         yield workload_id, f"{namespace}/{name}", _pod_document(*shown)
 
@@ -136,7 +135,7 @@ def workload_head(workload: Workload) -> Document:
 
 
 def decision_document(decision: Decision, cluster_name: str) -> Document:
-    """Return one line of the decisions feed."""
+    """Return one entry of the decisions feed."""
     return {
         "id": decision.pk,
         "cluster": cluster_name,
@@ -152,7 +151,7 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
 
 
 def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
-    """Return what these new decisions, already written, change in the feed: the latest come, the oldest leave."""
+    """Return the patch of the feed for these new, already written decisions: they are added, the oldest removed."""
     mine = {decision.pk: decision for decision in new}
     newest = _newest(LATEST + len(mine))
     after = newest[:LATEST]
@@ -190,7 +189,7 @@ def workload_document(workload: Workload) -> Document:
 
 
 def decisions_document(cluster: Cluster | None = None) -> Document:
-    """Return the latest decisions: of all clusters, as the topic has them, or of one."""
+    """Return the latest decisions of all clusters, as in the topic, or of one."""
     rows = Decision.objects.all() if cluster is None else Decision.objects.filter(cluster=cluster)
     latest = rows.select_related("cluster").order_by("-id")[:LATEST]
     return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}
@@ -202,13 +201,13 @@ def decisions_document(cluster: Cluster | None = None) -> Document:
 def resolve(topic: str) -> str:
     """Return the name under which a topic is published: a node's short topic becomes `node:<cluster>/<name>`.
 
-    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` where several clusters have such a node, but not the first.
+    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` if several clusters have such a node, but not the first.
     """
     return _find(topic)[0]
 
 
 def snapshot(topic: str) -> Snapshot:
-    """Return a topic's document as its deltas up to a revision make it, under the name it is published by.
+    """Return a topic's document and revision, under the name by which it is published.
 
     Raises: InputError, as `resolve` does.
     """
@@ -246,15 +245,20 @@ def _find(topic: str) -> tuple[str, Callable[[], Document]]:
             key = node.pk
             fresh = Node.objects.select_related("cluster")
             return node_topic(node.cluster, node.name), lambda: node_document(fresh.get(pk=key))
-    raise InputError(
+    raise unknown_topic(topic)
+
+
+def unknown_topic(topic: str) -> InputError:
+    """Return the error for a topic that does not exist, or that the caller may not see."""
+    return InputError(
         "TopicUnknown",
-        f"there is no topic {topic[:120]!r}",
+        f"unknown topic {topic[:120]!r}",
         hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies, goldens, plans",
     )
 
 
 def find_node(name: str, cluster: str = "") -> Node | None:
-    """Return the node called `<name>` or `<cluster>/<name>`; without a cluster the first cluster comes first.
+    """Return the node called `<name>` or `<cluster>/<name>`; without a cluster, the first cluster has precedence.
 
     Raises: InputError `NodeAmbiguous`.
     """
@@ -267,5 +271,5 @@ def find_node(name: str, cluster: str = "") -> Node | None:
     first = Cluster.objects.order_by("id").first()
     if len(found) > 1 and found[0].cluster_id != (first and first.pk):
         names = ", ".join(f"{node.cluster.name}/{name}" for node in found)
-        raise InputError("NodeAmbiguous", f"several clusters have a node {name!r}", hint=f"Say which: {names}")
+        raise InputError("NodeAmbiguous", f"several clusters have a node {name!r}", hint=f"Name the cluster: {names}")
     return found[0] if found else None

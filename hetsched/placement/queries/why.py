@@ -1,15 +1,18 @@
-"""Why a pod is where it is, or nowhere, beyond what its latest decision says: over time, and as of now.
+"""Explanation of a pod's placement or wait beyond its latest decision: over time, and as of now.
 
-Rule: the ledger has one decision per time that the answer changed, so the time between two decisions belongs to what
-the earlier one says; before the first it belongs to the queue. Of several reasons the one that left no node counts:
-that of the last filter, for the most nodes. Next steps and blockers are worked out on a copy of the present state, by
-the policy that would decide now, since what once would have helped may not help any more.
-Invariants: the seconds of all spans are the time from submission to now, or to the end; nothing is written.
+The ledger has one decision for each change of the result, so the time between two decisions is attributed to the
+earlier one; the time before the first is attributed to the queue. Of several reasons, the lifted one counts: it kept
+the pod off the node on which it was placed later. While the pod waits, the reason is one that can be lifted, because a
+node that it closes accepts the pod when empty; without such a reason it is that of the last filter. Ties are resolved
+by the larger number of nodes.
+Next steps and blockers are computed on a copy of the current state, by the policy that would decide now, because an
+earlier remedy may no longer help.
+Invariants: the seconds of all spans add up to the time from submission to now, or to the end; nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,16 +30,17 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED, State
-from hetsched.placement.models import Decision, Pod
+from hetsched.placement.models import Decision, Pod, Preemption
 from hetsched.placement.snapshot import fork
 from hetsched.policies.effective import Chooser, active_specs
 
 MOST_DECISIONS = 500
+MOST_PREEMPTIONS = 10
 QUEUED_CODE, PLACED_CODE = "Queued", "Placed"
 
 
 class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
-    """A time in which one reason held; `until` is null while it lasts. A placed pod waits for nothing: `pending` no."""
+    """A time in which one reason held; `until` is null while it lasts. For a placed pod `pending` is false."""
 
     code: str
     plugin: str
@@ -49,7 +53,7 @@ class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
-    """One reason in two attempts: on how many nodes it stood in each."""
+    """One reason in two attempts, with its number of nodes in each."""
 
     plugin: str
     code: str
@@ -59,9 +63,9 @@ class Difference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Changed(msgspec.Struct, frozen=True, rename="camel"):
-    """What is different between an attempt and the one before it.
+    """The difference between an attempt and the one before it.
 
-    `revisions` is how many changes of what runs lie between; `inventory` says that facts of nodes changed too.
+    `revisions` is the number of cluster revisions in between; `inventory`: facts of nodes changed too.
     """
 
     decision: int
@@ -74,14 +78,14 @@ class Changed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NextStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A change with which it would be placed now, and what would then be submitted."""
+    """A change with which the pod would be placed now, and the manifest to submit."""
 
     fit: NearestFit
     manifest: dict[str, Any]
 
 
 class Outlook(msgspec.Struct, frozen=True, rename="camel"):
-    """How it stands now for a pod that waits; `blockers` are who would have to be gone, a node each."""
+    """The current outlook of a pending pod; `blockers` are the pods that would have to leave, one tuple per node."""
 
     evaluated_at: str
     revision: int
@@ -102,8 +106,19 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     decision: int | None
 
 
+class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
+    """The preemptor of a pod on a node, its decision and the time; ids are null once their rows are deleted."""
+
+    victim: str
+    pod: str
+    pod_id: int | None
+    node: str
+    decision: int | None
+    at: str
+
+
 class Gang(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod's gang: how many members run or are placed, how many must, and what broke it first, in words."""
+    """A pod's gang: the number of placed or running members, the minimum, and the first reason that broke it."""
 
     name: str
     placed: int
@@ -112,16 +127,18 @@ class Gang(msgspec.Struct, frozen=True, rename="camel"):
     members: tuple[Member, ...]
 
 
-def binding(reasons: Sequence[Reason]) -> Reason | None:
-    """Return the reason that left no node: of the last filter, that for the most nodes."""
+def binding(reasons: Sequence[Reason], placed_on: str = "") -> Reason | None:
+    """Return the reason that kept a pod waiting; `placed_on` is the node of a later placement, if any."""
     if not reasons:
         return None
     last = reasons[-1].plugin
-    return max((reason for reason in reasons if reason.plugin == last), key=lambda reason: reason.nodes)
+    lifted = [reason for reason in reasons if placed_on in reason.candidates]
+    open_ = [reason for reason in reasons if reason.candidates]
+    return max(lifted or open_ or [one for one in reasons if one.plugin == last], key=lambda reason: reason.nodes)
 
 
 def decisions_of(pod: Pod) -> list[Decision]:
-    """Return the decisions about a pod that are kept, the first of them first."""
+    """Return the stored decisions about a pod, the first one first."""
     lean = Decision.objects.filter(pod=pod).defer("top", "allocation", "waits_for", "evictions")
     return list(lean.order_by("-id")[:MOST_DECISIONS])[::-1]
 
@@ -132,13 +149,14 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
     end = finished or now
     starts = [pod.created_at, *(decision.created_at for decision in decisions)]
     spans: list[ReasonSpan] = []
+    placed_on = _placed_on(decisions)
     for at, since in enumerate(starts):
         decision = decisions[at - 1] if at else None
         last = at + 1 == len(starts)
         until = max(starts[at + 1] if not last else end, since)
-        code, plugin, message, pending = _told(decision)
+        code, plugin, message, pending = _told(decision, placed_on[at - 1] if at else "")
         if last and decision is None and State(pod.state) in HOLDING | FINISHED:
-            code, plugin, message, pending = PLACED_CODE, "", "", False  # it ran before anybody decided here
+            code, plugin, message, pending = PLACED_CODE, "", "", False  # it ran before the first decision here
         open_ = last and finished is None
         told = None if open_ else rfc3339(until)
         seconds = round((until - since).total_seconds(), 3)
@@ -147,19 +165,29 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
     return spans
 
 
-def _told(decision: Decision | None) -> tuple[str, str, str, bool]:
+def _placed_on(decisions: Sequence[Decision]) -> list[str]:
+    """Return for each decision the node of the first placement from it on, "" if none followed."""
+    found: list[str] = []
+    for decision in reversed(decisions):
+        node = decision.node_name if decision.verdict == Verdict.PLACED else ""
+        found.append(node or (found[-1] if found else ""))
+    return found[::-1]
+
+
+def _told(decision: Decision | None, placed_on: str) -> tuple[str, str, str, bool]:
     if decision is None:
         return QUEUED_CODE, "", "", True
     if decision.verdict == Verdict.PLACED:
         return PLACED_CODE, "", decision.node_name, False
-    reason = binding(decision.reasons)
+    reason = binding(decision.reasons, placed_on)
     return (reason.code, reason.plugin, reason.message, True) if reason else (decision.verdict, "", "", True)
 
 
 def changed(before: Decision, now: Decision) -> Changed:
-    """Say what is different between two decisions about one pod."""
+    """Return the difference between two decisions about one pod."""
     counted: dict[tuple[str, str, str], list[int]] = {}
-    for at, decision in enumerate((before, now)):
+    # A placement lists no rejections although some nodes still reject the pod, so there is nothing to compare.
+    for at, decision in enumerate((before, now) if Verdict.PLACED not in (before.verdict, now.verdict) else ()):
         for reason in decision.reasons:
             counted.setdefault((reason.plugin, reason.code, reason.message), [0, 0])[at] += reason.nodes
     return Changed(
@@ -177,8 +205,17 @@ def _nodes(decision: Decision) -> int | None:
     return decision.reasons[0].before or None if decision.reasons else None
 
 
+def preemptions_of(pods: Iterable[Pod], most: int = MOST_PREEMPTIONS) -> list[PreemptedBy]:
+    """Return the preemptions of these pods, the latest first."""
+    rows = Preemption.objects.filter(victim__in=[pod.pk for pod in pods]).select_related("victim")
+    return [
+        PreemptedBy(row.victim.key, row.key, row.preemptor_id, row.node_name, row.decision_id, rfc3339(row.created_at))
+        for row in rows.defer("victim__spec", "victim__allocation").order_by("-id")[:most]
+    ]
+
+
 def gang_of(pod: Pod) -> Gang | None:
-    """Return a pod's gang with all its live members, those that wait first."""
+    """Return a pod's gang with all its live members, the pending ones first."""
     member = pod.spec.gang
     if member is None:
         return None
@@ -200,7 +237,7 @@ def gang_of(pod: Pod) -> Gang | None:
 
 
 def outlook(pod: Pod, now: datetime) -> Outlook | None:
-    """Work out how it stands now for a pod that waits, None for any other."""
+    """Compute the current outlook of a pending pod, None for any other pod."""
     if State(pod.state) not in QUEUED:
         return None
     spec = _policy_now(pod)
@@ -218,7 +255,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     scheduler = Scheduler(state, compiled)
     placed = scheduler.schedule(pod.spec, preempts=False)
     if placed.node is not None:
-        summary = f"{pod.key} fits on {placed.node} by now"
+        summary = f"{pod.key} now fits on {placed.node}"
         return Outlook(rfc3339(now), revision, spec.name, Verdict.PLACED, summary, (), (), ())
     found: Diagnosis = diagnose(scheduler, pod.spec)
     steps = tuple(
@@ -232,11 +269,11 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
 def _policy_now(pod: Pod) -> PolicySpec | None:
     try:
         chosen, _ = Chooser(pod.cluster).choose(pod.spec, pod.policy if pod.policy_rule == "request" else "")
-    except InputError:  # it was taken away since
+    except InputError:  # the policy is no longer permitted
         return None
     return active_specs({chosen.name}).get(chosen.name)
 
 
 def listed(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return several objects as one: a `List`, or the only one itself."""
+    """Return several objects as one `List`, or the only object itself."""
     return objects[0] if len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}

@@ -1,0 +1,28 @@
+"""The cluster state of a past decision, for a golden placement created from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.placement.models import Decision
+from hetsched.policies.agreed_states import Agreed
+
+from .decision_matrix import scheduler_before
+
+
+def agreed_on(decision: Decision) -> Agreed:
+    """Return the cluster as of a decision, without the pod of the decision.
+
+    Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.
+    """
+    state = scheduler_before(decision).state
+    names = state.columns.names
+    running = tuple(
+        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
+        for _, booking in sorted(state.bookings.items())
+    )
+    reports = tuple(state.report_now(row) for row in range(len(state.reports)))
+    content = msgspec.structs.replace(
+        decision.cluster.definitions, nodes=reports, running=running, pending=(), policies=()
+    )
+    return Agreed(decision.pk, content)

@@ -1,0 +1,64 @@
+"""The stored cluster state of a golden placement that was created from a decision.
+
+Nodes and pods change after a decision; checked on the present ones, a placement could break as soon as it is created.
+So the cluster as the decision found it is stored with the golden placement, and every policy is checked on it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime
+from functools import lru_cache
+
+import msgspec
+from django.db.models import Sum
+
+from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.errors import InputError
+from hetsched.engine.cluster.state import ClusterState
+
+from .models import AgreedState, GoldenPlacement
+
+MOST_STATES = 50
+MOST_BYTES = 8 * 2**20
+MOST_BYTES_IN_ALL = 64 * 2**20
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """A decision, and the cluster as it was when the decision was made."""
+
+    decision: int
+    content: ClusterContent
+
+
+def keep_state(row: GoldenPlacement, agreed: Agreed) -> None:
+    """Store the state of a golden placement. Raises: InputError `GoldenStateTooLarge` or `GoldensTooMany`."""
+    content = zlib.compress(msgspec.json.encode(agreed.content))
+    others = AgreedState.objects.exclude(golden=row)
+    kept = others.aggregate(size=Sum("size"))["size"] or 0
+    hint = "Omit the decision to check it on empty nodes"
+    if others.count() >= MOST_STATES:
+        raise InputError(
+            "GoldensTooMany", f"the maximum of {MOST_STATES} stored states is reached", place="decision", hint=hint
+        )
+    if len(content) > MOST_BYTES or kept + len(content) > MOST_BYTES_IN_ALL:
+        text = f"the state has {len(content)} bytes, of at most {MOST_BYTES} for one and {MOST_BYTES_IN_ALL} for all"
+        raise InputError("GoldenStateTooLarge", text, place="decision", hint=hint)
+    AgreedState.objects.update_or_create(golden=row, defaults={"content": content, "size": len(content)})
+
+
+def drop_state(row: GoldenPlacement) -> None:
+    """Delete the stored state: the golden placement is checked on empty nodes from now on."""
+    AgreedState.objects.filter(golden=row).delete()
+
+
+def state_of(row: GoldenPlacement) -> ClusterState:
+    """Return the stored state of a golden placement; fork it before use."""
+    return _state_of(row.pk, row.changed_at)
+
+
+@lru_cache(maxsize=8)
+def _state_of(pk: int, changed_at: datetime) -> ClusterState:
+    """Read a stored state; `changed_at` is the cache key of its content."""
+    content = bytes(AgreedState.objects.values_list("content", flat=True).get(golden_id=pk))
+    return ClusterState.of(msgspec.json.decode(zlib.decompress(content), type=ClusterContent), clocked=True)
