@@ -1,7 +1,7 @@
-"""API tokens and the memory of failed logins.
+"""Models of API tokens, rate limits, sessions and failed logins.
 
-Rule: a token's plaintext exists only in the answer that created it; the row holds a keyed digest (`tokens.py`) and the
-first characters, by which it is found. A token never may more than its owner: rights are the intersection of both. An
+The plaintext of a token exists only in the response that created it; the row holds a keyed digest (`tokens.py`) and the
+first characters, which are its lookup key. The rights of a token are the intersection of its role's and its owner's. An
 agent's token is bound to one node of one cluster.
 """
 
@@ -15,25 +15,28 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from knox.models import AbstractAuthToken
 
-from .roles import Role
+from .roles import MAY, Action, Role
 
 
 class Token(AbstractAuthToken):
-    """A bearer token `hs_…` with one role, optionally limited to namespaces."""
+    """Bearer token `hs_…` with one role, optionally limited to namespaces."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="auth_token_set")
     name = models.CharField(_("name"), max_length=100)
     role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])
     namespaces = models.JSONField(_("namespaces"), default=list, blank=True, help_text=_("Empty means all."))
-    # An agent's token speaks for this one node.
+    # The one node that an agent's token may report.
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     node = models.CharField(_("node"), max_length=253, blank=True)
-    # By which people who hold it know it again; 16 of its 256 bits.
+    # Lets a user recognize the token; 16 of its 256 bits.
     ending = models.CharField(_("ends with"), max_length=4, blank=True, default="", editable=False)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
-    # What it may not exceed, whatever its role may; nothing means no bound of its own.
+    # Limits of the token in addition to those of its role; null means no limit of its own.
     most_priority = models.IntegerField(
-        _("highest priority"), null=True, blank=True, help_text=_("Of the pods that it submits.")
+        _("highest priority"),
+        null=True,
+        blank=True,
+        help_text=_("Of the pods that it submits."),
     )
     submits_per_minute = models.PositiveIntegerField(
         _("submissions a minute"), null=True, blank=True, help_text=_("Instead of what the server allows everybody.")
@@ -61,9 +64,24 @@ class Token(AbstractAuthToken):
     def __str__(self) -> str:
         return f"{self.name} ({self.token_key}…)"
 
+    @property
+    def submits(self) -> bool:
+        """Whether its role may submit pods."""
+        return Action.SUBMIT in MAY[Role(self.role)]
+
+    @property
+    def priority_ceiling(self) -> int | None:
+        """The highest priority of its pods, None for no ceiling: as stated, else 0 if namespaces limit the token.
+
+        Evaluated at each use, so that it applies to older tokens too.
+        """
+        if self.most_priority is not None:
+            return self.most_priority
+        return 0 if self.namespaces else None
+
 
 class Bucket(models.Model):
-    """How often one key asked lately: the moment, in microseconds, when all it took has come back; see `limits.py`."""
+    """Rate limit bucket of one key: the time, in microseconds, when it is full again; see `limits.py`."""
 
     key = models.CharField(max_length=300, primary_key=True)
     full_at = models.BigIntegerField(db_index=True)
@@ -73,7 +91,7 @@ class Bucket(models.Model):
 
 
 class LoginFailure(models.Model):
-    """Recent failed logins under one key: an account, or a client address."""
+    """Count of recent failed logins under one key: an account, or a client address."""
 
     key = models.CharField(max_length=300, primary_key=True)
     count = models.PositiveIntegerField(default=0)
@@ -84,7 +102,7 @@ class LoginFailure(models.Model):
 
 
 class BrowserSession(AbstractBaseSession):
-    """Somebody who is signed in with a browser; the key is kept as a digest (`sessions.py`)."""
+    """Session of a signed-in browser; the key is stored as a digest (`sessions.py`)."""
 
     account = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="browser_sessions"
@@ -106,12 +124,12 @@ class BrowserSession(AbstractBaseSession):
 
     @property
     def name(self) -> str:
-        """Return by what it is named in addresses: no secret, since the key is not to be had from it."""
+        """Return the session's name in URLs; it is not secret, since the key cannot be derived from it."""
         return self.session_key[:16]
 
 
 class ExternalAccount(models.Model):
-    """An account that an identity provider vouches for; known again by issuer and subject, never by a name."""
+    """Account of an identity provider, identified by issuer and subject, never by a name."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="external")
     issuer = models.CharField(_("issuer"), max_length=300)

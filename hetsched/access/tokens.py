@@ -1,11 +1,11 @@
-"""Create, recognise and revoke tokens.
+"""Create, resolve and revoke tokens.
 
-Rule: 256 random bits behind the prefix `hs_`, valid 90 days unless said otherwise. What is kept is HMAC-SHA-256 under a
-key made of SECRET_KEY, so that rows alone, even rows that somebody wrote, make no token. Without SECRET_KEY it is plain
-SHA-512; with it such a row is refused, for anybody may have written it: whoever sets the key makes tokens anew. Looking
-one up costs one indexed query and a constant-time comparison, the same for a token that is not there, and never writes
-except a last-used time once a minute. It is looked up at every request, so one that was revoked is refused by the next,
-in every process.
+A token is 256 random bits behind the prefix `hs_`, valid for 90 days by default. The row stores HMAC-SHA-256 under a
+key derived from SECRET_KEY, so write access to the rows is not enough to forge a token. Without SECRET_KEY it stores
+plain SHA-512; once SECRET_KEY is set such a row is refused, since it may be forged: create the tokens again after
+setting the key. A lookup costs one indexed query and a constant-time comparison, the same for an unknown token, and
+writes only a last-used time once a minute. Tokens are looked up at every request, so a revoked token is refused at the
+next request, in every process.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def create_token(
     actor: Subject | None = None,
     reason: str = "",
 ) -> tuple[Token, str]:
-    """Create a token and return it with its plaintext, which is never to be had again.
+    """Create a token and return it with its plaintext, which cannot be retrieved again.
 
     Without `user` it belongs to a service account of its role, which cannot log in. `actor` None means the machine's
-    own operator, by command line; a person needs the action `admin`. An agent's token needs the `cluster` and `node`
-    that it speaks for; no other has them. `most_priority`, `submits_per_minute` and `quota`, a resource list, bound
-    what it submits.
+    own operator, by command line; a user needs the action `admin`. An agent's token needs the `cluster` and `node` that
+    it reports; no other token has them. `most_priority`, `submits_per_minute` and `quota`, a resource list, limit its
+    submissions; without `most_priority` the highest priority of a token with namespaces is 0.
     Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `TokenBoundInvalid`,
     `QuotaInvalid`, `PermissionDenied`.
     """
@@ -73,7 +73,9 @@ def create_token(
     check_binding(role, cluster, node)
     bounds = check_bounds(role, most_priority, submits_per_minute, quota or {})
     if not timedelta(0) < lifetime <= LIFETIME:
-        raise InputError("TokenLifetimeInvalid", f"a token lives at most {LIFETIME.days} days", place="lifetime")
+        raise InputError(
+            "TokenLifetimeInvalid", f"the lifetime of a token is at most {LIFETIME.days} days", place="lifetime"
+        )
     if actor is not None and not actor.may(Action.ADMIN):
         raise InputError("PermissionDenied", "creating tokens needs the right 'admin'", place="actor")
     with transaction.atomic():
@@ -90,12 +92,12 @@ def create_token(
 
 
 def check_namespaces(namespaces: Any) -> list[str]:
-    """Return a list of namespace names, sorted and each once.
+    """Return a sorted list of namespace names without duplicates.
 
     Raises: InputError `NamespaceInvalid`.
     """
     if not isinstance(namespaces, list):
-        raise InputError("NamespaceInvalid", "it is not a list of names", place="namespaces")
+        raise InputError("NamespaceInvalid", "the value is not a list of names", place="namespaces")
     for name in namespaces:
         if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
             raise InputError("NamespaceInvalid", f"{str(name)[:80]!r} is not a namespace name", place="namespaces")
@@ -103,22 +105,26 @@ def check_namespaces(namespaces: Any) -> list[str]:
 
 
 def check_binding(role: str, cluster: str, node: str) -> None:
-    """Check that a token for an agent, and no other, names a node of a cluster.
+    """Check that an agent's token, and no other, names a node of a cluster.
 
     Raises: InputError `NodeInvalid`.
     """
     if role != Role.AGENT:
         if cluster or node:
-            raise InputError("NodeInvalid", f"a token for role {role} speaks for no node", place="node")
+            raise InputError("NodeInvalid", f"a token for role {role} cannot name a node", place="node")
         return
     for name, place in ((cluster, "cluster"), (node, "node")):
         if len(name) > 253 or not _NODE.fullmatch(name):
-            message = f"{name[:80]!r} is not the name of a {place}" if name else f"an agent's token needs its {place}"
-            raise InputError("NodeInvalid", message, place=place, hint="A token speaks for one node of one cluster")
+            message = (
+                f"{name[:80]!r} is not the name of a {place}" if name else f"an agent token needs the field {place}"
+            )
+            raise InputError(
+                "NodeInvalid", message, place=place, hint="An agent token belongs to one node of one cluster"
+            )
 
 
 def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: Any) -> dict[str, Any]:
-    """Check what bounds a token's submissions, and return its columns.
+    """Check the limits of a token's submissions, and return its columns.
 
     Raises: InputError `TokenBoundInvalid`, `QuotaInvalid`.
     """
@@ -127,42 +133,46 @@ def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: 
         (submits_per_minute, range(1_000_001), "submitsPerMinute"),
     ):
         if value is not None and value not in range_:
-            text = f"it is not a whole number from {range_.start} to {range_.stop - 1}"
+            text = f"the value is not a whole number from {range_.start} to {range_.stop - 1}"
             raise InputError("TokenBoundInvalid", text, place=place)
     bounds = {"most_priority": most_priority, "submits_per_minute": submits_per_minute, "quota": read_quota(quota)}
     if any(value not in (None, {}) for value in bounds.values()) and Action.SUBMIT not in MAY[Role(role)]:
-        raise InputError("TokenBoundInvalid", f"a token for role {role} submits nothing", place="role")
+        raise InputError("TokenBoundInvalid", f"a token for role {role} cannot submit workloads", place="role")
     return bounds
 
 
 def revoke_token(token: Token, *, actor: Subject | None, reason: str) -> None:
-    """End a token at once."""
+    """Revoke a token immediately."""
     with transaction.atomic():
         _record(actor, "token.revoke", token, reason)
         token.delete()
 
 
 def digest_of(plaintext: str) -> str:
-    """Return what is kept of a new token."""
+    """Return the stored digest of a new token."""
     key = derived("token digest")
     return hash_token(plaintext) if key is None else hmac.new(key, plaintext.encode(), "sha256").hexdigest()
 
 
 def resolve(plaintext: str) -> Token | None:
-    """Return the valid token behind a plaintext, with its user loaded; None for anything else."""
+    """Return the valid token of a plaintext, with its user loaded; None for anything else."""
     if not _PLAINTEXT.fullmatch(plaintext):
         return None
     now = timezone.now()
     digest = digest_of(plaintext)
     candidates = list(_BY_KEY(key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]))
     if not candidates:
-        hmac.compare_digest(digest, digest)  # what is not there costs as much
+        hmac.compare_digest(digest, digest)  # an unknown token takes the same time
     for token in candidates:
         if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
             return token
         if len(token.digest) != len(digest):
-            log.warning("token refused: kept otherwise than SECRET_KEY asks for", token=token.name, key=token.token_key)
+            log.warning(
+                "token refused: its digest does not match the settings of SECRET_KEY",
+                token=token.name,
+                key=token.token_key,
+            )
     return None
 
 
@@ -176,7 +186,7 @@ def _note_use(token: Token, now: Any) -> None:
 
 
 def service_account(role: str) -> Any:
-    """Return the account of a role that nobody can log in to."""
+    """Return the account of a role that cannot log in."""
     users = get_user_model().objects
     account, created = users.get_or_create(username=f"service-{role}")
     if created:
@@ -187,7 +197,7 @@ def service_account(role: str) -> Any:
 
 
 def bounds_of(token: Token) -> dict[str, Any]:
-    """Return those bounds that a token has."""
+    """Return the limits that are set on a token."""
     found = {
         "mostPriority": token.most_priority, "submitsPerMinute": token.submits_per_minute, "quota": token.quota
     }  # fmt: skip
@@ -195,10 +205,11 @@ def bounds_of(token: Token) -> dict[str, Any]:
 
 
 def allowance_of(token: Token | None) -> Allowance:
-    """Return what the pods that somebody submits with this token may not exceed; people have no bounds."""
-    if token is None or not (token.quota or token.most_priority is not None):
+    """Return the limits of pods submitted with this token; users have no limits."""
+    if token is None:
         return UNLIMITED
-    return Allowance(amounts(token.quota), token.most_priority)
+    namespaces = frozenset(token.namespaces) if token.namespaces else None
+    return Allowance(amounts(token.quota), token.priority_ceiling, namespaces)
 
 
 def _record(actor: Subject | None, action: str, token: Token, reason: str) -> None:
