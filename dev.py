@@ -191,7 +191,7 @@ def fetch_uv_wheel(version: str) -> Path:
     else:
         raise SetupError(
             "no way to fetch packages: Python has neither pip nor ensurepip here. Do one of these, then try again:\n"
-            "  - install pip or uv with this system's packages\n"
+            "  - install pip or uv with the package manager of this system\n"
             "  - set PIP_INDEX_URL to the package index to use"
         )
     return max(folder.glob(f"uv-{version}-*.whl"), key=lambda path: path.stat().st_mtime)
@@ -339,6 +339,15 @@ def fuzz(*args: str) -> None:
     become(BIN / "python", "-m", "pytest", "--timeout", "0", "tests/fuzz", *args)
 
 
+def properties(*args: str) -> None:
+    """Have every property test draw 20 times the examples that it states (hours; name files to run some)"""
+    setup()
+    os.environ["HETSCHED_TEST_EXAMPLES"] = os.environ.get("HETSCHED_TEST_EXAMPLES", "20")
+    become(
+        BIN / "python", "-m", "pytest", "-m", "hypothesis", "--timeout", "0", *(args or ("tests/unit", "tests/apps"))
+    )
+
+
 def gauntlet(*args: str) -> None:
     """Seed two dozen bugs that other schedulers had, one after the other, and see a test notice each"""
     setup()
@@ -453,7 +462,7 @@ def lock(*args: str) -> None:
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
     "gauntlet": gauntlet, "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
-    "kube-up": kube_up, "load": load, "soak": soak, "clean": clean,
+    "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""What every test shares: the `needs` marker, its closing summary, and how hypothesis searches."""
+"""Shared by all tests: the `needs` marker, its summary at the end, and the hypothesis profiles."""
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,31 @@ from tests.calls_outside import (  # noqa: F401 - fixtures of every test
     _no_transaction_is_open_while_somebody_is_called,
 )
 
-# Deadlines measure the machine, not the code. CI draws the same examples every time; a developer's runs keep searching.
+# Deadlines would measure the machine, not the code. CI draws the same examples every time; a developer's runs keep
+# searching.
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if parts.in_ci() else "developer")
+# Factor for the number of examples of each property test; `python3 dev.py properties` sets 20.
+EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_in_this_process() -> Iterator[None]:
-    """A request leaves its language to its thread, and a rolled-back cluster's state to the next one of its id."""
+    """Clear process-wide state: the thread's language, and caches by IDs that a rollback frees for the next test."""
     yield
     translation.deactivate()
-    snapshot, counting = (sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "counting"))
+    snapshot, queue, counting = (
+        sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "queue", "pod_counts")
+    )
     if snapshot is not None:
         snapshot._warm.clear()
+    if queue is not None:
+        queue._orders.clear()  # a rolled-back row gives its ID, and so its position in the order, to the next one
     if counting is None:
         return
     counting._paces.clear()
-    if counting._everywhere:  # what the first request to a server's own ASGI handler sets for the rest of its process
+    if counting._everywhere:  # set for the process by the first request to a server's own ASGI handler
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()
         pytest.fail("threads of a server would tell things beside every later test: have `handler._begin` do nothing")
@@ -47,7 +55,7 @@ _OF_A_SERVER = (
 
 _figures: dict[str, object] = {}
 
-# What starts programs and waits for them goes first, so that no lane is left alone with it at the end.
+# Tests that start programs and wait for them run first, so that no xdist worker is left alone with them at the end.
 _LONG = frozenset(Path(__file__).with_name(name) for name in ("kube", "system", "agent", "browser"))
 
 
@@ -58,15 +66,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if part not in parts.PROGRAMS:
                 raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
     items.sort(key=lambda item: item.path.parent not in _LONG)
+    if EXAMPLES != 1:
+        scale_examples(items, EXAMPLES)
+
+
+def scale_examples(items: Iterable[pytest.Item], factor: int) -> None:
+    """Multiply the number of examples of property tests by `factor`; items of one function share their settings."""
+    for owner, name in {_settings_of(item) for item in items} - {None}:
+        stated: settings = getattr(owner, name)
+        setattr(owner, name, settings(stated, max_examples=stated.max_examples * factor))
+
+
+def _settings_of(item: pytest.Item) -> Any:
+    """Return the owner and the attribute name of a property test's settings; None for other tests."""
+    test = getattr(item, "obj", None)
+    function = getattr(test, "__func__", test)
+    if hasattr(function, "_hypothesis_state_machine_class"):
+        return item.cls, "settings"  # type: ignore[attr-defined]
+    # hypothesis has no public API to change the settings of a test later
+    attribute = "_hypothesis_internal_use_settings"
+    return (function, attribute) if hasattr(function, attribute) else None
 
 
 @pytest.fixture
 def figures() -> dict[str, object]:
-    """Return where a test notes what it measured, shown at the end of the run."""
+    """Return the dict for measured figures, which the summary at the end shows."""
     return _figures
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start what is missing
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start missing programs
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for part in _parts_needed(item):
         parts.require(part)
@@ -74,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what one lane noted to whoever tells the end of all of them."""
+    """Send the figures of one xdist worker to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["figures"] = {name: str(figure) for name, figure in _figures.items()}
@@ -89,12 +117,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 class _ToldAtOnce:
-    """A run of half an hour says what failed when it fails, so that one which is ended early has said it too."""
+    """Report a failure immediately: an aborted run of half an hour has then already named its failures."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
 
-    @pytest.hookimpl(trylast=True)  # after its letter
+    @pytest.hookimpl(trylast=True)  # after the reporter printed the result letter
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -102,7 +130,7 @@ class _ToldAtOnce:
             self._reporter.write_line(f"\nFAILED {report.nodeid} ({report.when}): {reason}", red=True)
 
 
-@pytest.hookimpl(trylast=True)  # the reporter is made by then
+@pytest.hookimpl(trylast=True)  # the reporter exists by then
 def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if parts.in_ci() and reporter is not None:

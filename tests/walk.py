@@ -1,6 +1,6 @@
-"""A random walk through everything that happens to a cluster, for tests of what must hold at every step.
+"""A random walk through all events of a cluster, for tests of invariants at every step.
 
-Rule: equal seeds walk the same way. Steps go through the actions and the scheduling task, as the product does.
+Equal seeds give the same walk. Steps use the actions and the scheduling task, as the product does.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import random
 from collections.abc import Callable
 
 import msgspec
+from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import actions
@@ -25,7 +27,7 @@ from workers import schedule
 
 
 class Walk:
-    """One cluster of six unlike nodes, some of which run pods already, and what happens to it."""
+    """One cluster of six different nodes, some of which run pods already, and its events."""
 
     def __init__(self, seed: int, name: str = "walk") -> None:
         self.draw = random.Random(seed)
@@ -39,11 +41,11 @@ class Walk:
         if name in ("n1", "n3"):
             node.gpus(2)
         if name == "n2":
-            node.using(cpu="1500m", memory="2Gi")
+            node.using(rfc3339(timezone.now()), cpu="1500m", memory="2Gi")
         return node
 
     def step(self) -> str:
-        """Let one thing happen, and return its name."""
+        """Run one random step and return its name."""
         steps: list[Callable[[], object]] = [
             self.submit, self.submit, self.submit, self.decide, self.decide, self.decide, self.bind, self.bind,
             self.finish, self.finish, self.reject, self.cancel, self.retry, self.cordon, self.uncordon,
@@ -126,7 +128,7 @@ class Walk:
             uncordon(self.cluster, cordoned.name, actor=ALICE, reason="done")
 
     def import_again(self) -> None:
-        """Bring the cluster in as it would be exported, one node with another label."""
+        """Import the cluster as it would be exported, with a changed label on one node."""
         content = actions.export_cluster(Cluster.objects.get(pk=self.cluster.pk))
         changed = msgspec.structs.replace(content.nodes[0], labels={**content.nodes[0].labels, "n": str(self.number)})
         again = msgspec.structs.replace(content, nodes=(changed, *content.nodes[1:]), pending=())

@@ -1,0 +1,42 @@
+"""Isolate the test process before Django reads its settings.
+
+pytest loads this plugin by `-p` in pyproject.toml, because conftest.py runs after pytest-django has read the settings.
+The data, state, cache and configuration folders of the user are never read or written, and no environment variable of
+the product reaches a test. `HETSCHED_TEST_*` sizes and `HETSCHED_NO_KUBE` stay; `HETSCHED_TEST_PROGRAMS` names the
+folder of the programs that `make kube` built.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+PRODUCT = ("HETSCHED_", "DJANGO_", "DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_", "XDG_")
+KEPT = ("HETSCHED_TEST_", "HETSCHED_NO_KUBE", "HETSCHED_WRITE_EXAMPLES", "HETSCHED_SHOTS")
+
+
+def isolated(environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return the environment for tests: `home` as every user folder, and no variables of the product."""
+    kept = {name: value for name, value in environment.items() if name.startswith(KEPT) or not name.startswith(PRODUCT)}
+    user = Path(environment.get("HOME") or "/nonexistent")
+    kept.setdefault("HETSCHED_TEST_PROGRAMS", environment.get("XDG_CACHE_HOME") or str(user / ".cache"))
+    return kept | {"HOME": str(home), "HETSCHED_DATA": str(home / "data")}
+
+
+def pytest_addoption() -> None:
+    """Isolate this process. pytest calls this hook first, before pytest-django reads the settings."""
+    home = Path(tempfile.mkdtemp(prefix="hetsched-tests-"))
+    owner = os.getpid()
+    environment = isolated(os.environ, home)
+    os.environ.clear()
+    os.environ.update(environment)
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child must not remove the folder of its parent
+            shutil.rmtree(home, ignore_errors=True)
+
+    atexit.register(remove)
