@@ -1,11 +1,12 @@
-"""The extender's door: HTTP/1.1 over TLS, for holders of listed client certificates alone.
+"""The extender's server: HTTP/1.1 over mutual TLS, only for listed client certificates.
 
-Problem: whoever reaches this port could book and bind, so nobody may who did not prove who he is.
-Rule: TLS 1.2 or later with a client certificate of our own authority, checked in the handshake; then its common name or
-one of its DNS names must be on the list, which also says for which cluster it speaks. All else is refused before a body
-is read: a wrong path, method, content type or length. Certificates are read again once their files change.
-Every refusal is `application/problem+json` with a stable code.
-Invariant: an unlisted caller learns its refusal and nothing else.
+A client that reaches this port can reserve and bind, so every client must authenticate.
+TLS 1.2 or later with a client certificate of the configured authority is checked in the handshake. Then the
+certificate's common name or one of its DNS names must be on the list, which also maps it to a cluster. A wrong path,
+method, content type or length is rejected before the body is read. `connections` limits the connections of callers
+without such a certificate. Certificates are reloaded when their files change.
+Every rejection is `application/problem+json` with a stable code.
+Invariant: an unlisted caller receives its rejection and nothing else.
 """
 
 from __future__ import annotations
@@ -26,19 +27,18 @@ import structlog
 
 from hetsched.contracts.errors import InputError
 
+from .connections import HANDSHAKE_SECONDS, Connections
 from .figures import CALLS, TURNED_AWAY
 
 PREFIX = "/extender/"
-HANDSHAKE_SECONDS = 5.0
 BODY_SECONDS = 10.0
 IDLE_SECONDS = 120.0
-MOST_CONNECTIONS = 128
 FILES = ("tls.crt", "tls.key", "ca.crt")
 log = structlog.get_logger(__name__)
 
 
 class Answer(NamedTuple):
-    """A body to send, and whether it says no."""
+    """A response body, and whether it is a rejection."""
 
     body: bytes
     refused: bool = False
@@ -48,7 +48,7 @@ Verb = Callable[[str, bytes], Answer]  # cluster, body; raises InputError
 
 
 class Refused(Exception):
-    """Answer with this problem and do nothing else."""
+    """Reject the request with this problem document."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, *, hint: str = "") -> None:
         super().__init__(detail)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """A refusal, as RFC 9457 has it."""
+    """A problem document (RFC 9457)."""
 
     title: str
     status: int
@@ -69,7 +69,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class Certificates:
-    """The server's own pair and the authority of its clients: `tls.crt`, `tls.key` and `ca.crt` of one folder."""
+    """The server's certificate and the client authority: `tls.crt`, `tls.key` and `ca.crt` of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,9 +79,9 @@ class Certificates:
         self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return how connections are secured now; files that are half changed leave it as it was.
+        """Return the current TLS context; while the files are inconsistent, keep the previous one.
 
-        Raises: InputError `CertificatesUnusable` where there was nothing before.
+        Raises: InputError `CertificatesUnusable` where there is no previous context.
         """
         with self._lock:
             try:
@@ -90,10 +90,10 @@ class Certificates:
                     self._context, self._seen = self._read(), seen
             except (OSError, ssl.SSLError) as error:
                 if self._context is None:
-                    hint = "`hetsched certs` makes them, HETSCHED_EXTENDER_CERTIFICATES says where they are"
+                    hint = "Create them with `hetsched certs` and set HETSCHED_EXTENDER_CERTIFICATES to their folder"
                     message = f"{', '.join(FILES)} cannot be read: {getattr(error, 'strerror', None) or error}"
                     raise InputError("CertificatesUnusable", message, place=str(self._folder), hint=hint) from None
-                log.warning("changed certificates cannot be read", reason=str(error))
+                log.warning("new certificates cannot be read", reason=str(error))
             return self._context
 
     def _read(self) -> ssl.SSLContext:
@@ -107,7 +107,7 @@ class Certificates:
 
 
 class Door(ThreadingHTTPServer):
-    """Listens, with a thread for each connection; `clients` maps names of certificates to clusters."""
+    """TLS server with one thread per connection; `clients` maps certificate names to clusters."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -124,33 +124,34 @@ class Door(ThreadingHTTPServer):
         self.clients = clients
         self.verbs = verbs
         self.most_bytes = most_bytes
-        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.connections = Connections()
         super().__init__(address, Handler)
 
     def get_request(self) -> tuple[socket, Any]:
         plain, address = super().get_request()
         plain.settimeout(HANDSHAKE_SECONDS)
-        # The handshake is the connection's own thread's: a silent caller keeps nobody waiting.
+        # The handshake runs in the connection's own thread: a silent caller blocks no other connection.
         return self.certificates.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        self.connections.admit(request, client_address[0])
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self.connections.release(request)
+
+    def service_actions(self) -> None:
+        self.connections.close_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.info("a connection ended", client=client_address[0], exc_info=True)
+        log.info("connection closed", client=client_address[0], exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; its certificate is looked at once."""
+    """One connection; its certificate is checked once."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""
@@ -164,18 +165,23 @@ class Handler(BaseHTTPRequestHandler):
             self.request.do_handshake()
         except (OSError, ValueError) as error:
             TURNED_AWAY.inc()
-            log.info("no handshake", client=self.client_address[0], reason=str(error)[:200])
+            log.info("TLS handshake failed", client=self.client_address[0], reason=str(error)[:200])
             return
-        self.request.settimeout(IDLE_SECONDS)
         names = names_of(self.request.getpeercert() or {})
         self.cluster = next((self.server.clients[name] for name in names if name in self.server.clients), None)
-        if self.cluster is None:
+        if self.cluster is None:  # rejected within the deadline of an unverified connection
             TURNED_AWAY.inc()
-            log.warning("a client is not on the list", client=self.client_address[0], names=names[:5])
+            log.warning("client is not allowed", client=self.client_address[0], names=names[:5])
+        elif self.server.connections.verify(self.request):
+            self.request.settimeout(IDLE_SECONDS)
+        else:
+            TURNED_AWAY.inc()
+            log.warning("connection limit of verified clients reached", client=self.client_address[0], names=names[:5])
+            return
         super().handle()
 
     def finish(self) -> None:
-        with suppress(OSError):  # nobody listens any more
+        with suppress(OSError):  # the peer has closed the connection
             super().finish()
 
     def do_POST(self) -> None:
@@ -202,20 +208,22 @@ class Handler(BaseHTTPRequestHandler):
                 CALLS.labels(verb, outcome).observe(time.perf_counter() - began)
 
     def _body(self) -> bytes | None:
-        """Return the body of a call that may be answered, None where it did not come whole.
+        """Return the body of a permitted request, None if it is incomplete.
 
         Raises: Refused.
         """
         if self.cluster is None:
-            message = "no name of this certificate is on the list of clients"
+            message = "the certificate has no allowed client name"
             raise Refused(HTTPStatus.FORBIDDEN, "ClientNotAllowed", message)
         if not self.path.startswith(PREFIX) or self.path.removeprefix(PREFIX) not in self.server.verbs:
             raise Refused(HTTPStatus.NOT_FOUND, "NotFound", f"POST {PREFIX}VERB: {', '.join(self.server.verbs)}")
         if self.headers.get_content_type() != "application/json":
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", "send application/json")
+            raise Refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", "use Content-Type application/json"
+            )
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 12):
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "LengthRequired", "send a body with its Content-Length")
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "LengthRequired", "send a body with Content-Length")
         if int(length) > self.server.most_bytes:
             hint = "Set nodeCacheCapable: true, or raise HETSCHED_EXTENDER_BYTES"
             message = f"at most {self.server.most_bytes} bytes"
@@ -227,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
         return body if len(body) == int(length) else None
 
     def _refuse(self, refused: Refused, *, close: bool = True) -> None:
-        """Answer with a problem; where the body was not read the connection ends."""
+        """Respond with a problem document; close the connection if the body was not read."""
         self.close_connection = self.close_connection or close
         status = refused.status
         problem = Problem(status.phrase, status.value, refused.code, str(refused)[:1000], refused.hint)
@@ -246,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what the parser of HTTP itself does not take, and every method but POST."""
+        """Reject requests that the HTTP parser does not accept, and all methods except POST."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._refuse(Refused(status, status.name.title().replace("_", ""), message or status.phrase))
 
@@ -255,6 +263,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def names_of(certificate: Mapping[str, Any]) -> list[str]:
-    """Return the common name and the DNS names of a certificate that was verified."""
+    """Return the common name and the DNS names of a verified certificate."""
     subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return [*subject, *(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")]

@@ -1,0 +1,140 @@
+"""Connections without a listed certificate cannot displace kube-scheduler."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from hetsched.adapters.http.certificates import make_pairs
+from tests.system.processes import wait_until
+from workers.extender import connections
+from workers.extender.connections import PER_ADDRESS, UNVERIFIED, VERIFIED, Connections
+from workers.extender.door import Answer, Certificates, Door
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    make_pairs(tmp_path / "pairs", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
+    return tmp_path / "pairs"
+
+
+@pytest.fixture
+def door(pairs: Path) -> Iterator[Door]:
+    verbs = {"filter": lambda cluster, body: Answer(json.dumps(cluster).encode())}
+    opened = Door(("127.0.0.1", 0), Certificates(pairs / "server"), {"kube-scheduler": "live"}, verbs, 4096)
+    thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield opened
+    opened.shutdown()
+    opened.server_close()
+    thread.join()
+
+
+def connected(door: Door, pairs: Path) -> http.client.HTTPSConnection:
+    context = ssl.create_default_context(cafile=str(pairs / "server" / "ca.crt"))
+    context.load_cert_chain(pairs / "client" / "tls.crt", pairs / "client" / "tls.key")
+    return http.client.HTTPSConnection("127.0.0.1", door.server_address[1], context=context, timeout=30)
+
+
+def called(connection: http.client.HTTPSConnection) -> int:
+    connection.request("POST", "/extender/filter", b"{}", {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def silent(door: Door, address: str) -> socket.socket:
+    """Connect from one of the loopback addresses and send nothing."""
+    return socket.create_connection(("127.0.0.1", door.server_address[1]), source_address=(address, 0))
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_silent_connections_leave_kube_scheduler_its_places(door: Door, pairs: Path) -> None:
+    """The attack of the security review: 140 silent connections, renewed continuously; 0 of 40 calls got a response."""
+    with ExitStack() as opened:
+        held = [opened.enter_context(silent(door, f"127.0.{n % 2}.{n // 2 + 1}")) for n in range(140)]
+        for n in range(40):
+            held.append(opened.enter_context(silent(door, f"127.1.0.{n + 1}")))
+            with closing(connected(door, pairs)) as caller:
+                assert called(caller) == 200
+        wait_until(lambda: sum(not is_closed(one) for one in held) <= UNVERIFIED, what="a bounded pool")
+
+
+def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: Door, pairs: Path) -> None:
+    with closing(connected(door, pairs)) as caller, ExitStack() as opened:
+        assert called(caller) == 200
+        kept = caller.sock
+        for n in range(UNVERIFIED * 2):
+            opened.enter_context(silent(door, f"127.2.0.{n + 1}"))
+        assert called(caller) == 200
+        assert caller.sock is kept
+
+
+def test_silent_connections_end_at_the_deadline(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
+    with silent(door, "127.0.0.1") as slow:
+        wait_until(lambda: is_closed(slow), what="the end of a silent connection", seconds=5)
+
+
+def test_one_address_has_few_unverified_places() -> None:
+    pool, opened = Connections(), [socket.socketpair() for _ in range(PER_ADDRESS + 2)]
+    with ExitStack() as stack:
+        for pair in opened:
+            stack.enter_context(pair[0])
+            stack.enter_context(pair[1])
+        pool.admit(opened[0][0], "10.0.0.2")
+        for pair in opened[1:]:
+            pool.admit(pair[0], "10.0.0.1")
+        assert [is_closed(there) for _, there in opened] == [False, True, False, False, False, False]
+
+
+def test_an_address_of_a_verified_caller_may_open_many_at_once() -> None:
+    pool, opened = Connections(), [socket.socketpair() for _ in range(UNVERIFIED + 1)]
+    with ExitStack() as stack:
+        for pair in opened:
+            stack.enter_context(pair[0])
+            stack.enter_context(pair[1])
+        pool.admit(opened[0][0], "10.0.0.1")
+        assert pool.verify(opened[0][0])
+        for here, _ in opened[1:]:
+            pool.admit(here, "10.0.0.1")
+        assert not any(is_closed(there) for _, there in opened)
+
+
+def test_verified_places_are_bounded_and_released() -> None:
+    pool, opened = Connections(), [socket.socket() for _ in range(VERIFIED + 1)]
+    with ExitStack() as stack:
+        for one in opened:
+            stack.enter_context(one)
+        for one in opened[:-1]:
+            pool.admit(one, "10.0.0.1")
+            assert pool.verify(one)
+        pool.admit(opened[-1], "10.0.0.1")
+        assert not pool.verify(opened[-1])
+        pool.release(opened[0])
+        assert pool.verify(opened[-1])
+
+
+def test_a_closed_connection_is_not_verified() -> None:
+    pool = Connections()
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.socket()) for _ in range(PER_ADDRESS + 1)]
+        for one in opened:
+            pool.admit(one, "10.0.0.1")
+        assert not pool.verify(opened[0])
+        assert pool.verify(opened[1])
