@@ -1,15 +1,15 @@
-"""HTTP to Django: each request is answered by one thread, in one turn, on a connection that stays open.
+"""HTTP handler of Django: each request runs in one thread, in one call, on a connection that stays open.
 
-Problem: Django's own ASGI handler gives every request a thread and hence a database connection of its own, and changes
-between loop and thread for each middleware; on SQLite that took more processor time than the request itself.
-Rule: all middleware and views here are synchronous, so a request is one call in a thread of a fixed few, which keep
-their connections (`CONN_MAX_AGE`; PostgreSQL has its pool). A request that may wait for something, and a probe, has
-threads of its own kind: neither waits for the other, and these keep no connection, for they are many. An answer is
-closed in its thread before it is sent; one that is streamed is closed after its end, in the thread that made its
-pieces. A request that found all threads taken knows how long it waited for one (`waited_seconds` of its scope):
-`web.api.rates` refuses what comes too late. From the first request on, messages to others and counts that the next
-change alters again are told by threads beside: no request waits for them.
-Invariant: a thread never takes up a second request before the first one gave back its connection.
+Django's own ASGI handler gives every request its own thread and database connection, and switches between loop and
+thread for each middleware; on SQLite that took more processor time than the request itself. All middleware and views
+here are synchronous, so a request is one call in a pool of a few threads, which keep their connections (`CONN_MAX_AGE`;
+PostgreSQL has its pool). Long-polling requests and probes have a second thread pool: neither pool waits for the other,
+and the threads of the second keep no connection, for they are many. A response is closed in its thread before it is
+sent; a streamed response is closed after its end, in the thread that produced its parts. A request that found all
+threads busy knows how long it waited for one (`waited_seconds` of its scope): `web.api.rates` refuses requests that
+waited too long. From the first request on, other threads send live events and webhooks and refresh counts, so no
+request waits for them. A large body is read only after the credential of its request was checked (`body_gate`).
+Invariant: a thread never starts a second request before the first one returned its connection.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from typing import Any
+from urllib.parse import unquote_plus
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
@@ -28,49 +29,62 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
 from django.db import close_old_connections, connections
-from django.urls import set_script_prefix
+from django.urls import Resolver404, resolve, set_script_prefix
 
 from hetsched.journal import publish
 from hetsched.placement import dispatch, pod_counts
 
-from .middleware import QUIET_PATHS
+from .bodies import Body, NotRead, before_its_body
+from .middleware import QUIET_PATHS, BodyAwaited
 
-# More would only take the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten from each other.
+# More would only compete for the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten.
 WORKING_THREADS = 8
-# More than may wait at once: `?wait=` answers at once when too many do.
+# More than the limit of long-polling requests: above that limit `?wait=` responds at once.
 WAITING_THREADS = 320
 
 
 class ThreadedHandler(ASGIHandler):
-    """Django as an ASGI application of threads."""
+    """ASGI application that runs Django in threads."""
 
     def __init__(self) -> None:
-        BaseHandler.__init__(self)  # the parent's own would load the middleware for a loop
+        BaseHandler.__init__(self)  # the parent's own would load asynchronous middleware
         self.load_middleware()
-        import_module(settings.ROOT_URLCONF)  # now, not while the first request of each process waits
+        import_module(settings.ROOT_URLCONF)  # now, not during the first request of each process
         self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
-        self._in_work = 0  # requests of the working threads, those in their queue among them; changed by the loop alone
+        self._in_work = 0  # requests in the working threads and their queue; modified by the event loop only
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         _begin()
+        body = Body(scope, receive)
         try:
-            body = await self.read_body(receive)
+            await body.read_first()
+            if not body.complete:
+                early = await self._in_turn(scope, NotRead())
+                if not isinstance(early, BodyAwaited):
+                    body.close()
+                    await self._send(early, before_its_body(send, receive))
+                    return
+                if early.refused:
+                    raise early.refused
+                await body.read_rest()
+            waits = _may_wait(scope)
+            response = await (self._at_leisure(scope, body.file) if waits else self._in_turn(scope, body.file))
+            await self._send(response, send)
         except RequestAborted:
             return
-        try:
-            waits = _may_wait(scope)
-            response = await (self._at_leisure(scope, body) if waits else self._in_turn(scope, body))
-            if not response.streaming:
-                await self.send_response(response, send)
-                return
-            async with ThreadSensitiveContext():
-                try:
-                    await self.send_response(response, send)
-                finally:
-                    await sync_to_async(response.close)()
         finally:
             body.close()
+
+    async def _send(self, response: Any, send: Any) -> None:
+        if not response.streaming:
+            await self.send_response(response, send)
+            return
+        async with ThreadSensitiveContext():
+            try:
+                await self.send_response(response, send)
+            finally:
+                await sync_to_async(response.close)()
 
     async def _at_leisure(self, scope: Any, body: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._waiting, self._answer, scope, body, True)
@@ -94,6 +108,9 @@ class ThreadedHandler(ASGIHandler):
         response: Any
         request, response = self.create_request(scope, body)
         if request is not None:
+            if isinstance(body, NotRead):
+                request.body_awaited = True  # type: ignore[attr-defined]
+                request._dont_enforce_csrf_checks = True  # type: ignore[attr-defined]  # see `body_gate`
             response = self.get_response(request)
             response._handler_class = type(self)
         if response.streaming:
@@ -113,4 +130,13 @@ def _begin() -> None:
 
 
 def _may_wait(scope: Any) -> bool:
-    return (b"wait=" in scope["query_string"] and scope["method"] == "GET") or scope["path"] in QUIET_PATHS
+    """Return whether a request is a probe, or reads a REST view with the parameter `wait`, in any URL encoding."""
+    if scope["path"] in QUIET_PATHS:
+        return True
+    if scope["method"] not in ("GET", "HEAD") or "wait=" not in unquote_plus(scope["query_string"].decode("latin-1")):
+        return False
+    try:
+        view = resolve(scope["path"]).func
+    except Resolver404:
+        return False
+    return "wait" in getattr(getattr(view, "cls", None), "queries", ())

@@ -1,7 +1,7 @@
-"""A request id on every answer, and one log record per request.
+"""Request ID on every response, and one log record per request.
 
-Rule: a caller's own `X-Request-ID` is kept when it is plain (8-64 letters, digits, `-`, `_`), otherwise a new one is
-made; problem documents and logs carry the same id.
+A caller's own `X-Request-ID` is kept when it is plain (8-64 letters, digits, `-`, `_`), otherwise a new one is
+generated; problem documents and logs carry the same ID.
 """
 
 from __future__ import annotations
@@ -19,8 +19,16 @@ QUIET_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
 log = structlog.get_logger(__name__)
 
 
+class BodyAwaited(HttpResponse):
+    """Internal marker, not a response: the request may send its body, or is refused with `refused`."""
+
+    def __init__(self, refused: Exception | None = None) -> None:
+        super().__init__(status=202)
+        self.refused = refused
+
+
 def id_of(given: str) -> str:
-    """Return a caller's own request id, or a new one."""
+    """Return a caller's own request ID, or a new one."""
     return given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
 
 
@@ -36,6 +44,8 @@ class RequestLog:
         started = time.perf_counter()
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             response = self.get_response(request)
+            if isinstance(response, BodyAwaited):
+                return response
             response["X-Request-ID"] = request_id
             record = log.debug if request.path in QUIET_PATHS else log.info
             record(

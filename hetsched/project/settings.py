@@ -1,9 +1,9 @@
-"""One settings module for every process and every deployment; only URLs differ.
+"""Settings of every process and every deployment; only environment variables differ.
 
-Rule: whatever a deployment may choose is an environment variable read through `ENV`; the rest is fixed here. SQLite
-runs in WAL mode with immediate transactions (readers never block, writers queue instead of failing); PostgreSQL runs
-behind a pool per process. Celery acknowledges late and takes one task at a time, so a killed worker loses nothing; the
-messages are hints and the database sweeps stand behind them.
+Options of a deployment are environment variables read through `ENV`; the rest is fixed here. SQLite runs in WAL mode
+with immediate transactions (readers never block, writers queue instead of failing); PostgreSQL runs behind a pool per
+process. Celery acknowledges late and takes one task at a time, so a killed worker loses nothing; messages are hints,
+and periodic sweeps of the database do the work of lost messages.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.access.roles import Role
+from hetsched.adapters import assets
 
 from . import logs
 from .environment import Environment, RedisAddress, exit_with_message
@@ -33,9 +34,14 @@ DATA_DIR = ENV.folder(
 # --- Who we are -------------------------------------------------------------------------------------------------------
 DEBUG = ENV.flag("HETSCHED_DEBUG", default=False)
 HTTPS = ENV.choice("HETSCHED_HTTPS", ("off", "on", "proxy"))
+# Peers whose X-Forwarded-For and X-Forwarded-Proto are trusted. By default a proxy on this machine is trusted, but it
+# is exempt from the limit of connections only if HTTPS=proxy declares it.
+_named_proxies = ENV.names("FORWARDED_ALLOW_IPS")
+HETSCHED_TRUSTED_PROXIES = _named_proxies or ["127.0.0.1", "::1"]
+HETSCHED_NAMED_PROXIES = HETSCHED_TRUSTED_PROXIES if _named_proxies or HTTPS == "proxy" else []
 _key = ENV.secret("SECRET_KEY", least_characters=40)
 SECRET_KEY_GIVEN = bool(_key)
-# Without a key each process has its own: good for one-off commands, refused by a check where people log in.
+# Without a key each process has its own: fine for one-off commands, refused by a check where users log in.
 SECRET_KEY = _key or secrets.token_urlsafe(48)
 ALLOWED_HOSTS = ENV.names("ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
@@ -75,11 +81,12 @@ MIDDLEWARE = [
     "hetsched.access.sessions.SeenLately",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "hetsched.project.body_gate.BodyGate",
 ]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [assets.TEMPLATES],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -100,7 +107,7 @@ EMBEDDED = _database["ENGINE"].endswith("sqlite3")
 _pool_size = ENV.number("HETSCHED_DB_POOL", 10, least=2, most=200)
 IDLE_TRANSACTION_SECONDS = 30
 if EMBEDDED:
-    with contextlib.suppress(OSError):  # the check hetsched.E003 tells
+    with contextlib.suppress(OSError):  # the check hetsched.E003 reports it
         DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         (DATA_DIR / "static").mkdir(exist_ok=True)
     _database["OPTIONS"] = {
@@ -112,9 +119,9 @@ if EMBEDDED:
 else:
     # Opened in each process at its first query, hence after the worker's fork.
     _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": _pool_size, "timeout": 10}
-    # A process that hangs, or a machine that vanished, amid a transaction must not keep its locks from everyone else.
+    # A process that hangs, or a machine that vanished, inside a transaction must not keep its locks.
     _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
-# To open a SQLite file means to read its whole schema; PostgreSQL's connections stay open in their pool.
+# Opening a SQLite file reads its whole schema; PostgreSQL's connections stay open in their pool.
 DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": None if EMBEDDED else 0}}
 CACHES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}}
@@ -127,8 +134,8 @@ CHANNEL = ENV.redis("HETSCHED_CHANNEL_URL", REDIS)
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
     if CHANNEL.in_memory
-    # Survives a restart of Redis; each web process holds one subscription and fans out itself. What cannot be sent in
-    # time is relayed later: a Redis that does not answer must not hold a request.
+    # Survives a restart of Redis; each web process holds one subscription and fans out itself. `relay` sends messages
+    # later that time out now: a Redis that does not respond must not block a request.
     else {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
         "CONFIG": {"hosts": [{"address": CHANNEL.url, "socket_connect_timeout": 3, "socket_timeout": 3}]},
@@ -137,49 +144,53 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 
 # --- The scheduler's own pace -----------------------------------------------------------------------------------------
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
-# Whether whoever follows a live cluster decides and binds too, at once; else the workers do, woken by messages.
+# Whether the informer process of a live cluster also decides and binds; otherwise workers do, triggered by messages.
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
-# How long what a pod held that was deleted by force is kept on a ready node.
+# How long the resources of a force-deleted pod stay reserved on a ready node.
 HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, least=0, most=86_400)
-# Room that is held for pods that do not exist yet: how long at most, and how many holds of one owner at a time; and for
-# how long the answer of a what-if can be submitted as a plan.
+# Holds reserve capacity for pods that do not exist yet: longest duration, and most holds of one owner at a time; and
+# how long the result of a what-if can be submitted as a plan.
 HETSCHED_LONGEST_HOLD_SECONDS = ENV.number("HETSCHED_LONGEST_HOLD_SECONDS", 3600, least=1, most=604_800)
 HETSCHED_MOST_HOLDS = ENV.number("HETSCHED_MOST_HOLDS", 20, least=0, most=10_000)
 HETSCHED_PLAN_SECONDS = ENV.number("HETSCHED_PLAN_SECONDS", 600, least=1, most=86_400)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
-# How often the ledger is checked for broken invariants; never for 0.
+# Interval of the ledger's invariant checks; 0 disables them.
 HETSCHED_CHECK_SECONDS = ENV.number("HETSCHED_CHECK_SECONDS", 60, least=0, most=86_400)
 CANARY_SECONDS = 10
-# How often plans of policies and golden placements are looked at, and how long a preview of a policy may run.
+# The canary of the schedule queue runs more often: readiness depends on it.
+SCHEDULE_CANARY_SECONDS = 3
+# Interval of the checks of planned policies and golden placements, and the longest run of a policy preview.
 HETSCHED_DESK_SECONDS = ENV.number("HETSCHED_DESK_SECONDS", 60, least=1, most=3600)
 HETSCHED_REPLAY_SECONDS = ENV.number("HETSCHED_REPLAY_SECONDS", 600, least=10, most=86_400)
-# How often live clusters are told what their nodes are, by a worker of the queue `discover`; never for 0.
+# Interval of publishing node facts to live clusters, by a worker of the queue `discover`; 0 disables it.
 HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0, most=86_400)
-# Whom submissions may ask us to tell, as host or host:port; nobody unless said so.
+# Callback hosts that submissions may name, as host or host:port; none by default.
 HETSCHED_CALLBACK_HOSTS = ENV.places("HETSCHED_CALLBACK_HOSTS")
-# Which API servers clusters may be connected to, as host or host:port; any where none is named.
+# API servers that clusters may be connected to, as host or host:port; any if none is named.
 HETSCHED_CLUSTER_HOSTS = ENV.places("HETSCHED_CLUSTER_HOSTS")
-# Registries whose images are looked up, as host or host:port, `*` for all public ones; and those that have no TLS.
+# Registries whose images are looked up, as host or host:port, `*` for all public ones; and those without TLS.
 HETSCHED_REGISTRIES = ENV.places("HETSCHED_REGISTRIES", others=("*",))
 HETSCHED_PLAIN_REGISTRIES = ENV.places("HETSCHED_PLAIN_REGISTRIES")
-# Sources that collectors may ask, as host:port; nobody unless said so. How much of an answer is read, and how often
-# those are looked for that are due.
+# Sources that collectors may read, as host:port; none by default. The most bytes read of a response, and the interval
+# of the search for due collectors.
 HETSCHED_SOURCE_HOSTS = ENV.places("HETSCHED_SOURCE_HOSTS", port=True)
 HETSCHED_SOURCE_BYTES = ENV.number("HETSCHED_SOURCE_BYTES", 256 << 10, least=1 << 10, most=64 << 20)
 HETSCHED_COLLECT_SECONDS = ENV.number("HETSCHED_COLLECT_SECONDS", 5, least=1, most=3600)
 HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
-# How often node agents are asked to report, and the least time between two messages of one node.
+# Report interval of node agents, and the least time between two messages of one node.
 HETSCHED_AGENT_REPORT_SECONDS = ENV.number("HETSCHED_AGENT_REPORT_SECONDS", 30, least=1, most=3600)
+# An eavesdropper between an agent and this server would read the key that signs allocations of its node.
+HETSCHED_AGENT_KEYS_OVER_HTTP = ENV.flag("HETSCHED_AGENT_KEYS_OVER_HTTP", default=False)
 HETSCHED_AGENT_PAUSE_MILLIS = ENV.number("HETSCHED_AGENT_PAUSE_MILLIS", 500, least=0, most=60_000)
-# Service accounts whose pods are node agents, as namespace:name; the API server of their cluster vouches for them.
+# Service accounts whose pods are node agents, as namespace:name; the API server of their cluster authenticates them.
 HETSCHED_AGENT_ACCOUNTS = ENV.names("HETSCHED_AGENT_ACCOUNTS", ("hetsched:hetsched-agent",))
-# How much of what was known a node may report before an operator must approve it.
+# Largest reported amount, in percent of the known amount, that takes effect without approval by an operator.
 HETSCHED_GROWTH_PERCENT = ENV.number("HETSCHED_GROWTH_PERCENT", 200, least=100, most=100_000)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
-# What the ledger keeps of a decision: its summary alone, reasons too, the best nodes too, or every node that fits.
+# Stored detail of a decision: its summary alone, reasons too, the best nodes too, or every node that fits.
 HETSCHED_KEEP_WITH_DECISION = ENV.choice("HETSCHED_KEEP_WITH_DECISION", ("nodes", "verdict", "reasons", "matrix"))
 _top_nodes = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
 HETSCHED_TOP_NODES = {"nodes": _top_nodes, "matrix": 1_000_000}.get(HETSCHED_KEEP_WITH_DECISION, 0)
@@ -194,23 +205,35 @@ CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = CELERY_RESULT_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_ACKS_LATE = CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_DB_REUSE_MAX = sys.maxsize  # Celery opens SQLite's file or a pool anew for each task: see project/celery.py
+# Celery would open SQLite's file or a pool again for each task: see project/celery.py
+CELERY_DB_REUSE_MAX = sys.maxsize
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# Longer than any task; the restore sweep of the broker runs every 10 s instead of every 100.
-CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 120, "unacked_restore_throttle": 1}
+# A task that hangs must free its process: it is interrupted after the first of two limits and killed after the second.
+CELERY_TASK_SOFT_TIME_LIMIT, CELERY_TASK_TIME_LIMIT = 270, 300
+CELERY_TASK_ANNOTATIONS = {
+    "workers.schedule.run": {"soft_time_limit": 90, "time_limit": 110},
+    "workers.replay.run": {
+        "soft_time_limit": HETSCHED_REPLAY_SECONDS + 30,
+        "time_limit": HETSCHED_REPLAY_SECONDS + 60,
+    },
+}
+# Longer than any task except a preview, whose row records that it runs; the restore sweep of the broker runs every 10 s
+# instead of every 100.
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 360, "unacked_restore_throttle": 1}
 if not BROKER.in_memory:
-    # A broker that went away silently must hold neither a request nor a worker: no answer is waited for longer, and who
-    # waits for tasks asks as often whether the line is still there.
+    # A broker that vanished silently must block neither a request nor a worker: these limits bound each wait for a
+    # response, and consumers check the connection at the same interval.
     CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 2, "socket_timeout": 4, "health_check_interval": 4}
 CELERY_TASK_DEFAULT_QUEUE = "io"
-CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}, "discover": {}}
-# Those without which nothing works: a canary goes through each.
+CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}, "discover": {}, "preview": {}}
+# Queues required for readiness: a canary goes through each.
 HETSCHED_VITAL_QUEUES = ("schedule", "io")
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {
     "workers.schedule.*": {"queue": "schedule"},
     "workers.discover.*": {"queue": "discover"},
+    "workers.replay.*": {"queue": "preview"},
     "workers.*": {"queue": "io"},
 }
 CELERY_IMPORTS = [
@@ -238,12 +261,12 @@ AUDIT_SECONDS = 60
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
-# How far the clocks of the machines of beats and workers may be apart before ticks are taken for old ones.
+# Tolerated clock difference between beat and worker machines before periodic messages count as expired.
 CLOCKS_APART_SECONDS = 900
 
 
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Have `task` done periodically, once a slot; ticks that nobody took in a long time are dropped."""
+    """Schedule `task` periodically, once a period; messages that expire unconsumed are dropped."""
     options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
     return {
         "task": "workers.ticking.run",
@@ -256,8 +279,8 @@ def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = (
 CELERY_BEAT_SCHEDULE = {
     "sweep": _every("workers.sweep.run", HETSCHED_SWEEP_SECONDS),
     **{
-        f"canary-{queue}": _every("workers.canary.run", CANARY_SECONDS, queue, (queue,))
-        for queue in HETSCHED_VITAL_QUEUES
+        f"canary-{queue}": _every("workers.canary.run", seconds, queue, (queue,))
+        for queue, seconds in zip(HETSCHED_VITAL_QUEUES, (SCHEDULE_CANARY_SECONDS, CANARY_SECONDS), strict=True)
     },
 }
 CELERY_BEAT_SCHEDULE["audit"] = _every("workers.audit.run", AUDIT_SECONDS)
@@ -276,61 +299,76 @@ HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, 
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 HETSCHED_REPORT_PATHS = ("/api/v1/agent/",)
-# A program or image archive that somebody asks about; it is looked into and dropped.
+# A program or image archive to inspect; it is inspected and dropped.
 HETSCHED_BINARY_BYTES = ENV.number("HETSCHED_BINARY_BYTES", 256 << 20, least=1 << 10, most=4 << 30)
 HETSCHED_BINARY_PATHS = ("/api/v1/isa/inspect/",)
+# Bytes that the bodies of open requests hold in one web process, of all clients and of one address; the least transfer
+# rate of a body, and its deadline.
+HETSCHED_BODIES_BYTES = ENV.number("HETSCHED_BODIES_BYTES", 512 << 20, least=1 << 20, most=64 << 30)
+HETSCHED_BODIES_BYTES_PER_ADDRESS = ENV.number(
+    "HETSCHED_BODIES_BYTES_PER_ADDRESS", 256 << 20, least=1 << 20, most=64 << 30
+)
+HETSCHED_BODY_BYTES_PER_SECOND = ENV.number("HETSCHED_BODY_BYTES_PER_SECOND", 16 << 10, least=1, most=1 << 30)
+HETSCHED_BODY_SECONDS = ENV.number("HETSCHED_BODY_SECONDS", 300, least=1, most=86_400)
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
-# What scrapers of /metrics may present instead of a token of a viewer; without either only this machine may scrape.
+# Credential of scrapers of /metrics instead of a viewer's token; without either only this machine may scrape.
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)
-# Open live sockets of one person or token, in one web process.
+# Open live sockets of one user or token, in one web process.
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
-# The same of one address, whoever comes from it: an office behind one gateway counts as one.
+# The same for one address: an office behind one gateway counts as one.
 HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
-# Pods that may wait in one cluster; above that, submissions are told to come back later.
+# Open connections of one web process, live sockets included; above that requests get 503. The limit of one address
+# counts HTTP only; one more connection is closed. Then the seconds that a request head may take, and for which a client
+# may read nothing of its response.
+HETSCHED_CONNECTIONS = ENV.number("HETSCHED_CONNECTIONS", 2000, least=10, most=1_000_000)
+HETSCHED_CONNECTIONS_PER_ADDRESS = ENV.number("HETSCHED_CONNECTIONS_PER_ADDRESS", 500, least=1, most=1_000_000)
+HETSCHED_HEAD_SECONDS = ENV.number("HETSCHED_HEAD_SECONDS", 10, least=1, most=600)
+HETSCHED_UNREAD_SECONDS = ENV.number("HETSCHED_UNREAD_SECONDS", 60, least=1, most=86_400)
+# Pending pods of one cluster; above that, submissions are refused with Retry-After.
 HETSCHED_MOST_WAITING_PODS = ENV.number("HETSCHED_MOST_WAITING_PODS", 200_000, least=1, most=10_000_000)
-# The same for pods of one namespace, so that one team's flood leaves room for the others.
+# The same for pods of one namespace, so that a flood of one team leaves capacity for the others.
 HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE = ENV.number(
     "HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE", 50_000, least=1, most=10_000_000
 )
-# How often one token or person may ask, a minute and at once; 0 a minute: as often as they like.
+# Rate limits of one token or user, a minute and at once; 0 a minute disables the limit.
 HETSCHED_SUBMITS_PER_MINUTE = ENV.number("HETSCHED_SUBMITS_PER_MINUTE", 12_000, least=0, most=10_000_000)
 HETSCHED_SUBMITS_AT_ONCE = ENV.number("HETSCHED_SUBMITS_AT_ONCE", 2_000, least=1, most=10_000_000)
 HETSCHED_WRITES_PER_MINUTE = ENV.number("HETSCHED_WRITES_PER_MINUTE", 3_000, least=0, most=10_000_000)
 HETSCHED_WRITES_AT_ONCE = ENV.number("HETSCHED_WRITES_AT_ONCE", 500, least=1, most=10_000_000)
-# The same for what writes nothing, in each web process.
+# The same for requests that write nothing, in each web process.
 HETSCHED_READS_PER_MINUTE = ENV.number("HETSCHED_READS_PER_MINUTE", 30_000, least=0, most=10_000_000)
 HETSCHED_READS_AT_ONCE = ENV.number("HETSCHED_READS_AT_ONCE", 5_000, least=1, most=10_000_000)
-# The same for one address without a credential, which may read what the product can do.
+# The same for one address without a credential, which may read the product's public information.
 HETSCHED_STRANGERS_PER_MINUTE = ENV.number("HETSCHED_STRANGERS_PER_MINUTE", 60, least=0, most=10_000_000)
 HETSCHED_STRANGERS_AT_ONCE = ENV.number("HETSCHED_STRANGERS_AT_ONCE", 60, least=1, most=10_000_000)
-# How long what changes something may wait in a web process that has more to do than it can; beyond that it is told to
-# come back. 0: for ever.
+# Longest queue time of a write in an overloaded web process; above that it is refused with Retry-After. 0 disables the
+# limit.
 HETSCHED_LONGEST_QUEUE_MILLIS = ENV.number("HETSCHED_LONGEST_QUEUE_MILLIS", 5000, least=0, most=600_000)
-# Which cluster a request means that names none, where there are several.
+# Cluster of a request that names none, where several exist.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
-# The extender's door (`hetsched extender`): whom it lets in, and where it listens.
+# The extender's server (`hetsched extender`): accepted clients, and its address.
 HETSCHED_EXTENDER_CLIENTS = ENV.names("HETSCHED_EXTENDER_CLIENTS")
 HETSCHED_EXTENDER_CERTIFICATES = ENV.folder("HETSCHED_EXTENDER_CERTIFICATES", DATA_DIR / "extender" / "server")
 HETSCHED_EXTENDER_HOST = ENV.text("HETSCHED_EXTENDER_HOST", "127.0.0.1")
 HETSCHED_EXTENDER_PORT = ENV.number("HETSCHED_EXTENDER_PORT", 8443, least=0, most=65_535)
 HETSCHED_EXTENDER_PROBE_PORT = ENV.number("HETSCHED_EXTENDER_PROBE_PORT", 8444, least=0, most=65_535)
-# Below the httpTimeout of the scheduler that asks.
+# Less than the httpTimeout of the calling scheduler.
 HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 2, least=1, most=60)
 HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
-# Whether there is an administration (`/admin/`), where accounts are made and the product's rows can be looked at.
+# Whether the admin site (`/admin/`) is served, where accounts are managed and the product's rows are shown.
 HETSCHED_ADMIN = ENV.flag("HETSCHED_ADMIN", default=True)
-# Whether people may sign in by name and password; without it by the identity provider alone.
+# Whether users may sign in with name and password; otherwise only through the identity provider.
 HETSCHED_PASSWORDS = ENV.flag("HETSCHED_PASSWORDS", default=True)
-# An OpenID Connect provider, what we are to it, and which of its groups have which role (`*`: everybody it knows).
+# OpenID Connect provider, our client credentials, and the role of each of its groups (`*`: every user).
 HETSCHED_OIDC_ISSUER = ENV.provider("HETSCHED_OIDC_ISSUER")
 HETSCHED_OIDC_CLIENT_ID = ENV.text("HETSCHED_OIDC_CLIENT_ID")
 HETSCHED_OIDC_CLIENT_SECRET = ENV.secret("HETSCHED_OIDC_CLIENT_SECRET", least_characters=16)
 HETSCHED_OIDC_SCOPE = " ".join(dict.fromkeys(["openid", *ENV.names("HETSCHED_OIDC_SCOPES", ("profile", "email"))]))
 HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
-# Hosts beside the issuer's own that it sends us to, where they lie in a private network.
+# Hosts of the provider other than the issuer's own that have private addresses.
 HETSCHED_OIDC_HOSTS = ENV.places("HETSCHED_OIDC_HOSTS")
 HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
 HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
@@ -342,7 +380,7 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ] + [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}}]
 KNOX_TOKEN_MODEL = "access.Token"  # noqa: S105
-MIGRATION_MODULES = {"knox": None}  # its own token table would only lie beside ours
+MIGRATION_MODULES = {"knox": None}  # knox's own token table would be unused
 REST_KNOX = {"TOKEN_PREFIX": "hs_", "AUTH_HEADER_PREFIX": "Bearer", "TOKEN_TTL": timedelta(days=90)}
 REST_FRAMEWORK = {
     # Bearer first: its challenge makes an anonymous request a 401 instead of a 403.
@@ -364,7 +402,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    # The structs describe themselves in full; there is nothing to collect into components afterwards.
+    # The structs contain their full schemas; no components need to be collected afterwards.
     "POSTPROCESSING_HOOKS": [],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -390,7 +428,7 @@ SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_ENGINE = "hetsched.access.sessions"
-# A session ends so long after it began, and so long after its person did something last.
+# Absolute lifetime of a session, and its idle timeout.
 HETSCHED_SESSION_HOURS = ENV.number("HETSCHED_SESSION_HOURS", 12, least=1, most=720)
 HETSCHED_SESSION_IDLE_MINUTES = ENV.number("HETSCHED_SESSION_IDLE_MINUTES", 120, least=1, most=43_200)
 SESSION_COOKIE_AGE = HETSCHED_SESSION_HOURS * 3600
@@ -400,11 +438,9 @@ SESSION_COOKIE_NAME = "__Host-hetsched" if _secure else "hetsched"
 CSRF_COOKIE_NAME = "__Host-csrftoken" if _secure else "csrftoken"
 HETSCHED_DEVICE_COOKIE_NAME = "__Host-hetsched-device" if _secure else "hetsched-device"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _secure else 0
-SECURE_REDIRECT_EXEMPT = [r"^(healthz|livez|readyz|metrics)$"]  # asked by probes inside the deployment, without TLS
-# Whether sub-domains use TLS, and preloading, are decisions of whoever owns the domain.
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|livez|readyz|metrics)$"]  # called by probes inside the deployment, without TLS
+# TLS of sub-domains, and preloading, are decisions of the domain's owner.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
-if HTTPS == "proxy":
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 # --- Pages ------------------------------------------------------------------------------------------------------------
 USE_TZ = True
@@ -412,10 +448,10 @@ TIME_ZONE = "UTC"
 USE_I18N = True
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
-LOCALE_PATHS = [BASE_DIR / "locale"]
+LOCALE_PATHS = [assets.LOCALE]
 STATIC_URL = "/static/"
 STATIC_ROOT = ENV.folder("HETSCHED_STATIC", DATA_DIR / "static")
-STATICFILES_DIRS = [BASE_DIR / "static"] if (BASE_DIR / "static").is_dir() else []
+STATICFILES_DIRS = [assets.STATIC]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "hetsched.project.static_files.Storage"},

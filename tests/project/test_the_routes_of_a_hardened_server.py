@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from hetsched.project import web_server
+from hetsched.project.connections import BoundedHttp
 from tests.api.test_who_may_do_what import TABLE
 from tests.pages.test_every_page_and_every_role import ADMIN, OPEN, PAGES
 from tests.system.processes import ROOT
@@ -60,5 +62,9 @@ def test_wherever_sockets_are_served_frames_are_small_and_not_compressed() -> No
     )
     for name in starts:
         text = re.sub(r"[\s\",=-]+", " ", (ROOT / name).read_text())
-        assert text.count("ws max size 65536") >= 1, name
-        assert text.count("ws per message deflate false") >= 1, name
+        assert text.count(" m hetsched.project.web_server ") == 1, name
+        assert "uvicorn" not in text, f"{name} starts web processes in another way"
+    found = web_server.configuration("127.0.0.1", 8000, 10)
+    assert (found.ws_max_size, found.ws_per_message_deflate) == (65536, False)
+    assert found.limit_concurrency == 2000
+    assert found.http is BoundedHttp

@@ -1,5 +1,8 @@
-"""Two real web processes: frames that are too large or compressed end the socket at no cost, and a token that is
-revoked through one of them is cut off in both."""
+"""Limits and revocation at the sockets of two real web processes.
+
+Frames that are too large or compressed close the socket at no cost, and a token that is revoked through one process is
+disconnected in both.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import socket
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from hetsched.cli import standalone
-
 from .plane import Plane, embedded
 from .processes import Process, accepts, free_port, wait_until
 
 GROWTH_MIB = 20
-LIMITS = ("--ws", "--ws-max-size", "--ws-per-message-deflate")  # with which the product starts its web server
-
-
-def _option(words: tuple[str, ...], name: str) -> tuple[str, str]:
-    return name, words[words.index(name) + 1]
 
 
 class Web:
@@ -36,11 +31,7 @@ class Web:
 
     def __init__(self, plane: Plane) -> None:
         self.port = free_port()
-        where = ("--host", "127.0.0.1", "--port", str(self.port), "--lifespan", "off", "--no-access-log")
-        with closing(socket.socket()) as door:
-            (started,) = standalone.webs_at(door, 1)
-        limits = [word for name in LIMITS for word in _option(started.argv, name)]
-        words = ("-m", "uvicorn", "hetsched.project.asgi:application", *where, *limits)
+        words = ("-m", "hetsched.project.web_server", "--port", str(self.port))
         self.process: Process = plane.start(f"web-{self.port}", *words)
 
     def resident_mib(self) -> float:
@@ -61,7 +52,7 @@ class Web:
             said += plain.recv(4096)
         head = said.decode("latin-1").lower()
         assert " 101 " in head, head
-        assert "sec-websocket-extensions" not in head  # nothing is compressed
+        assert "sec-websocket-extensions" not in head  # no compression was negotiated
         return plain
 
 
@@ -90,7 +81,7 @@ def token_of_its_own(plane: Plane) -> str:
 
 
 def closing_code(plain: socket.socket) -> int:
-    """Read frames until the server closes; 1006 where it hangs up without a word."""
+    """Read frames until the server closes; 1006 if it disconnects without a close frame."""
     with plain:
         data = b""
         while True:
@@ -110,9 +101,9 @@ def closing_code(plain: socket.socket) -> int:
 
 @pytest.fixture
 def web(webs: list[Web], token: str) -> Web:
-    """Return a web process that has served a socket before, and loaded what that takes."""
+    """Return a web process that has served a socket before, and has loaded the needed modules."""
     with webs[0].raw(token) as plain:
-        plain.sendall(b"\x82\x80\0\0\0\0")  # a binary message, which nobody sends
+        plain.sendall(b"\x82\x80\0\0\0\0")  # a binary message, which no client sends
         assert closing_code(plain) == 1003
     return webs[0]
 
@@ -137,7 +128,7 @@ def test_a_compressed_bomb_is_no_frame_of_ours(web: Web, token: str) -> None:
 def test_a_token_that_is_revoked_is_cut_off_in_every_process(
     plane: Plane, webs: list[Web], figures: dict[str, Any]
 ) -> None:
-    token = token_of_its_own(plane)  # the others need theirs, whatever the order
+    token = token_of_its_own(plane)  # the other tests need their token, in any order
     code = (
         "from hetsched.access.models import Token; from hetsched.access.tokens import revoke_token; "
         f"revoke_token(Token.objects.get(token_key__startswith={token[:10]!r}), actor=None, reason='leaked')"

@@ -1,0 +1,200 @@
+"""Limits of request bodies: size before authentication, transfer rate and total memory.
+
+Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here `MOST_UNVERIFIED` bytes
+are read without a credential, the rest after `project.handler` had the credential checked; a body with a larger stated
+length is not read at all before that. A body must arrive with at least `HETSCHED_BODY_BYTES_PER_SECOND`, counted from
+`GRACE_SECONDS` after its start, and end within `HETSCHED_BODY_SECONDS`. All bodies of a process together, and those of
+one address, hold bounded bytes until their requests are answered; the first `MOST_UNVERIFIED` of each are not counted,
+so that clients without a credential cannot use up the capacity of others. A client that is refused while it sends its
+body has `LINGER_SECONDS` to read the response; what it sends in that time is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.core.exceptions import RequestAborted
+
+from hetsched.access.addresses import counted_as
+
+from .middleware import id_of
+
+MOST_UNVERIFIED = 64 << 10
+GRACE_SECONDS = 10.0
+LINGER_SECONDS = 2.0
+_RETRY_SECONDS = 10
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+log = structlog.get_logger(__name__)
+
+
+class BodyRefused(Exception):
+    """Refusal to read the rest of a body."""
+
+    def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.retry = retry
+
+
+class Room:
+    """Bytes that the bodies of this process hold, by address; modified by the event loop only."""
+
+    def __init__(self) -> None:
+        self.held: Counter[str] = Counter()
+
+    def take(self, address: str, size: int) -> None:
+        """Reserve bytes for a body.
+
+        Raises: BodyRefused 429 if the process or the address holds too much.
+        """
+        most = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS
+        if self.held[address] + size > most:
+            raise BodyRefused(429, "BodiesTooMany", f"the bodies of this address hold {most} bytes", retry=True)
+        if self.held.total() + size > settings.HETSCHED_BODIES_BYTES:
+            raise BodyRefused(429, "BodiesTooMany", "the bodies of all clients hold too much", retry=True)
+        self.held[address] += size
+
+    def give_back(self, address: str, size: int) -> None:
+        self.held[address] -= size
+        if self.held[address] <= 0:
+            del self.held[address]
+
+
+room = Room()
+
+
+class Body:
+    """Body of one request; `file` holds the part that was read."""
+
+    def __init__(self, scope: Any, receive: Receive) -> None:
+        self._receive = receive
+        self._address = counted_as((scope.get("client") or ("",))[0])
+        stated = dict(scope["headers"]).get(b"content-length", b"")
+        self._stated = int(stated[:19]) if stated.isdigit() else 0
+        self._began = time.monotonic()
+        self._received = self._counted = 0
+        self.complete = False
+        self.file = tempfile.SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE, mode="w+b")  # noqa: SIM115
+
+    async def read_first(self) -> None:
+        """Read a small body whole, the first part of a chunked body, and nothing of a large one.
+
+        Raises: BodyRefused; RequestAborted if the client disconnected.
+        """
+        while not self.complete and self._stated <= MOST_UNVERIFIED and self._received < MOST_UNVERIFIED:
+            await self._read()
+        self.file.seek(0)
+
+    async def read_rest(self) -> None:
+        """Read the rest of the body.
+
+        Raises: BodyRefused; RequestAborted.
+        """
+        self.file.seek(self._received)
+        while not self.complete:
+            await self._read()
+        self.file.seek(0)
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_left()):
+                message = await self._receive()
+        except TimeoutError:
+            raise BodyRefused(408, "BodyTooSlow", "the body comes too slowly, or takes too long") from None
+        if message["type"] == "http.disconnect":
+            raise RequestAborted
+        piece = message.get("body", b"")
+        beyond = max(0, self._received + len(piece) - MOST_UNVERIFIED) - self._counted
+        if beyond > 0:
+            room.take(self._address, beyond)
+            self._counted += beyond
+        self.file.write(piece)
+        self._received += len(piece)
+        self.complete = not message.get("more_body", False)
+
+    def _seconds_left(self) -> float:
+        passed = time.monotonic() - self._began
+        by_rate = GRACE_SECONDS + self._received / settings.HETSCHED_BODY_BYTES_PER_SECOND
+        return max(0.0, min(by_rate, settings.HETSCHED_BODY_SECONDS) - passed)
+
+    def close(self) -> None:
+        self.file.close()
+        if self._counted:
+            room.give_back(self._address, self._counted)
+            self._counted = 0
+
+
+class NotRead:
+    """Placeholder of the body of a request whose credential is checked first."""
+
+    def read(self, *_sizes: int) -> bytes:
+        raise OSError("the body was not read")
+
+    readline = read
+
+    def close(self) -> None:
+        pass
+
+
+def before_its_body(send: Send, receive: Receive) -> Send:
+    """Return a `send` for a response to a client that is still sending: the client can read it before the close."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [pair for pair in message["headers"] if pair[0].lower() != b"connection"]
+            await send({**message, "headers": [*headers, (b"connection", b"close")]})
+            return
+        if message.get("more_body"):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        await _drop(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+    return sent
+
+
+async def _drop(receive: Receive) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
+
+
+async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send) -> None:
+    """Refuse to read the rest of a body; respond with a problem document."""
+    request_id = id_of(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1"))
+    log.info("request", method=scope["method"], path=scope["path"], status=refused.status, request_id=request_id)
+    document = {
+        "type": "about:blank",
+        "title": HTTPStatus(refused.status).phrase if refused.status != 413 else "Content Too Large",
+        "status": refused.status,
+        "code": refused.code,
+        "detail": refused.detail,
+        "requestId": request_id,
+    }
+    content = json.dumps(document).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(content)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", request_id.encode()),
+        *([(b"retry-after", str(_RETRY_SECONDS).encode())] if refused.retry else []),
+    ]
+    held = before_its_body(send, receive)
+    await held({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await held({"type": "http.response.body", "body": content})

@@ -1,0 +1,56 @@
+"""Check the credential of a request before its body is read.
+
+Middleware and REST views know which clients may send a large body, but Django calls them after it stored the body. A
+request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends here:
+a REST view checks credential and permission with its own authenticators, a page requires a signed-in user. If the check
+succeeds, `BodyAwaited` makes `project.handler` read the body and repeat the request, which is then checked like any
+other. If it fails, the REST view responds with its own refusal, before it reads a body; a page responds with 413. CSRF
+is checked in the second pass, because a form carries its token in the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from rest_framework.views import APIView
+
+from .bodies import MOST_UNVERIFIED, BodyRefused
+from .middleware import BodyAwaited
+
+
+class BodyGate:
+    """Innermost middleware."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: Any, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:
+        if not getattr(request, "body_awaited", False):
+            return None
+        view_class = getattr(view, "cls", None)
+        if view_class is None or not issubclass(view_class, APIView):
+            if request.user.is_authenticated:
+                return BodyAwaited()
+            return BodyAwaited(
+                BodyRefused(413, "BodyTooLarge", f"without a credential a body has at most {MOST_UNVERIFIED} bytes")
+            )
+        if _admitted(view_class(**view.initkwargs), request, args, kwargs):
+            return BodyAwaited()
+        request._dont_enforce_csrf_checks = False
+        return None
+
+
+def _admitted(view: Any, request: Any, args: Any, kwargs: Any) -> bool:
+    view.setup(request, *args, **kwargs)
+    view.request = view.initialize_request(request, *args, **kwargs)
+    try:
+        view.perform_authentication(view.request)
+        view.check_permissions(view.request)
+    except Exception:  # any error: the view raises it again and responds
+        return False
+    return bool(view.request.user and view.request.user.is_authenticated)

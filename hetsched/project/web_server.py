@@ -1,0 +1,87 @@
+"""Run uvicorn with the limits of this product: `python -m hetsched.project.web_server`.
+
+Every deployment starts web processes by this module, so that the limits are in one place, the settings. `--fd` is an
+open socket that several web processes share; `--probe-fd` is a socket of this process alone, on which its supervisor
+requests `/livez`: on the shared socket another process would respond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio.constants
+import os
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+from django.conf import settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
+
+from .connections import BoundedHttp, BoundedWebSocket, addresses
+
+# Longer than the pauses of a client that reuses its connection: a request on a closing connection gets no response.
+KEEP_ALIVE_SECONDS = 30
+# Files, database connections and broker sockets, in addition to the connections of clients.
+OWN_DESCRIPTORS = 512
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="hetsched.project.web_server", description="Serve HTTP and WebSockets.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--fd", type=int, help="open listening socket, instead of host and port")
+    parser.add_argument("--probe-fd", type=int, help="listening socket of this process alone, for its supervisor")
+    parser.add_argument("--grace-seconds", type=int, default=10, help="time for open requests after SIGTERM")
+    parser.add_argument("--ssl-certfile", help="certificate chain, where this process ends TLS itself")
+    parser.add_argument("--ssl-keyfile", help="its private key")
+    given = parser.parse_args(argv)
+    found = configuration(given.host, given.port, given.grace_seconds, given.ssl_certfile, given.ssl_keyfile)
+    server = uvicorn.Server(found)
+    # uvicorn sets no deadline for TLS handshakes, which come before a head.
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = float(settings.HETSCHED_HEAD_SECONDS)
+    _raise_descriptor_limit(found.limit_concurrency or 0)
+    sockets = [socket.socket(fileno=number) for number in (given.fd, given.probe_fd) if number is not None]
+    if given.probe_fd is not None:
+        addresses.probe_port = sockets[-1].getsockname()[1]
+    server.run(sockets or None)
+    return 0 if server.started else 3
+
+
+def configuration(
+    host: str, port: int, grace_seconds: int, certificate: str | None = None, key: str | None = None
+) -> uvicorn.Config:
+    """Return the options of uvicorn: small frames, no compression (bombs), bounded connections."""
+    return uvicorn.Config(
+        "hetsched.project.asgi:application",
+        host=host,
+        port=port,
+        http=BoundedHttp,
+        ws=BoundedWebSocket,
+        ws_max_size=65536,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=list(settings.HETSCHED_TRUSTED_PROXIES),
+        limit_concurrency=settings.HETSCHED_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=grace_seconds,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+
+
+def _raise_descriptor_limit(connections: int) -> None:
+    """Raise the soft limit of open files to the need of the connections, up to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

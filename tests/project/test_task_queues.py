@@ -1,0 +1,80 @@
+"""Which queue a task goes through, which process serves it, and how long a task may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from celery.canvas import Signature
+from django.conf import settings
+
+from hetsched.cli.standalone import workers_called
+from hetsched.placement import dispatch
+from hetsched.project.celery import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def queues_of(command: tuple[str, ...] | list[str]) -> set[str]:
+    """Return the queues that a worker serves by its command line."""
+    for place, word in enumerate(command):
+        if word == "-Q":
+            return set(command[place + 1].split(","))
+        if word.startswith("--queues="):
+            return set(word.removeprefix("--queues=").split(","))
+    return set()
+
+
+def of_standalone(count: int) -> list[set[str]]:
+    return [queues_of(program.argv) for program in workers_called("standalone", count)]
+
+
+def of_compose() -> list[set[str]]:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    return [found for service in services if (found := queues_of(service.get("command", [])))]
+
+
+@pytest.mark.parametrize("served", [of_standalone(1), of_standalone(3), of_compose()])
+def test_previews_have_a_process_of_their_own(served: list[set[str]]) -> None:
+    """Two previews took both processes of a standalone server, and no pod was decided for 80 s."""
+    assert [queues for queues in served if "preview" in queues] == [{"preview"}]
+    assert set().union(*served) == set(settings.CELERY_TASK_QUEUES)
+
+
+def test_a_process_for_previews_runs_one_at_a_time() -> None:
+    (preview,) = [program for program in workers_called("standalone", 2) if program.name == "preview"]
+    assert preview.argv[preview.argv.index("-c") + 1] == "1"
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert "--concurrency=1" in services["worker-preview"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("task", "queue"), [(dispatch.REPLAY, "preview"), (dispatch.SCHEDULE, "schedule"), (dispatch.BIND, "io")]
+)
+def test_a_wake_up_goes_through_the_queue_of_its_task(task: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(Signature, "apply_async", lambda self, **how: sent.append(how))
+    dispatch.send(1, task)
+    assert [how["queue"] for how in sent] == [queue]
+    assert app.amqp.router.route({}, task)["queue"].name == queue
+
+
+def test_every_task_has_a_time_limit_below_the_redelivery_of_its_message() -> None:
+    app.loader.import_default_modules()
+    redelivered = settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
+    assert settings.CELERY_TASK_SOFT_TIME_LIMIT < settings.CELERY_TASK_TIME_LIMIT < redelivered
+    assert app.conf.task_time_limit == settings.CELERY_TASK_TIME_LIMIT
+    assert app.tasks[dispatch.SCHEDULE].time_limit < settings.CELERY_TASK_TIME_LIMIT
+    longer = {name for name, task in app.tasks.items() if (task.time_limit or 0) > redelivered}
+    assert longer == {dispatch.REPLAY}
+    assert app.tasks[dispatch.REPLAY].time_limit > settings.HETSCHED_REPLAY_SECONDS
+
+
+def test_the_canary_of_decisions_comes_several_times_before_readiness_turns_red() -> None:
+    from web.api.health import LATE_DECISIONS_SECONDS
+
+    entry = settings.CELERY_BEAT_SCHEDULE["canary-schedule"]
+    assert 3 * entry["schedule"].total_seconds() < LATE_DECISIONS_SECONDS
+    assert entry["options"]["queue"] == "schedule"
