@@ -52,7 +52,7 @@ def test_people_see_a_page(failing: list[Exception]) -> None:
     failing.append(_away())
     answer = Client(raise_request_exception=False).get("/nodes/")
     assert answer.status_code == 503
-    assert b"try again" in answer.content
+    assert b"Try again" in answer.content
 
 
 def test_what_else_fails_is_a_failure_of_ours(failing: list[Exception]) -> None:

@@ -86,7 +86,7 @@ def test_what_if_scores_with_it(operator: Api, cluster: Any) -> None:
 
 @pytest.mark.usefixtures("short_name")
 def test_the_documentation_gets_its_page() -> None:
-    page = reference_pages(load_registry())["plugins/short-name.md"]
+    page = reference_pages(load_registry())["reference/plugins/short-name.md"]
     assert "score = 100 - depth * letters" in page
     assert "| `depth` | `2.0` | number, 0 to 9 | Points per letter. |" in page
 

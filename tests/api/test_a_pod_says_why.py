@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.decision import Reason, Verdict
+from hetsched.placement.actions import release
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from workers.schedule import run
 
 from .conftest import Api
 from .test_what_if_writes_nothing import ask, no_writes
@@ -55,6 +58,51 @@ def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> N
     assert [span["seconds"] for span in found["spans"][:3]] == [5, 20, 35]
     assert found["pendingSeconds"] == 60
     assert found["spans"][-1]["until"] is None
+
+
+def test_time_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
+    # Four nodes have no GPU at all; the only one is held, and its release ends the wait.
+    cluster = a_cluster(*(a_node(f"plain-{number}") for number in range(4)), a_node("cards").gpus(1))
+    submitted(cluster, a_pod("first").gpu(1))
+    run(cluster.pk)
+    pod = submitted(cluster, a_pod("second").gpu(1)).pods.get()
+    run(cluster.pk)
+    (_queued, waited) = why(viewer, pod)["spans"]
+    reasons = {reason.message: reason for reason in Decision.objects.get(pod=pod).reasons}
+    lifted, most = reasons[waited["message"]], max(reasons.values(), key=lambda reason: reason.nodes)
+    assert (lifted.candidates, lifted.nodes) == (("cards",), 1)
+    assert (most.nodes, most.candidates) == (4, ())
+    release(cluster.pk, [Pod.objects.get(name="first").pk], to=State.SUCCEEDED, reason="done")
+    Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None)
+    run(cluster.pk)
+    assert [span["message"] for span in why(viewer, pod)["spans"][1:]] == [lifted.message, "cards"]
+
+
+def test_time_of_a_gang_member_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
+    # Three reasons keep more nodes than the held GPUs do, whose release ends the wait.
+    nodes = [a_node(f"plain-{number}").cpu(8) for number in range(4)]
+    nodes += [a_node(f"slow-{number}").cpu(1).gpus(1) for number in range(3)]
+    nodes += [a_node(f"other-{number}").cpu(8).gpus(2, model="T4") for number in range(2)]
+    cluster = a_cluster(*nodes, a_node("cards").cpu(8).gpus(2, model="A100"))
+    submitted(cluster, a_pod("first").gpu(2, model="A100"))
+    run(cluster.pk)
+    members = [a_pod(f"m{number}").cpu(2).gpu(1, model="A100").gang("team", 2) for number in range(2)]
+    pods = list(submitted(cluster, *members).pods.all())
+    run(cluster.pk)
+    release(cluster.pk, [Pod.objects.get(name="first").pk], to=State.SUCCEEDED, reason="done")
+    Pod.objects.filter(pk__in=[pod.pk for pod in pods]).update(queued=True, not_before=None)
+    run(cluster.pk)
+    for pod in pods:
+        assert [span["code"] for span in why(viewer, pod)["spans"]] == ["Queued", "GpuInsufficient", "Placed"]
+    refused = Decision.objects.filter(pod=pods[0]).earliest("id")
+    assert next(one.plugin for one in refused.reasons) == "gang"
+
+
+def test_a_placed_pod_shows_no_reasons_of_the_attempt_before(viewer: Api) -> None:
+    pod = submitted(a_cluster(), a_pod("p")).pods.get()
+    decide(pod, 5, Reason("NodeNotReady", "node-ready", 1, "the node is not Ready", before=4))
+    decide(pod, 9, node="n1")
+    assert why(viewer, pod)["changed"]["reasons"] == []
 
 
 def test_what_changed_between_two_attempts(viewer: Api) -> None:

@@ -38,7 +38,7 @@ def message(report: AgentReport | None = REPORT, *, sequence: int = 1, **more: A
 def agent(api: Callable[..., Api], settings: Any) -> Api:
     """Return the agent of node n1 of cluster lab."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    settings.SECRET_KEY_GIVEN = True
+    settings.SECRET_KEY_GIVEN = settings.HETSCHED_AGENT_KEYS_OVER_HTTP = True
     return api("agent")
 
 
@@ -177,6 +177,17 @@ def test_without_a_secret_nothing_is_signed_and_it_says_so(
     told = api("agent")("POST", "agent/reports/", message(), status=200).json()
     assert told["key"] == ""
     assert [one["code"] for one in told["problems"]] == ["NotSigned"]
+
+
+def test_a_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, settings: Any) -> None:
+    settings.HETSCHED_AGENT_KEYS_OVER_HTTP = False
+    answered = agent("POST", "agent/reports/", message(), status=200).json()
+    assert answered["key"] == ""
+    assert [one["code"] for one in answered["problems"]] == ["KeyWithheld"]
+    body = msgspec.json.encode(message(sequence=2))
+    secure = agent.client.post("/api/v1/agent/reports/", body, content_type="application/json", secure=True).json()
+    assert urlsafe_b64decode(secure["key"]) == agent_key("lab", "n1")
+    assert secure["problems"] == []
 
 
 def test_cards_that_join_later_are_named_as_not_believed(agent: Api, cluster: Cluster) -> None:

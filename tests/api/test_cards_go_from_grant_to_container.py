@@ -71,7 +71,7 @@ class Node:
 @pytest.fixture
 def node(api: Callable[..., Api], settings: Any, tmp_path: Path) -> Iterator[Node]:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    settings.SECRET_KEY_GIVEN = True
+    settings.SECRET_KEY_GIVEN = settings.HETSCHED_AGENT_KEYS_OVER_HTTP = True
     a_cluster(
         a_node("n1").having(gpus=tuple(a_card(index, "NVIDIA L4", 23034, uuid=f"GPU-{index}") for index in range(3))),
         name="lab",

@@ -88,3 +88,21 @@ def test_a_limited_token_is_not_told_whose_pods_these_are(api: Callable[..., Api
     submit(cluster, [a_pod("web").cpu("3").build()], actor=SYSTEM)
     seen = api("submitter", "team").get(ADDRESS)
     assert shape_of(seen, "3")["like"] is None
+
+
+def test_copies_that_run_by_emulation_are_counted_apart(api: Callable[..., Api], policies: None) -> None:
+    nodes = (
+        a_node("native").cpu("4").isa("rv64gc").labelled({"hetsched.io/pool": "boards"}),
+        a_node("host").cpu("8").isa("x86-64-v3", emulated=("rv64gc",)),
+    )
+    content = ClusterContent(nodes=tuple(node.build() for node in nodes))
+    cluster = import_cluster(content, name="rooms", actor=SYSTEM)
+    submit(cluster, [a_pod("job").cpu("3").isa("rv64gc", emulated="rv64gc").build()], actor=SYSTEM)
+    seen = api("viewer").get(ADDRESS)
+    shape = shape_of(seen, "3")
+    found = {
+        pool["family"]: (count, emulated)
+        for pool, count, emulated in zip(seen["pools"], shape["counts"], shape["emulatedCounts"], strict=True)
+    }
+    assert found == {"riscv": (1, 0), "x86": (2, 2)}
+    assert all(sum(one["emulatedCounts"]) == 0 for one in seen["shapes"] if one["cpu"] != "3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import struct
@@ -18,6 +19,7 @@ from hetsched.isa import isa_document, parse
 from hetsched.isa.described import lattice
 from tests.builders import a_node
 from tests.scenes import a_cluster
+from web.api import isa, what_if
 
 from .conftest import Api
 
@@ -93,3 +95,27 @@ def test_it_is_capped_and_nothing_is_left(viewer: Api, settings: Any, tmp_path: 
         tar.addfile(tarfile.TarInfo("nothing"))
     assert viewer("POST", "isa/inspect/", archive.getvalue(), kind=BINARY, status=400)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_inspection_does_not_take_a_seat_of_what_ifs(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.1)
+    with what_if.turn(isa._INSPECTING):
+        busy = operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=503)
+        assert busy.json()["code"] == "WhatIfBusy"
+        with what_if.turn():
+            pass
+    operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=400)
+
+
+def test_an_archive_over_a_limit_is_413_with_a_remedy(operator: Api) -> None:
+    member = tarfile.TarInfo("x")
+    member.size = 8 << 30
+    refused = operator(
+        "POST",
+        "isa/inspect/",
+        gzip.compress(member.tobuf() + bytes(1 << 16)),
+        kind="application/octet-stream",
+        status=413,
+    ).json()
+    assert (refused["code"], bool(refused["hint"])) == ("OciTooLarge", True)
+    assert "unpacks to more than 2 GiB" in refused["detail"]

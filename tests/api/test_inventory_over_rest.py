@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Pod
@@ -51,13 +53,15 @@ spec:
   nodeName: gpu-node-0
   containers: [{name: main, resources: {requests: {cpu: "1", memory: 1Gi}}}]
 """
+SAMPLED = "2026-11-20T10:00:00Z"
 OPENB = "sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0,64000,262144,2,P100\n"
 
 
 @pytest.fixture
 def imported(operator: Api, policies: None) -> Api:
     operator("POST", "clusters/", {"name": "site", "reason": "first"}, status=201)
-    operator("POST", "clusters/site/import/?reason=first", FILE, kind="application/yaml", status=200)
+    recent = FILE.replace(SAMPLED, rfc3339(timezone.now()))
+    operator("POST", "clusters/site/import/?reason=first", recent, kind="application/yaml", status=200)
     return operator
 
 
@@ -171,7 +175,8 @@ def test_the_balance_can_be_worked_out_by_hand(imported: Api) -> None:
     # Mean 0.315417, variance (0.313134 + 0.080751 + 0.075854) / 3 = 0.156580, balance 0.843420.
     assert [use["ratio"] for use in shown["resources"].values()] == [0.875, 0.03125, 0.04]
     assert shown["balance"] == pytest.approx(0.843420, abs=1e-6)
-    assert (shown["origin"]["source"], shown["origin"]["observedAt"]) == ("usage", "2026-11-20T10:00:00Z")
+    sampled = Node.objects.get(name="gpu-node-0").report.usage.observed_at
+    assert (shown["origin"]["source"], shown["origin"]["observedAt"]) == ("usage", sampled)
     whole = imported.get("metrics/balance/")
     assert whole["nodes"] == {"gpu-node-0": shown["balance"]}
     assert whole["metrics"]["gpuAllocation"] == 0.4

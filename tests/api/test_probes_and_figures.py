@@ -58,7 +58,7 @@ def test_everything_works(probe: Api) -> None:
     document = answer.json()
     assert document["status"] == "ok"
     assert set(document["components"]) == {
-        "database", "migrations", "broker", "outbox", "scheduler", "workers", "watch",
+        "database", "migrations", "pages", "broker", "outbox", "scheduler", "schedule-queue", "workers", "watch",
     }  # fmt: skip
     assert document["clusters"]["lab"]["syncAgeSeconds"] >= 0
 
@@ -68,6 +68,16 @@ def test_without_a_database_it_is_not_ready(probe: Api, monkeypatch: pytest.Monk
     answer = ready(probe)
     assert (answer.status_code, answer.json()["status"]) == (503, "unready")
     assert answer.json()["components"]["database"] == {"ok": False, "detail": "OSError", "ageSeconds": None}
+
+
+def test_without_templates_it_is_not_ready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_rendered", False)
+    with monkeypatch.context() as broken:
+        broken.setattr(health, "render_to_string", away)
+        answer = ready(probe)
+        assert (answer.status_code, answer.json()["status"]) == (503, "unready")
+        assert answer.json()["components"]["pages"]["ok"] is False
+    assert ready(probe).json()["components"]["pages"]["ok"] is True
 
 
 def test_without_a_broker_it_still_takes_work(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +123,25 @@ def test_a_queue_that_nobody_works_on_is_seen(probe: Api) -> None:
     assert "io, schedule" in ready(probe).json()["components"]["workers"]["detail"]
 
 
+def test_a_queue_of_decisions_that_is_not_served_for_10_seconds_makes_it_unready(probe: Api) -> None:
+    served = Figure.objects.filter(labels='["schedule"]')
+    served.update(at=timezone.now() - timedelta(seconds=8))
+    assert ready(probe).status_code == 200
+    served.update(at=timezone.now() - timedelta(seconds=12))
+    answer = ready(probe)
+    assert (answer.status_code, answer.json()["status"]) == (503, "unready")
+    assert answer.json()["components"]["schedule-queue"]["ageSeconds"] >= 12
+    served.delete()
+    assert ready(probe).status_code == 503
+    # A web process still answers people and agents: its own probe does not take it out of service.
+    assert probe("GET", "/readyz?component=web", status=200).json()["ok"] is True
+
+
+def test_a_web_process_without_a_database_is_taken_out_of_service(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(health._CHECKS, "database", away)
+    assert probe("GET", "/readyz?component=web", status=503).json()["detail"] == "database"
+
+
 def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "broker", away)
     assert probe("GET", "/readyz?component=broker", status=503).json()["detail"] == "OSError"
@@ -123,7 +152,7 @@ def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch
 def test_a_live_cluster_that_nobody_follows_is_seen(probe: Api) -> None:
     live = followed("live")
     followed("other")
-    assert probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "2 of 2 live clusters are followed"
+    assert probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "2 of 2 live clusters are watched"
     Sync.objects.filter(cluster=live).update(alive_at=timezone.now() - timedelta(minutes=5))
     assert probe("GET", "/readyz?component=watch", status=503).json()["ageSeconds"] >= 300
     behind = probe("GET", "/readyz?component=watch&cluster=live", status=503)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.access.tokens import create_token
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
@@ -72,6 +73,57 @@ def test_what_identifies_an_object_elsewhere_is_left_out(operator: Api) -> None:
 def test_what_may_not_be_created_is_refused(operator: Api, manifest: str, address: str, status: int, code: str) -> None:
     assert submit(operator, manifest, address, status=status).json()["code"] == code
     assert not SubmittedObject.objects.exists()
+
+
+ELSEWHERE = """\
+---
+apiVersion: %s
+kind: %s
+metadata: {name: other, namespace: rest}
+spec:
+  %s
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: main, image: example.com/x}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "code"),
+    [
+        (ELSEWHERE % ("batch/v1", "Job", "suspend: true"), "NamespaceNotAllowed"),
+        (ELSEWHERE % ("apps/v1", "Deployment", "replicas: 0"), "NamespaceNotAllowed"),
+        (ELSEWHERE % ("apps/v1", "ReplicaSet", "replicas: 0"), "NamespaceNotAllowed"),
+        ("---\n" + POD.replace("web}", "b, namespace: rest}") + "status: {phase: Succeeded}\n", "NamespaceNotAllowed"),
+        (
+            "---\n" + POD.replace("web}", "b, namespace: rest, deletionTimestamp: '2026-01-01T00:00:00Z'}"),
+            "NamespaceNotAllowed",
+        ),
+        (
+            "---\n" + POD.replace("web", "b") + "  priorityClassName: system-node-critical\nstatus: {phase: Failed}\n",
+            "PriorityNotAllowed",
+        ),
+    ],
+)
+def test_a_limited_token_creates_nothing_that_is_not_counted(beside: str, code: str) -> None:
+    """Objects without pods to place were created unchecked: finished pods, and controllers of no pods yet."""
+    Connection.objects.update(enrolled_namespaces=["default", "rest"])
+    limited = Api(create_token(role="submitter", name="ci", namespaces=["default"])[1])
+    assert submit(limited, POD + beside, status=403).json()["code"] == code
+    assert not SubmittedObject.objects.exists()
+
+
+def test_pods_that_say_that_they_finished_count_in_the_quota() -> None:
+    limited = Api(create_token(role="submitter", name="ci", namespaces=["default"], quota={"pods": "1"})[1])
+    finished = "---\n" + POD.replace("web", "b") + "status: {phase: Succeeded}\n"
+    assert submit(limited, POD + finished, status=403).json()["code"] == "QuotaTooSmall"
+    submit(limited, status=202)
+
+
+def test_a_finished_pod_on_a_node_is_not_created_there(operator: Api) -> None:
+    finished = "---\n" + POD.replace("web", "b") + "  nodeName: n1\nstatus: {phase: Succeeded}\n"
+    assert submit(operator, POD + finished, status=400).json()["code"] == "PodBound"
 
 
 def test_a_withdrawn_workload_is_pending_until_its_objects_are_gone(operator: Api) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.inventory.models import Node
+from hetsched.inventory.models import Cluster, Node
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 from tests.unit.cli.calling import run
@@ -52,6 +52,16 @@ def test_who_would_have_to_move_is_told(viewer: Api) -> None:
     assert answer["displaced"] == [
         {"pod": "default/old", "from": "n1", "to": "n2", "verdict": "placed", "blockedBy": None}
     ]
+
+
+def test_a_drain_that_leaves_a_pod_without_a_node_is_a_failure(viewer: Api) -> None:
+    placed(Cluster.objects.get(), "n2", a_pod("wide").cpu("7"))
+    nothing = "kind: List\napiVersion: v1\nitems: []"
+    for manifest in (nothing, POD):
+        answer = ask(viewer, manifest, drain=["n2"])
+        assert answer["verdict"] == "not-now"
+        assert answer["summary"].startswith("the displaced pod finds no other node; default/wide does not fit now: ")
+        assert answer["displaced"][0]["to"] is None
 
 
 def test_the_command_and_rest_give_the_same_document(viewer: Api, api: Callable[..., Api], tmp_path: Path) -> None:

@@ -85,7 +85,15 @@ def test_a_token_of_the_same_name_elsewhere_sees_nothing_of_the_other(cluster: A
 
 
 @pytest.mark.parametrize(
-    "query", ["since=yesterday", "colour=red", "since=0001-01-01T00:00:00%2B14:00", "until=9999-12-31T23:59:59-14:00"]
+    "query",
+    [
+        "actor=" + "_" * 25_001,
+        "action=" + "a" * 1_001 + ".",
+        "since=yesterday",
+        "colour=red",
+        "since=0001-01-01T00:00:00%2B14:00",
+        "until=9999-12-31T23:59:59-14:00",
+    ],
 )
 def test_what_is_not_understood_is_refused(operator: Api, query: str) -> None:
     assert operator("GET", f"audit/?{query}", status=400).json()["code"] in ("QueryInvalid", "QueryUnknown")

@@ -1,5 +1,4 @@
-"""Every request of docs/how-to/submitting.md is sent as it stands there; the answer has the status and the fields it
-says."""
+"""Requests of docs/how-to/submitting.md return the status and the fields that the page shows."""
 
 from __future__ import annotations
 

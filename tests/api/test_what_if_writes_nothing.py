@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from hetsched.adapters.files import parse_cluster, parse_workload
@@ -17,7 +18,9 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.what_if import what_if
+from hetsched.journal import counters
 from hetsched.placement.models import Decision
+from workers import canary
 
 from .conftest import POD, Api
 
@@ -208,6 +211,9 @@ READS = [
 @pytest.mark.parametrize("address", READS)
 def test_a_read_writes_nothing(operator: Api, decided: str, address: str) -> None:
     decision = Decision.objects.latest("id").pk
+    for queue in settings.HETSCHED_VITAL_QUEUES:  # /readyz is 503 while no worker serves them
+        canary.run(queue)
+    counters.flush()
     with no_writes():
         operator("GET", address.format(decision=decision), status=200)
 

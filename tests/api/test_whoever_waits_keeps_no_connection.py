@@ -18,10 +18,22 @@ from hetsched.project.handler import ThreadedHandler
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    ("method", "query", "kept"), [("GET", b"wait=1", False), ("GET", b"", True), ("POST", b"wait=1", True)]
+    ("method", "path", "query", "kept"),
+    [
+        ("GET", "/api/v1/workloads/w/", b"wait=1", False),
+        ("GET", "/api/v1/workloads/w/", b"%77ait=1", False),
+        ("HEAD", "/api/v1/workloads/w/", b"wait=1", False),
+        ("GET", "/api/v1/workloads/w/", b"", True),
+        ("POST", "/api/v1/workloads/w/", b"wait=1", True),
+        ("GET", "/login/", b"wait=1", True),
+        ("GET", "/nodes/", b"wait=1", True),
+        ("GET", "/api/v1/nodes/", b"wait=1", True),
+        ("GET", "/nowhere", b"wait=1", True),
+        ("GET", "/livez", b"", False),
+    ],
 )
 def test_only_threads_that_work_keep_theirs(
-    method: str, query: bytes, kept: bool, monkeypatch: pytest.MonkeyPatch
+    method: str, path: str, query: bytes, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WORKING_THREADS", "WAITING_THREADS"):
         monkeypatch.setattr(f"hetsched.project.handler.{name}", 1)
@@ -39,7 +51,7 @@ def test_only_threads_that_work_keep_theirs(
 
     handler.get_response = get_response  # type: ignore[method-assign]
     scope = {
-        "type": "http", "method": method, "path": "/api/v1/workloads/w/", "query_string": query, "headers": [],
+        "type": "http", "method": method, "path": path, "query_string": query, "headers": [],
         "http_version": "1.1", "scheme": "http", "client": ("192.0.2.1", 1), "server": ("testserver", 80),
     }  # fmt: skip
     sent: list[Any] = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
+
+from hetsched.project.asgi import application
 
 from .conftest import in_thread
 
@@ -73,3 +76,12 @@ async def test_who_may_not_look_is_closed_with_4403(viewers: Any, token: Any, co
     for viewer in (agent, stranger):
         assert await viewer.connect()
         assert await viewer.closed() == 4403
+
+
+async def test_an_address_without_a_socket_is_closed_with_4404() -> None:
+    for path in ("/ws/anything", "/ws/live/x", "/", "/nodes/"):
+        scope = {"type": "websocket", "path": path, "headers": [(b"host", b"testserver")], "subprotocols": []}
+        socket = ApplicationCommunicator(application, scope)
+        await socket.send_input({"type": "websocket.connect"})
+        assert (await socket.receive_output())["type"] == "websocket.accept"
+        assert await socket.receive_output() == {"type": "websocket.close", "code": 4404}

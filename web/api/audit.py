@@ -1,7 +1,7 @@
-"""`audit/`: who did what to which object, when and why; `audit/chain/`: how far the trail is sealed and verified.
+"""`audit/`: actor, action, object, time and reason of each change; `audit/chain/`: state of the seals.
 
-Rule: entries are only ever added. A token that is limited to namespaces sees what was done to workloads that it sees
-and nothing else; entries about tokens are for those who may manage them.
+Entries are append-only. A token that is limited to namespaces sees only entries about workloads that it can see;
+entries about tokens require the permission to manage tokens.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from .paging import LIST_QUERIES, page
 from .views import ApiView, answer
 
 FILTERS = {
-    "actor": "Only what this actor did; a part of the name is enough.",
-    "action": "Only this action, or all that begin so: `node.` are all on nodes.",
-    "kind": "Only about objects of this kind: node, workload, cluster, policy, token, …",
-    "object": "Only about objects whose name holds this.",
-    "request": "Only what came by the request of this id.",
-    "since": "Not before this day or moment (RFC 3339).",
-    "until": "Before this moment, or up to the end of this day.",
+    "actor": "Only entries of this actor; matches a part of the name.",
+    "action": "Only this action or prefix: `node.` selects all actions on nodes.",
+    "kind": "Only entries about this kind of object: node, workload, cluster, policy, token, …",
+    "object": "Only entries about objects whose name contains this text.",
+    "request": "Only entries of the request with this id.",
+    "since": "Start of the period: date or time (RFC 3339).",
+    "until": "End of the period: time (exclusive) or date (inclusive).",
 }
+MOST_CHARACTERS = 1000
 _COLUMNS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
 
 
 class Audited(Document, frozen=True):
-    """One entry; `details` holds what was before and after where that is known, `requestId` finds the log records."""
+    """Audit entry; `details` contains the values before and after if known, `requestId` identifies the log records."""
 
     id: int
     at: datetime
@@ -54,7 +55,7 @@ class Audited(Document, frozen=True):
 
 
 class Chain(ChainState, Document, frozen=True):
-    """How far the trail is sealed; `broken` names the entries that are not what was sealed."""
+    """State of the seals of the audit trail; `broken` lists the entries that do not match their seal."""
 
 
 class Entries(ApiView):
@@ -63,7 +64,7 @@ class Entries(ApiView):
 
     @extend_schema(responses=page_of(Audited))
     def get(self, request: Any) -> HttpResponse:
-        """List what was done, the latest first."""
+        """List audit entries, latest first."""
         rows = filtered(visible(self.subject), request.GET)
         found, following = page(request, rows, "id", descending=True)
         return answer(request, Rows([audited(row) for row in found], following))
@@ -74,32 +75,38 @@ class Seals(ApiView):
 
     @extend_schema(responses=Chain)
     def get(self, request: Any) -> HttpResponse:
-        """Say how far the trail is sealed, and whether what was sealed is still so."""
+        """Show how many entries are sealed and whether all seals are valid."""
         return answer(request, chain_state())
 
 
 def visible(subject: Subject) -> QuerySet[AuditEntry]:
-    """Return the entries that the asker may see, the latest first."""
+    """Return the entries that the caller may see, the latest first."""
     rows = AuditEntry.objects.order_by("-id")
     if not subject.may(Action.ADMIN):
         rows = rows.exclude(object_kind="token")
     if subject.namespaces is None:
         return rows
-    # Tokens of other namespaces may bear the same name, so that an actor's name says nothing.
+    # Tokens of other namespaces may have the same name, so the actor's name does not identify the caller.
     return rows.filter(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
 
 
 def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[AuditEntry]:
-    """Narrow entries by what is given of `FILTERS`.
+    """Filter entries by the query parameters in `FILTERS`.
 
     Raises: InputError `QueryInvalid`.
     """
+    long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
+    if long is not None:  # databases reject long patterns with an internal error
+        raise InputError("QueryInvalid", f"it has more than {MOST_CHARACTERS} characters", place=long)
     lookups = {
-        "actor": "actor__icontains", "kind": "object_kind", "object": "object_name__icontains", "request": "request_id"
-    }  # fmt: skip
+        "actor": "actor__text_contains",
+        "kind": "object_kind",
+        "object": "object_name__text_contains",
+        "request": "request_id",
+    }
     rows = rows.filter(**{lookup: given[name] for name, lookup in lookups.items() if given.get(name)})
     if action := given.get("action"):
-        rows = rows.filter(action__startswith=action) if action.endswith(".") else rows.filter(action=action)
+        rows = rows.filter(action__text_starts=action) if action.endswith(".") else rows.filter(action=action)
     if since := given.get("since"):
         rows = rows.filter(at__gte=_moment(since, "since"))
     if until := given.get("until"):
@@ -114,7 +121,7 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
             found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise InputError("QueryInvalid", f"{text[:40]!r} is no day and no moment", place=name) from None
+        raise InputError("QueryInvalid", f"{text[:40]!r} is not a date or time in RFC 3339", place=name) from None
 
 
 def audited(row: AuditEntry) -> Audited:

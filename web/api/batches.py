@@ -1,13 +1,13 @@
-"""`submissions/`: many manifests in one request, each with an answer of its own.
+"""`submissions/`: many manifests in one request, each with its own result.
 
-Rule: every item is accepted or refused as if it had come alone, in the order given, each in its own transaction; 202
-says that all were accepted, 207 that each has to be looked at. With `allOrNothing` they are one transaction: the first
-refusal is no reason not to look at the others, but nothing is written, and the problem names every item that is wrong.
-It takes every lock that any of them needs before it writes, in one order for all: two never wait for each other.
-An item without a key of its own is known by the request's Idempotency-Key and its index, so the same batch may be sent
-again after whatever happened: what was accepted is answered again, the rest is tried. Each item is a submission to
-its sender's rate.
-Invariant: where the storage fails, the batch ends with that; no item is ever answered that was not written.
+Every item is accepted or rejected as if it were sent alone, in request order, each in its own transaction; 202: all
+items were accepted; 207: the client has to check each result. With `allOrNothing` all items are one transaction: the
+server checks every item even after the first error, but writes nothing, and the problem lists every invalid item. It
+takes all locks of the items before it writes, in one global order, so two batches cannot deadlock.
+An item without its own key is identified by the request's Idempotency-Key and its index, so a client can repeat a batch
+after any failure: accepted items return their first result, the others are tried again. Each item counts as a
+submission in the sender's rate limit.
+Invariant: if the storage fails, the batch ends with that error; no item has a result that was not written.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import names_of
@@ -37,12 +38,12 @@ from .submissions import Looked, PodState, Submit, check_key, idempotency_key, l
 from .views import ApiView, answer
 
 MOST_ITEMS = 500
-MOST_TOGETHER = 100  # in one transaction: others wait for it
-LONGEST_KEY = 250  # the index of an item comes behind it
+MOST_TOGETHER = 100  # in one transaction: other writers wait for it
+LONGEST_KEY = 250  # the index of the item is appended to it
 
 
 class BatchItem(Submit, frozen=True):
-    """One submission of a batch; `key` makes a repetition of it safe, wherever it stands in the next batch."""
+    """One submission of a batch; `key` makes its retry safe in any position of a later batch."""
 
     key: str = ""
 
@@ -59,7 +60,7 @@ class Batch(Request, frozen=True):
 
 
 class ItemAnswer(Document, frozen=True, omit_defaults=True):
-    """What became of one item: status 202 with its workload, or another status with the problem."""
+    """Result of one item: status 202 with its workload, or another status with the problem."""
 
     index: int
     status: int
@@ -68,11 +69,12 @@ class ItemAnswer(Document, frozen=True, omit_defaults=True):
     state: str = ""
     pods: list[PodState] = []
     replayed: bool = False
+    warnings: list[ManifestWarning] = []
     problem: ItemProblem | None = None
 
 
 class BatchAnswer(Document, frozen=True):
-    """What became of every item, in the order given."""
+    """Results of all items in request order."""
 
     accepted: int
     refused: int
@@ -90,7 +92,9 @@ class Submissions(ApiView):
         key = idempotency_key(request)
         if len(key) > LONGEST_KEY:
             raise InputError(
-                "IdempotencyKeyInvalid", f"of a batch it has at most {LONGEST_KEY} characters", place="Idempotency-Key"
+                "IdempotencyKeyInvalid",
+                f"the key of a batch has at most {LONGEST_KEY} characters",
+                place="Idempotency-Key",
             )
         batch = bodies.read(request, Batch, large=True)
         _check(batch)
@@ -98,7 +102,7 @@ class Submissions(ApiView):
         if most is not None and len(batch.items) > most:
             raise InputError(
                 "BatchSize", f"{len(batch.items)} items are more than the {most} that you may submit at once",
-                place="items", hint="Send them in several batches",
+                place="items", hint="Send several smaller batches",
             )  # fmt: skip
         self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
@@ -120,14 +124,16 @@ def _check(batch: Batch) -> None:
     keys: set[str] = set()
     for index, item in enumerate(batch.items):
         if item.key in keys:
-            raise InputError("IdempotencyKeyInvalid", "an earlier item has this key", place=f"items[{index}].key")
+            raise InputError(
+                "IdempotencyKeyInvalid", "an earlier item of the batch has the same key", place=f"items[{index}].key"
+            )
         if item.key:
             check_key(item.key, f"items[{index}].key")
             keys.add(item.key)
         if item.plan and batch.all_or_nothing:
             raise InputError(
-                "PlanNotPossible", "plans are decided one by one", place=f"items[{index}].plan",
-                hint="Submit it alone, or without allOrNothing",
+                "PlanNotPossible", "a batch with allOrNothing cannot contain plans", place=f"items[{index}].plan",
+                hint="Submit the plan alone, or without allOrNothing",
             )  # fmt: skip
 
 
@@ -169,13 +175,13 @@ def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject
         first = wrong[0]
         raise Refused(
             422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",
-            place=f"items[{first.index}]", hint="Mend the items that are named, or leave allOrNothing out",
+            place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",
             members={"items": wrong},
         )  # fmt: skip
 
 
 def _take_locks(looked: list[Looked], keys: list[str], subject: Subject) -> None:
-    """Hold what these submissions are counted under, answered by, told in and draw from, until all are written."""
+    """Take the locks of these submissions (counters, keys, topics, quotas) and keep them until all are written."""
     owner = subject.owner
     names = {f"key {owner} {key}" for key in keys if key}
     for one in looked:
@@ -186,12 +192,12 @@ def _take_locks(looked: list[Looked], keys: list[str], subject: Subject) -> None
 
 
 def _key(index: int, own_key: str, request_key: str) -> str:
-    # No key that anybody can send has a blank in it, so none is mistaken for a derived one.
+    # A valid client key contains no blank, so it cannot equal a derived key.
     return own_key or (f"{request_key} {index}" if request_key else "")
 
 
 def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
-    """Read one item; what only its sender can mend is its answer."""
+    """Read one item; an error that only its sender can fix becomes its result."""
     try:
         return look_at(item, subject, key, _identity(item))
     except (InputError, Refused, Conflict) as error:
@@ -199,7 +205,7 @@ def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) ->
 
 
 def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
-    """Submit one item; what only its sender can mend is its answer. Raises: whatever is our own failure."""
+    """Submit one item; an error that only its sender can fix becomes its result. Raises: internal errors."""
     if isinstance(looked, ItemAnswer):
         return looked
     try:
@@ -210,6 +216,7 @@ def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) 
     return ItemAnswer(
         index, 202, key=own_key, id=done.workload_id, state=said["state"],
         pods=[PodState(**pod) for pod in said["pods"]], replayed=done.replayed,
+        warnings=list(looked.warnings),
     )  # fmt: skip
 
 

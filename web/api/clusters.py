@@ -1,7 +1,7 @@
-"""`clusters/`: add one, bring its nodes in from files, give it out again.
+"""`clusters/`: add a cluster, import its nodes from files, export it.
 
-Rule: an import replaces the inventory as a whole or not at all. What concerns a cluster needs the right `operate`, a
-reason for the audit trail and, where it overwrites something, If-Match.
+An import replaces the whole inventory or nothing. A write to a cluster needs the permission `operate`, a reason for the
+audit trail and, if it overwrites data, If-Match.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 from hetsched.inventory.actions import create_cluster, require_reason
 from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster
@@ -40,7 +41,7 @@ from .views import ApiView, answer, send
 
 
 class NewCluster(Request, frozen=True):
-    """A cluster to add, empty; a live one, of kind `kubernetes`, with how it is reached.
+    """Cluster to add; kind `kubernetes` needs a connection.
 
     `namespaces` are those that submissions may use; `shadowOf` names a scheduler in whose shadow it is followed.
     """
@@ -76,6 +77,7 @@ class ClusterDetail(Document, frozen=True):
     node_count: int
     ready_count: int
     card_count: int
+    cards_installed: int
     cpu: float | None
     memory: float | None
     gpu: float | None
@@ -83,6 +85,12 @@ class ClusterDetail(Document, frozen=True):
     requested: dict[str, str]
     created_at: Any
     connection: ConnectionDetail | None = None
+
+
+class Imported(ClusterDetail, frozen=True):
+    """A cluster after an import; `warnings` name what of the files is not simulated, absent where nothing."""
+
+    warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Clusters(ApiView):
@@ -134,13 +142,13 @@ class One(ApiView):
         """Show a cluster."""
         cluster = find(name)
         shown = _detail(cluster, self.subject)
-        return answer(request, shown, etag=cluster_tag(cluster, shown.connection))
+        return answer(request, shown, etag=cluster_tag(cluster, shown.connection, self.subject))
 
 
 class Import(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": False}
-    queries: ClassVar = {"reason": "Why, for the audit trail."}
+    queries: ClassVar = {"reason": "Reason for the audit trail."}
 
     @extend_schema(
         request={
@@ -148,10 +156,10 @@ class Import(ApiView):
             "application/json": Inventory,
             "text/csv": OpenApiTypes.STR,
         },
-        responses=ClusterDetail,
+        responses=Imported,
     )
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Make a cluster what these files say; needs If-Match where it has nodes already."""
+        """Replace the content of a cluster by these files; needs If-Match if it has nodes."""
         reach.check_unlimited(self.subject)
         cluster = find(name)
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
@@ -162,19 +170,21 @@ class Import(ApiView):
             check_match(request, cluster_tag(current), required=current.node_count > 0)
             import_cluster(content, name=name, kind=current.kind, actor=self.subject, reason=reason)
         cluster = find(name)
-        return answer(request, _document(cluster), headers={"ETag": cluster_tag(cluster)})
+        warnings = list(content.warnings) or msgspec.UNSET
+        imported = Imported(**msgspec.structs.asdict(_document(cluster)), warnings=warnings)
+        return answer(request, imported, headers={"ETag": cluster_tag(cluster)})
 
 
 class Export(ApiView):
     actions: ClassVar = {"GET": Action.OPERATE}
     queries: ClassVar = {
-        "reason": "Why, for the audit trail.",
-        "anonymise": "Every name that could tell people, teams or machines is replaced; decisions stay the same.",
+        "reason": "Reason for the audit trail.",
+        "anonymise": "true replaces names of people, teams, machines and workloads; decisions stay the same.",
     }
 
     @extend_schema(responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Give a cluster out as Kubernetes objects; importing them gives the same decisions."""
+        """Export a cluster as Kubernetes objects; an import of them gives the same decisions."""
         reach.check_unlimited(self.subject)
         cluster = find(name)
         subject = self.subject
@@ -196,7 +206,7 @@ class Export(ApiView):
 
 def _known_policy(name: str) -> str:
     if not Policy.objects.filter(name=name, active_version__gt=0).exists():
-        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
     return name
 
 
@@ -215,6 +225,7 @@ def _document(cluster: Cluster) -> ClusterDetail:
         node_count=cluster.node_count,
         ready_count=cluster.ready_count,
         card_count=cluster.card_count,
+        cards_installed=cluster.cards_installed,
         cpu=head["cpu"],
         memory=head["memory"],
         gpu=head["gpu"],

@@ -1,8 +1,8 @@
-"""`clusters/{name}/connection/` and `clusters/{name}/test/`: how a live cluster is reached, and what is missing there.
+"""`clusters/{name}/connection/` and `clusters/{name}/test/`: a live cluster's connection, and its test.
 
-Rule: a kubeconfig comes in and never goes out; of the connection the host, the namespaces, the follower and the age of
-each kind of object are shown. A new connection needs If-Match and a reason. The test asks the API server itself,
-as the identity that hetsched has there.
+A kubeconfig can be written but not read; a response shows the host, the namespaces, the informer process and the age of
+each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the identity
+that hetsched has there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NewConnection(Request, frozen=True):
 
 
 class Odd(msgspec.Struct, frozen=True, rename="camel"):
-    """An object that could not be read and was left out."""
+    """Object that could not be read and is ignored."""
 
     name: str
     code: str
@@ -86,7 +86,7 @@ class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """Since when what is known of a cluster is too old to decide on, and why."""
+    """Start and reason of the time in which the data of a cluster is too old for decisions."""
 
     since: datetime
     reason: str
@@ -113,7 +113,7 @@ class ConnectionDetail(Document, frozen=True):
 
 
 class Tested(Document, frozen=True):
-    """What was found, right by right and source by source."""
+    """Result of a test, one entry per right and source."""
 
     cluster: str
     ok: bool
@@ -121,9 +121,9 @@ class Tested(Document, frozen=True):
 
 
 def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None:
-    """Return how a cluster is reached; None where it is not live, or not connected yet.
+    """Return the connection of a cluster; None if the cluster is not live or not connected yet.
 
-    Unreadable objects of other namespaces than the asker's do not exist for it.
+    Namespaces outside the caller's scope, and unreadable objects in them, are left out.
     """
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -132,7 +132,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
     now, watched = timezone.now(), watched_now(connection)
     return ConnectionDetail(
         server=where(connection),
-        namespaces=connection.enrolled_namespaces,
+        namespaces=[name for name in connection.enrolled_namespaces if subject.may_in(name)],
         shadow_of=connection.shadow_of or None,
         read_pull_secrets=connection.read_pull_secrets,
         facts_at=watched.facts_at,
@@ -145,13 +145,19 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
     )
 
 
-def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None) -> str:
-    """Return the tag of a cluster: what writes must not overlook, then what changes all the time."""
-    how = Connection.objects.filter(cluster=cluster).values_list(
-        "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets",
-        "sealed_discovery_kubeconfig",
-    )  # fmt: skip
-    facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *(how.first() or ()))
+def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject: Subject | None = None) -> str:
+    """Return the two-part ETag of a cluster: the state that a write depends on, then the frequently changing state.
+
+    A subject that is limited to namespaces gets a tag of the document that it is `shown`; it writes to no cluster.
+    """
+    how: tuple[Any, ...] = ()
+    if subject is None or subject.namespaces is None:
+        rows = Connection.objects.filter(cluster=cluster).values_list(
+            "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets",
+            "sealed_discovery_kubeconfig",
+        )  # fmt: skip
+        how = rows.first() or ()
+    facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *how)
     return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
 
 
@@ -186,7 +192,7 @@ class Replace(ApiView):
 
     @extend_schema(request=NewConnection, responses=ConnectionDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
-        """Connect a live cluster anew, or enrol other namespaces; needs If-Match with the ETag of the cluster."""
+        """Change the connection or the enrolled namespaces; needs If-Match with the ETag of the cluster."""
         reach.check_unlimited(self.subject)
         asked = bodies.read(request, NewConnection)
         cluster = find(name)
@@ -213,10 +219,10 @@ class Test(ApiView):
 
     @extend_schema(request=None, responses=Tested)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Ask the API server which rights are missing, and say which sources do not answer."""
+        """Test the connection: list missing rights and sources that do not respond."""
         reach.check_unlimited(self.subject)
         checks = check_cluster(find(name))
-        counters.flush()  # the calls that it made
+        counters.flush()  # the API calls of this test
         return answer(request, Tested(name, all(check.ok for check in checks), checks))
 
 

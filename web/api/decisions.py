@@ -1,13 +1,14 @@
 """`decisions/`: the ledger. A decision never changes after it was written.
 
-Rule: the list is the feed, the latest first; one decision shows its reasons, the best nodes with every plugin's score,
-the policy's version and the digest of the snapshot that was decided on.
+The list is the feed, the latest first; one decision shows its reasons, the best nodes with every plugin's score, the
+policy version and the digest of the snapshot that it used.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -25,9 +26,11 @@ from hetsched.contracts.decision import (
     Verdict,
 )
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.decision_matrix import Further, further, matrix_of
+from hetsched.placement.queries.redaction import Redaction
 
 from . import reach
 from .documents import Document, Rows, page_of
@@ -35,6 +38,7 @@ from .paging import LIST_QUERIES, flag, page
 from .problems import Refused, not_found
 from .views import ApiView, answer
 
+MOST_SCORING = 8000
 _ROW = (
     "id", "cluster__name", "workload_id", "namespace", "pod_name", "verdict", "node_name", "policy_name",
     "policy_version", "score", "summary", "created_at",
@@ -42,7 +46,7 @@ _ROW = (
 
 
 class DecisionRow(Document, frozen=True):
-    """One line of the ledger."""
+    """Decision in a list."""
 
     id: int
     cluster: str
@@ -106,7 +110,7 @@ class Decisions(ApiView):
 
     @extend_schema(responses=page_of(DecisionRow))
     def get(self, request: Any) -> HttpResponse:
-        """List decisions, the latest first."""
+        """List decisions, latest first."""
         rows = reach.by_query(
             request,
             reach.decisions(self.subject),
@@ -118,10 +122,10 @@ class Decisions(ApiView):
             node="node_name",
         )
         found, following = page(request, rows.values(*_ROW), "id", descending=True)
-        return answer(request, Rows([_row(values) for values in found], following))
+        return answer(request, Rows([_row(values, self.redaction) for values in found], following))
 
 
-def _row(values: dict[str, Any]) -> DecisionRow:
+def _row(values: dict[str, Any], redaction: Redaction) -> DecisionRow:
     return DecisionRow(
         id=values["id"],
         cluster=values["cluster__name"],
@@ -131,7 +135,7 @@ def _row(values: dict[str, Any]) -> DecisionRow:
         node=values["node_name"] or None,
         policy=PolicyRef(values["policy_name"], values["policy_version"]),
         score=values["score"],
-        summary=values["summary"],
+        summary=redaction.summary(values["summary"]),
         created_at=values["created_at"],
     )
 
@@ -139,34 +143,55 @@ def _row(values: dict[str, Any]) -> DecisionRow:
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
-        "explain": "true works the whole matrix out again: every node with every plugin's score.",
-        "nearestFit": "true works out what would have placed a refused pod, or which weights would have moved another.",
+        "explain": "true computes every node with the score of every plugin.",
+        "scoring": "With explain: JSON list of additional score plugins, written as in a policy.",
+        "nearestFit": "true computes changes that would place a rejected pod, or weights at which another node wins.",
     }
 
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Show a decision with its reasons and its best nodes, or all nodes: 410 where these are gone."""
+        """Show a decision with reasons and best nodes, or all nodes; 410 if their data is not stored any more."""
         rows = reach.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
             raise self._gone(decision_id)
-        nodes = _matrix(decision) if flag(request, "explain") else decision.top
+        nodes = decision.top
+        if flag(request, "explain"):
+            nodes = _matrix(decision, _scoring(request.GET.get("scoring", "")), self.redaction)
         found = _further(decision) if flag(request, "nearestFit") else None
-        return answer(request, _detail(decision, nodes, found))
+        return answer(request, _detail(decision, nodes, found, self.redaction))
 
     def _gone(self, decision_id: int) -> Refused:
         rows = reach.forgotten(self.subject)
         kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if kept is None:
             return not_found("decision", decision_id)
-        return Refused(410, "DecisionExpired", f"only its summary was kept: {kept.summary}")
+        return Refused(
+            410,
+            "DecisionExpired",
+            f"only the summary of this decision is stored: {self.redaction.summary(kept.summary)}",
+        )
 
 
-def _matrix(decision: Decision) -> tuple[NodeOutcome, ...]:
+def _scoring(text: str) -> list[PluginUse]:
+    """Parse the additional scoring plugins. Raises: InputError."""
+    if not text:
+        return []
     try:
-        return matrix_of(decision)
+        found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
+    except msgspec.DecodeError as error:  # includes values of a wrong type
+        raise InputError("QueryInvalid", f"the value is not a list of plugins: {error}", place="scoring") from None
+    return [use if use.weight else msgspec.structs.replace(use, weight=1.0) for use in found]
+
+
+def _matrix(decision: Decision, scoring: list[PluginUse], redaction: Redaction) -> tuple[NodeOutcome, ...]:
+    try:
+        return matrix_of(decision, scoring=scoring)
     except InputError as error:
-        raise Refused(410, error.code, f"{error.message}. {decision.summary}", hint=error.hint) from None
+        if error.code != "DecisionExpired":
+            raise
+        detail = f"{error.message}. {redaction.summary(decision.summary)}"
+        raise Refused(410, error.code, detail, hint=error.hint) from None
 
 
 def _further(decision: Decision) -> Further | None:
@@ -176,7 +201,9 @@ def _further(decision: Decision) -> Further | None:
         return None
 
 
-def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further | None) -> DecisionDetail:
+def _detail(
+    decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further | None, redaction: Redaction
+) -> DecisionDetail:
     latest = decision.pod.decision_id == decision.pk and decision.pod.state == decision.verdict
     return DecisionDetail(
         id=decision.pk,
@@ -189,18 +216,18 @@ def _detail(decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further |
         policy=PolicyRef(decision.policy_name, decision.policy_version),
         policy_rule=decision.policy_rule,
         score=decision.score,
-        summary=decision.summary,
-        reasons=decision.reasons,
+        summary=redaction.summary(decision.summary),
+        reasons=redaction.reasons(decision.reasons),
         nearest_fit=found.nearest_fit if found else None,
         tipping=found.tipping if found else None,
         expected_use=found.expected_use if found else None,
         nodes=nodes,
-        evictions=decision.evictions,
+        evictions=redaction.evictions(decision.evictions),
         nominated_node=decision.nominated_node or None,
         waits_for=decision.pod.waits_for if latest else decision.waits_for,
         tried_at=decision.pod.tried_at if latest else None,
         allocation=decision.allocation,
-        snapshot=decision.snapshot,
+        snapshot=redaction.snapshot(decision.snapshot),
         cluster_revision=decision.cluster_revision,
         inventory_revision=decision.inventory_revision,
         created_at=decision.created_at,

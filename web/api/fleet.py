@@ -1,8 +1,7 @@
-"""The figures of the whole fleet, read when they are asked for.
+"""Prometheus metrics of the whole fleet, read from the database at each scrape.
 
-Rule: what is so stands in the rows of clusters, pods, leases and syncs; what was done stands in rows that its doers
-counted into (`hetsched.journal.counters`). So any web process gives the same answer, and one that starts forgets
-nothing.
+State comes from the rows of clusters, pods, leases and syncs; counters come from rows that the counting processes write
+(`hetsched.journal.counters`). Every web process therefore returns the same values, and a restart loses none.
 """
 
 from __future__ import annotations
@@ -53,27 +52,31 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 def _capacity(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     nodes = _gauge("hetsched_nodes", "Nodes.", "cluster", "ready")
-    cards = _gauge("hetsched_cards", "GPU cards.", "cluster")
-    used = _gauge("hetsched_cards_used", "GPU cards given out, in cards.", "cluster")
-    ratio = _gauge("hetsched_requested_ratio", "Requested of allocatable, 0-1.", "cluster", "resource")
+    cards = _gauge("hetsched_cards", "GPU cards that accept new pods.", "cluster")
+    installed = _gauge(
+        "hetsched_cards_installed", "GPU cards, including those in maintenance and unhealthy ones.", "cluster"
+    )
+    used = _gauge("hetsched_cards_used", "GPUs allocated, in cards.", "cluster")
+    ratio = _gauge("hetsched_requested_ratio", "Ratio of requested to allocatable, 0-1.", "cluster", "resource")
     for cluster in clusters:
         nodes.add_metric([cluster.name, "true"], cluster.ready_count)
         nodes.add_metric([cluster.name, "false"], cluster.node_count - cluster.ready_count)
         cards.add_metric([cluster.name], cluster.card_count)
+        installed.add_metric([cluster.name], cluster.cards_installed)
         used.add_metric([cluster.name], cluster.gpu_milli_used / 1000)
         for resource in ("cpu", "memory"):
             if whole := cluster.capacity.get(resource, 0):
                 ratio.add_metric([cluster.name, resource], cluster.requested.get(resource, 0) / whole)
-    yield from (nodes, cards, used, ratio)
+    yield from (nodes, cards, installed, used, ratio)
 
 
 def _pods() -> Iterator[Metric]:
-    pods = _gauge("hetsched_pods", "Pods that wait or hold something.", "cluster", "state")
+    pods = _gauge("hetsched_pods", "Pods that are pending or hold reservations.", "cluster", "state")
     counted = Pod.objects.filter(state__in=_COUNTED).order_by().values_list("cluster__name", "state")
     for cluster, state, count in counted.annotate(n=Count("id")):
         pods.add_metric([cluster, state], count)
-    length = _gauge("hetsched_due_pods", "Pods that are due to be looked at.", "cluster")
-    oldest = _gauge("hetsched_due_oldest_seconds", "Age of the oldest pod that is due to be looked at.", "cluster")
+    length = _gauge("hetsched_due_pods", "Pods in the active queue.", "cluster")
+    oldest = _gauge("hetsched_due_oldest_seconds", "Age of the oldest pod in the active queue.", "cluster")
     due_pods = Pod.objects.filter(due()).exclude(IN_SHADOW).order_by().values_list("cluster__name")
     for cluster, count, at in due_pods.annotate(n=Count("id"), at=Min("created_at")):
         length.add_metric([cluster], count)
@@ -82,13 +85,12 @@ def _pods() -> Iterator[Metric]:
 
 
 def _reservations() -> Iterator[Metric]:
-    """Give what is held: *quarantined* is that of pods deleted by force or on nodes that are gone, *leaked* nobody's.
+    """Yield the active reservations: all, *quarantined* and *leaked*.
 
-    What is leaked breaks I8 too; here it counts at once.
+    Quarantined are those of force-deleted pods or of deleted nodes, leaked those of pods in a state that holds no
+    resources. A leaked reservation also violates invariant I8; this metric counts it immediately.
     """
-    held = _gauge(
-        "hetsched_reservations", "Reservations that hold something: all, in quarantine, leaked.", "cluster", "state"
-    )
+    held = _gauge("hetsched_reservations", "Active reservations: all, quarantined, leaked.", "cluster", "state")
     active = Reservation.objects.filter(active=True).order_by().values_list("cluster__name")
     kept = Q(pod__origin=Pod.REMNANT) | Q(node__gone=True)
     over = ~Q(pod__state__in=[state.value for state in HOLDING])
@@ -100,9 +102,9 @@ def _reservations() -> Iterator[Metric]:
 
 
 def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
-    held = _gauge("hetsched_lease_held", "Whether somebody leads or follows a cluster.", "cluster", "lease")
-    epoch = _gauge("hetsched_lease_epoch", "How often a lease changed hands.", "cluster", "lease")
-    holder = _gauge("hetsched_lease_holder", "Which process of ours holds a lease.", "cluster", "lease", "holder")
+    held = _gauge("hetsched_lease_held", "1 if a process leads or watches the cluster, else 0.", "cluster", "lease")
+    epoch = _gauge("hetsched_lease_epoch", "Changes of the lease holder.", "cluster", "lease")
+    holder = _gauge("hetsched_lease_holder", "Process that holds the lease.", "cluster", "lease", "holder")
     now = timezone.now()
     rows = [(one.name, "leader", one.leader_epoch, one.leader_id, one.leader_until) for one in clusters]
     for follower in Connection.objects.select_related("cluster").defer("cluster__definitions", "sealed_kubeconfig"):
@@ -119,12 +121,14 @@ def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     labels = ("cluster", "resource")
-    age = _gauge("hetsched_watch_age_seconds", "Since when nothing was heard of a kind of object.", *labels)
-    lists = _gauge("hetsched_watch_relists", "Lists of a kind read anew by whoever follows now.", *labels)
-    objects = _gauge("hetsched_watch_objects", "Objects of a kind that are known.", *labels)
-    odd = _gauge("hetsched_watch_quarantined", "Objects of a kind that cannot be read; 20 stands for more.", *labels)
-    failures = _gauge("hetsched_watch_failures", "Failures in a row of listing or watching a kind.", *labels)
-    ready = _gauge("hetsched_watch_in_step", "Whether a live cluster is known well enough to decide for it.", "cluster")
+    age = _gauge("hetsched_watch_age_seconds", "Seconds since the last message about a kind of object.", *labels)
+    lists = _gauge("hetsched_watch_relists", "Relists of a kind by the current watcher.", *labels)
+    objects = _gauge("hetsched_watch_objects", "Known objects of a kind.", *labels)
+    odd = _gauge("hetsched_watch_quarantined", "Unreadable objects of a kind, 20 at most.", *labels)
+    failures = _gauge("hetsched_watch_failures", "Consecutive failures to list or watch a kind.", *labels)
+    ready = _gauge(
+        "hetsched_watch_in_step", "1 if the data of a live cluster is fresh enough for decisions, else 0.", "cluster"
+    )
     for row in Sync.objects.select_related("cluster").defer("cluster__definitions").order_by("cluster", "resource"):
         where = [row.cluster.name, row.resource]
         if row.alive_at is not None:
@@ -141,10 +145,10 @@ def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _collectors() -> Iterator[Metric]:
     labels = ("cluster", "collector")
-    works = _gauge("hetsched_collector_up", "Whether what a source outside tells counts, 1 or 0.", *labels)
-    age = _gauge("hetsched_collector_age_seconds", "Since when a source outside did not answer.", *labels)
-    nodes = _gauge("hetsched_collector_nodes", "Nodes that a source outside tells of.", *labels)
-    late = _gauge("hetsched_collector_nodes_stale", "Nodes of which it has nothing that counts.", *labels)
+    works = _gauge("hetsched_collector_up", "1 if the data of an external source is in use, else 0.", *labels)
+    age = _gauge("hetsched_collector_age_seconds", "Seconds since the last response of an external source.", *labels)
+    nodes = _gauge("hetsched_collector_nodes", "Nodes reported by an external source.", *labels)
+    late = _gauge("hetsched_collector_nodes_stale", "Nodes without usable data from the source.", *labels)
     for row in Collector.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions"):
         where = [row.cluster.name, row.name]
         works.add_metric(where, row.answered_at is not None and row.stale_since is None)
@@ -156,8 +160,8 @@ def _collectors() -> Iterator[Metric]:
 
 
 def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
-    agents = _gauge("hetsched_agents", "Nodes with an agent, by whether it reports.", "cluster", "reporting")
-    odd = _gauge("hetsched_facts_quarantined", "Facts of nodes that wait for an operator.", "cluster", "change")
+    agents = _gauge("hetsched_agents", "Nodes with an agent, by reporting state.", "cluster", "reporting")
+    odd = _gauge("hetsched_facts_quarantined", "Node facts that wait for a review.", "cluster", "change")
     for cluster in clusters:
         found = agents_of(cluster.pk)
         if found is not None:
@@ -172,14 +176,14 @@ def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _outbox() -> Iterator[Metric]:
     unsent = OutboxEvent.objects.filter(published_at=None).aggregate(n=Count("id"), at=Min("created_at"))
-    yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent yet.", value=unsent["n"])
+    yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent.", value=unsent["n"])
     yield GaugeMetricFamily(
         "hetsched_outbox_oldest_seconds", "Age of the oldest live event that is not sent.", value=_age(unsent["at"])
     )
 
 
 def _counted() -> Iterator[Metric]:
-    """Give what processes counted."""
+    """Yield the counters that processes stored."""
     for figure in figures.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.told(figure):
@@ -191,7 +195,7 @@ def _counted() -> Iterator[Metric]:
             histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
         yield histogram
     broken = _gauge(figures.VIOLATIONS.name, figures.VIOLATIONS.help, *figures.VIOLATIONS.labels)
-    looked = _gauge("hetsched_invariants_age_seconds", "Since when invariants were not checked.")
+    looked = _gauge("hetsched_invariants_age_seconds", "Seconds since the last invariant check.")
     checks = counters.told(figures.VIOLATIONS)
     for one in checks:
         broken.add_metric(one.labels, one.value)
@@ -199,9 +203,9 @@ def _counted() -> Iterator[Metric]:
         looked.add_metric([], _age(max(one.at for one in checks)))
     sealed = not AuditSeal.objects.exclude(problem="").exists()
     yield GaugeMetricFamily(
-        "hetsched_audit_chain_ok", "Whether every seal of the audit trail fits, 1 or 0.", value=sealed
+        "hetsched_audit_chain_ok", "1 if every seal of the audit trail is valid, else 0.", value=sealed
     )
-    canary = _gauge("hetsched_canary_age_seconds", "Since when no canary came through a queue.", "queue")
+    canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary passed a queue.", "queue")
     for one in counters.told(figures.CANARY):
         canary.add_metric(one.labels, _age(one.at))
     goldens = _gauge(figures.GOLDENS.name, figures.GOLDENS.help, *figures.GOLDENS.labels)
@@ -211,7 +215,7 @@ def _counted() -> Iterator[Metric]:
 
 
 def _cumulated(figure: counters.Kept, one: counters.Told) -> list[tuple[str, float]]:
-    """Return the buckets as Prometheus has them: each holds all that is not above its bound."""
+    """Return cumulative histogram buckets as Prometheus defines them: each counts all values up to its bound."""
     total, buckets = 0.0, []
     for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):
         total += one.buckets.get(bound, 0.0)

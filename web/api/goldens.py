@@ -1,8 +1,8 @@
-"""`golden-placements/`: pods whose placement is agreed, and how they stand.
+"""`golden-placements/`: pods with an expected placement, and the state of this expectation.
 
-Rule: whoever may edit policies may agree on placements; each change needs a reason. One that breaks under what is
-active is saved and told; it blocks what would be activated next. Reading names pods, so a token that is limited to
-namespaces sees none.
+The permission to edit policies includes golden placements; each change needs a reason. A golden placement that the
+active version breaks is saved with that state; it blocks the next activation. Documents name pods, so a token that is
+limited to namespaces sees none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation, GoldenCheck
 from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.workload import PodSpec
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision
+from hetsched.placement.queries.agreed_state import agreed_on
 from hetsched.policies.actions import check
+from hetsched.policies.agreed_states import Agreed
 from hetsched.policies.golden_checks import check_goldens, empty_state
 from hetsched.policies.goldens import remove_golden, save_golden
+from hetsched.policies.manifest import pod_text
 from hetsched.policies.models import GoldenPlacement
 
 from . import bodies, reach
@@ -37,7 +43,8 @@ from .what_if import turn
 class GoldenDraft(Request, frozen=True):
     """A golden placement: the manifest of one pod, and what is expected; an empty `policy` means all of them.
 
-    A new one states `name`; in the address of a known one it may be left out.
+    A new one states `name`; in the address of a known one it may be left out. It is judged on the cluster as it was at
+    `decision`, or on empty nodes where that is null; a change that leaves it out keeps the state of before.
     """
 
     manifest: str | dict[str, Any]
@@ -47,6 +54,7 @@ class GoldenDraft(Request, frozen=True):
     cluster: str = ""
     policy: str = ""
     enabled: bool = True
+    decision: int | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class GoldenDetail(Document, frozen=True):
@@ -58,6 +66,7 @@ class GoldenDetail(Document, frozen=True):
     manifest: str
     expect: Expectation
     enabled: bool
+    decision: int | None
     author: str
     reason: str
     created_at: Any
@@ -83,9 +92,9 @@ class Goldens(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
-        "cluster": "Only of this cluster.",
-        "policy": "Only those that name this policy.",
-        "state": "kept, broken, unknown or off.",
+        "cluster": "Only golden placements of this cluster.",
+        "policy": "Only golden placements that name this policy.",
+        "state": "Only golden placements in this state: kept, broken, unknown or off.",
     }
 
     @extend_schema(responses=page_of(GoldenDetail))
@@ -112,7 +121,7 @@ class Goldens(ApiView):
 class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
-    queries: ClassVar = {"reason": "Of a DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
     @extend_schema(responses=GoldenDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
@@ -127,8 +136,8 @@ class One(ApiView):
         reach.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
-            raise InputError("GoldenNameInvalid", f"the body says {asked.name[:80]!r}, the address {name!r}")
-        empty_state(reach.cluster_of(asked.cluster))  # read before anything is locked
+            raise InputError("GoldenNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
+        empty_state(reach.cluster_of(asked.cluster))  # read before any row is locked
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             row = _save(self, asked, name)
@@ -174,16 +183,45 @@ class OfVersion(ApiView):
 
 
 def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
+    cluster = reach.cluster_of(asked.cluster)
+    manifest = asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode()
+    pod, agreed = _agreed(cluster, name, asked.decision, manifest)
     return save_golden(
         name,
-        cluster=reach.cluster_of(asked.cluster),
-        manifest=asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode(),
+        cluster=cluster,
+        manifest=manifest,
+        pod=pod,
+        agreed=agreed,
         expectation=asked.expect,
         policy_name=asked.policy,
         enabled=asked.enabled,
         actor=view.subject,
         reason=asked.reason,
     )
+
+
+def _agreed(
+    cluster: Cluster, name: str, decision: int | None | msgspec.UnsetType, manifest: str
+) -> tuple[PodSpec | None, Agreed | None | msgspec.UnsetType]:
+    """Return the pod and the state of the decision for a golden placement.
+
+    A state that is stored already is kept: it may be too old to be reconstructed. Raises: InputError `DecisionUnknown`
+    or `DecisionExpired`.
+    """
+    if decision is None or decision is msgspec.UNSET:
+        return None, decision
+    rows = Decision.objects.filter(cluster=cluster).select_related("cluster", "pod")
+    found = rows.filter(pk=decision).first() if 0 < decision < 2**63 else None
+    kept = GoldenPlacement.objects.filter(name=name, decision=decision, cluster=cluster).exists()
+    if found is None and not kept:
+        raise InputError("DecisionUnknown", f"cluster {cluster.name} has no decision {decision}", place="decision")
+    # The spec has more than the manifest's text: the requirements that were read from its images.
+    same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()
+    pod = found.pod.spec if found is not None and same else None
+    if kept or found is None:
+        return pod, msgspec.UNSET
+    with turn():
+        return pod, agreed_on(found)
 
 
 def _found(name: str) -> GoldenPlacement:
@@ -194,7 +232,7 @@ def _found(name: str) -> GoldenPlacement:
 
 
 def _tag(row: GoldenPlacement) -> str:
-    """Return the tag: what people agreed on, a dot, how it stands."""
+    """Return the two-part ETag: the user's settings, a dot, the state."""
     return tag_of_row(row, row.changed_at, _detail(row))
 
 
@@ -206,6 +244,7 @@ def _detail(row: GoldenPlacement) -> GoldenDetail:
         manifest=row.manifest,
         expect=row.expectation,
         enabled=row.enabled,
+        decision=row.decision,
         author=row.author,
         reason=row.reason,
         created_at=row.created_at,

@@ -1,8 +1,8 @@
 """`metrics/headroom/`: how many more copies of common shapes fit now, by pool.
 
-Rule: the table is counted by the engine's own filters and kept for some seconds, so it names the revision it is of and
-when it was counted. Each shape comes as a manifest that a what-if takes as it is; `plain` says that its fields here are
-all that it asks. A token that is limited to namespaces is not told whose pods asked for a shape.
+The engine's own filters compute the table. It is cached for some seconds, so it has the revision and the time of its
+computation. Each shape has a manifest that a what-if accepts unchanged; `plain`: the document's fields are the whole
+request. A token that is limited to namespaces does not see whose pods requested a shape.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .documents import Document
 from .problems import Refused
 from .views import ApiView, answer
 
-# What the fields of a shape below say; the rest stands in its manifest alone.
+# Resources that the fields of a shape below show; its manifest contains all others.
 _TOLD = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
@@ -43,7 +43,8 @@ class HeadroomPool(Document, frozen=True):
 class HeadroomShape(Document, frozen=True):
     """A row of the table: what is asked for, and, by pool, how many more copies fit.
 
-    Where `exact` is false at least so many fit. `reasons` say what refuses most nodes of a pool that takes none.
+    Of `counts`, `emulatedCounts` would run by emulation. Where `exact` is false at least so many fit. `reasons` say
+    what refuses most nodes of a pool that takes none.
     """
 
     cpu: str | None
@@ -61,6 +62,7 @@ class HeadroomShape(Document, frozen=True):
     like: str | None
     manifest: dict[str, Any]
     counts: list[int]
+    emulated_counts: list[int]
     exact: list[bool]
     reasons: list[str | None]
 
@@ -87,7 +89,7 @@ class View(ApiView):
         table = headroom(cluster)
         if table is None:
             wait = {"Retry-After": str(int(PATIENCE_SECONDS))}
-            raise Refused(503, "HeadroomBusy", "it is being counted for the first time", headers=wait)
+            raise Refused(503, "HeadroomBusy", "the first count is in progress", headers=wait)
         return answer(request, _document(cluster.name, table, self.subject))
 
 
@@ -123,6 +125,7 @@ def _shape(line: Line, subject: Subject) -> HeadroomShape:
         like=like if like and subject.may_in(like.partition("/")[0]) else None,
         manifest=_manifest(pod),
         counts=line.counts,
+        emulated_counts=line.emulated,
         exact=line.exact,
         reasons=line.reasons,
     )
@@ -134,7 +137,7 @@ def _amount(shape: Shape, resource: str) -> str | None:
 
 
 def _is_plain(shape: Shape) -> bool:
-    """Tell whether CPU, memory, ISA and cards are all that it asks for."""
+    """Return whether the shape requests only CPU, memory, ISA and GPUs."""
     isa, gpu = shape.isa or IsaDemand(), shape.gpu or GpuDemand(0)
     by_selector = isa.source.startswith("kubernetes.io")
     odd_isa = isa.cross or isa.qemu or isa.images or by_selector
@@ -145,7 +148,7 @@ def _is_plain(shape: Shape) -> bool:
 
 
 def _manifest(pod: PodSpec) -> dict[str, Any]:
-    """Return the pod as an object without the namespace that it is counted in."""
+    """Return the pod as an object without its namespace."""
     plain = pod_object(pod, compact=True)
     plain["metadata"].pop("namespace", None)
     return plain

@@ -1,9 +1,9 @@
-"""`holds/`: room that is kept for pods that do not exist yet.
+"""`holds/`: capacity reserved for pods that do not exist yet.
 
-Rule: what a hold books is decided at once, on the cluster as it is, for all pods of the manifest or for none; nobody
-has to leave for it, and nobody can take it. It ends at `expiresAt` by the database's clock unless it is extended,
-cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get its room. Whose it is, or whoever may
-operate, may use and change it.
+The server decides a hold immediately, on the current state, for all pods of the manifest or for none; it preempts no
+pod, and no other pod can take the capacity. A hold ends at `expiresAt` by the database's clock unless it is extended,
+cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity. Its owner and operators
+may use and change it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.placement.actions import Kept, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
 from . import bodies, reach
 from .documents import Document, Request, Rows, page_of
@@ -127,12 +128,12 @@ class Holds(ApiView):
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
-        "namespace": "Only holds of this namespace.",
+        "namespace": "Only holds in this namespace.",
         "state": "Only holds in this state.",
-        "workload": "Only what this workload claimed.",
-        "policy": "POST of a bare manifest: the policy to decide by.",
-        "seconds": "POST of a bare manifest: how long to hold, 600 if not given.",
-        "note": "POST of a bare manifest: what for.",
+        "workload": "Only holds claimed by this workload.",
+        "policy": "POST of a bare manifest: policy for placement.",
+        "seconds": "POST of a bare manifest: duration of the hold in seconds, default 600.",
+        "note": "POST of a bare manifest: note shown to other users.",
     }
     kinds: ClassVar = {"state": {"type": "string", "enum": list(Hold.STATES)}}
 
@@ -142,7 +143,7 @@ class Holds(ApiView):
         rows = reach.holds(self.subject).select_related("cluster")
         given = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload"}
         found, following = page(request, reach.by_query(request, rows, **given), "id", descending=True)
-        return answer(request, Rows([_row(row) for row in found], following))
+        return answer(request, Rows([_row(row, self.redaction) for row in found], following))
 
     @extend_schema(
         request={
@@ -167,21 +168,21 @@ class One(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     within: ClassVar = ("DELETE",)
     matched: ClassVar = {"DELETE": False}
-    queries: ClassVar = {"reason": "DELETE: why, for the audit trail."}
+    queries: ClassVar = {"reason": "DELETE: reason for the audit trail."}
 
     @extend_schema(responses=HoldDetail)
     def get(self, request: Any, hold_id: str) -> HttpResponse:
         """Show a hold: until when, and what it keeps of which nodes."""
-        return answer(request, _detail(_find(self, hold_id)))
+        return answer(request, _detail(_find(self, hold_id), self.redaction))
 
     @extend_schema(responses={200: HoldDetail})
     def delete(self, request: Any, hold_id: str) -> HttpResponse:
-        """Let a hold go; one that is over stays as it is."""
+        """Cancel a hold; a hold that has ended is unchanged."""
         row = reach.own_hold(self.subject, hold_id)
         with locked(row.cluster):
-            check_match(request, tag(_find(self, hold_id)), required=False)
+            check_match(request, tag(_find(self, hold_id), self.redaction), required=False)
             cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
-        return answer(request, _detail(_find(self, hold_id)))
+        return answer(request, _detail(_find(self, hold_id), self.redaction))
 
 
 class Actions(ApiView):
@@ -195,12 +196,12 @@ class Actions(ApiView):
         asked = bodies.read(request, HoldAction)
         row = reach.own_hold(self.subject, hold_id)
         with locked(row.cluster):
-            check_match(request, tag(_find(self, hold_id)), required=True)
+            check_match(request, tag(_find(self, hold_id), self.redaction), required=True)
             if asked.action == "extend":
                 extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
             else:
                 cancel_hold(row, actor=self.subject, reason=asked.reason)
-        document = _detail(_find(self, hold_id))
+        document = _detail(_find(self, hold_id), self.redaction)
         return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
 
 
@@ -229,8 +230,8 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
     def write(tried: Tried) -> Kept:
         if tried.answer.verdict is not Verdict.PLACED:
             raise Refused(
-                409, "NoRoom", f"nothing was held: {tried.answer.summary}", place="manifest",
-                hint="whatIf says what each pod lacks", members={"what_if": tried.answer},
+                409, "NoRoom", f"no hold was created: {tried.answer.summary}", place="manifest",
+                hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
             )  # fmt: skip
         return hold(
             cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
@@ -260,12 +261,12 @@ def _find(view: ApiView, hold_id: str) -> Hold:
     return row
 
 
-def tag(row: Hold) -> str:
+def tag(row: Hold, redaction: Redaction = UNLIMITED) -> str:
     """Return the ETag of a hold."""
-    return etag_of(msgspec.json.encode(_detail(row)))
+    return etag_of(msgspec.json.encode(_detail(row, redaction)))
 
 
-def _common(row: Hold) -> dict[str, Any]:
+def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
     names = ("id", "namespace", "state", "pod_count", "held_by", "note", "created_at", "expires_at", "ended_at")
     told = {name: getattr(row, name) for name in names}
     return {
@@ -273,17 +274,17 @@ def _common(row: Hold) -> dict[str, Any]:
         "cluster": row.cluster.name,
         "policy": row.policy_name,
         "workload": row.workload_id,
-        "end_reason": row.end_reason,
+        "end_reason": redaction.message(row.end_reason),
     }
 
 
-def _row(row: Hold) -> HoldRow:
-    return HoldRow(**_common(row))
+def _row(row: Hold, redaction: Redaction) -> HoldRow:
+    return HoldRow(**_common(row, redaction))
 
 
-def _detail(row: Hold) -> HoldDetail:
+def _detail(row: Hold, redaction: Redaction) -> HoldDetail:
     rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
-    return HoldDetail(**_common(row), policy_version=row.policy_version, pods=[_held(one) for one in rooms])
+    return HoldDetail(**_common(row, redaction), policy_version=row.policy_version, pods=[_held(one) for one in rooms])
 
 
 def _held(room: Pod) -> HeldPod:

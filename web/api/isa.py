@@ -1,13 +1,14 @@
-"""`isa/`: instruction sets to choose from, what a string means, and what a program or image needs.
+"""`isa/`: available instruction sets, the meaning of an ISA string, and the requirements of a program or image.
 
-Rule: the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied piece by piece into a
-nameless file, looked into without being run or unpacked, and gone when the answer is; it is capped by
-`HETSCHED_BINARY_BYTES`.
+This uses the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied in chunks into an
+anonymous file, inspected without being run or unpacked, and deleted with the response; `HETSCHED_BINARY_BYTES` limits
+its size.
 """
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ from .what_if import turn
 BINARY = "application/octet-stream"
 MOST_TEXT = 4_000
 _PIECE = 1 << 20
+_INSPECTING = threading.BoundedSemaphore(1)  # separate from what-ifs, so that uploads do not delay them
 
 
 class IsaFamily(Document, frozen=True):
@@ -108,11 +110,11 @@ def _offered(text: str) -> Isa | None:
 
 class Parse(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"text": "The instruction set as a pod would state it."}
+    queries: ClassVar = {"text": "Instruction set as written in a pod."}
 
     @extend_schema(responses=IsaMeaning)
     def get(self, request: Any) -> HttpResponse:
-        """Say what a string means."""
+        """Parse an ISA string."""
         text = request.GET.get("text", "")
         if len(text) > MOST_TEXT:
             raise InputError("QueryInvalid", f"it has more than {MOST_TEXT} characters", place="text")
@@ -122,15 +124,16 @@ class Parse(ApiView):
 class Inspect(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
-    queries: ClassVar = {"file": "Its name, which the answer repeats."}
+    queries: ClassVar = {"file": "Name of the program, returned in the response."}
 
     @extend_schema(request={BINARY: OpenApiTypes.BINARY}, responses=IsaNeed)
     def post(self, request: Any) -> HttpResponse:
         """Say what an ELF program or an image archive needs of a node; nothing of it is kept."""
         bodies.media_type(request, BINARY)
-        with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file, turn():
+        with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file:
             _copy(request, file)
-            found = inspect_path(Path(file.name))
+            with turn(_INSPECTING):
+                found = inspect_path(Path(file.name))
         return answer(request, {"file": request.GET.get("file", "")} | found.document())
 
 
@@ -143,7 +146,7 @@ def _copy(request: Any, file: Any) -> None:
                 raise InputError("BodyTooLarge", f"the file is larger than {cap} bytes")
             file.write(piece)
     except UnreadablePostError:
-        raise InputError("BodyUnreadable", "the connection ended inside the body") from None
+        raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None
     file.flush()
 
 

@@ -1,8 +1,8 @@
-"""`nodes/`: the inventory and one node's facts; what an operator may do to it is in `node_actions`.
+"""`nodes/`: the inventory and the facts of one node; `node_actions` has the operator actions.
 
-Rule: node names are unique in a cluster; `?cluster=` says which. A node's ETag has two parts, its facts and its load:
-a cached copy is old when either changed, a write is stale only when the facts did, since placements change the load
-all the time. A token that is limited to namespaces sees loads, but no pods of others.
+Node names are unique in a cluster; `?cluster=` selects it. A node's ETag has two parts, its facts and its load: a
+cached copy is outdated if either changed; a write conflicts only if the facts changed, because placements change the
+load all the time. A token that is limited to namespaces sees loads, but no pods of other namespaces.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.pod_sentences import namespace_of
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node
@@ -34,16 +35,28 @@ from .paging import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
-# What is said of a node by its sources in full is not needed to show it.
+# The full reports of each source are not needed to show a node.
 HEAVY = ("facts__base", "facts__known", "facts__told")
 _COLUMNS = (
     "name", "isa_family", "isa", "pool", "ready", "unschedulable", "allocatable", "requested", "gpu_milli_used",
-    "card_count", "pods",
+    "card_count", "cards_installed", "maintenance", "pods",
 )  # fmt: skip
 
 
+class NodeMaintenance(Document, frozen=True):
+    """How many GPUs and zones of a node are in maintenance, until when all of them are back, and why."""
+
+    cards: int
+    zones: int
+    until: str
+    reason: str
+
+
 class NodeRow(Document, frozen=True):
-    """A node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, null without any."""
+    """A node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity, null without any.
+
+    `cards` take new pods; `cardsInstalled` counts those in maintenance or unhealthy too, and is the capacity of `gpu`.
+    """
 
     name: str
     family: str
@@ -55,6 +68,8 @@ class NodeRow(Document, frozen=True):
     memory: float | None
     gpu: float | None
     cards: int
+    cards_installed: int
+    maintenance: NodeMaintenance | None
     pods: int
 
 
@@ -85,7 +100,11 @@ class OfNode(ApiView):
 
     def get(self, request: Any, name: str) -> HttpResponse:
         node = self.find(name)
-        return answer(request, type(self).describe(node, self.held(node), timezone.now()), etag=etag(node))
+        return answer(
+            request,
+            type(self).describe(node, self.held(node), timezone.now()),
+            etag=etag(node, sees=self.subject.may_in),
+        )
 
     def find(self, name: str) -> Node:
         cluster = reach.cluster_of(self.request.GET.get("cluster", ""))
@@ -95,12 +114,12 @@ class OfNode(ApiView):
         return node
 
     def held(self, node: Node) -> list[Reservation]:
-        """Return what pods hold on the node, as far as the asker may see them."""
+        """Return the active reservations on the node that the caller may see."""
         return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
 
 
 def detail(view: OfNode, node: Node) -> facts.NodeDetail:
-    """Return a node's own page, as far as the asker may see it."""
+    """Return the document of a node, as far as the caller may see it."""
     return facts.node_detail(node, view.held(node), timezone.now(), sees=view.subject.may_in)
 
 
@@ -114,10 +133,10 @@ class One(OfNode):
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node."""
         node = self.find(name)
-        return answer(request, detail(self, node), etag=etag(node))
+        return answer(request, detail(self, node), etag=etag(node, sees=self.subject.may_in))
 
 
-@extend_schema(responses=facts.IsaFacts, description="Show a node's instruction sets.")
+@extend_schema(responses=facts.IsaFacts, description="Show the instruction sets of a node.")
 class Isa(OfNode):
     describe = facts.isa_facts
 
@@ -128,10 +147,12 @@ class Gpu(OfNode):
         """Show a node's cards and who holds them."""
         node = self.find(name)
         shown = facts.gpu_facts(node, _held(node), timezone.now(), sees=self.subject.may_in)
-        return answer(request, shown, etag=etag(node))
+        return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
 
 
-@extend_schema(responses=facts.NumaFacts, description="Show a node's NUMA zones and who holds their CPUs.")
+@extend_schema(
+    responses=facts.NumaFacts, description="Show the NUMA zones of a node and the pods that hold their CPUs."
+)
 class Numa(OfNode):
     @extend_schema(responses=facts.NumaFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
@@ -139,7 +160,7 @@ class Numa(OfNode):
         node = self.find(name)
         at_risk = zones_at_risk(node, _held(node))
         shown = facts.numa_facts(node, self.held(node), timezone.now(), at_risk=at_risk)
-        return answer(request, shown, etag=etag(node))
+        return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
 
 
 class Balance(OfNode):
@@ -150,7 +171,7 @@ class Balance(OfNode):
 
 
 def balance_of(node: Node) -> facts.BalanceFacts:
-    """Return how evenly a node is used, by the engine's own columns."""
+    """Return the balance of a node from the engine's own columns."""
     with warm(node.cluster_id).held() as loaded:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
@@ -159,13 +180,13 @@ def balance_of(node: Node) -> facts.BalanceFacts:
     return facts.balance_facts(node, used, balance, timezone.now(), stale=stale)
 
 
-def etag(node: Node) -> str:
-    """Return the node's tag: its facts, a dot, its load."""
+def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
+    """Return the node's two-part tag: its facts, a dot, its load, as far as the caller may see them."""
     row = facts.stated(node)
     ruled = (row.quarantined, row.overrides) if row is not None else ()
-    reported = msgspec.json.encode((node.report, node.doubts, ruled))
+    reported = msgspec.json.encode((node.report, facts.doubt_facts(node, sees), ruled))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
-    refused = [row.pk for row in kept_off(node, timezone.now())]
+    refused = [row.pk for row in kept_off(node, timezone.now()) if sees(namespace_of(row.pod))]
     load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"), refused)
     return two_part(stated, load)
 

@@ -1,8 +1,8 @@
-"""Every refusal as one document.
+"""Problem documents for all errors.
 
-Rule: RFC 9457 `application/problem+json` with `title` and `status` of HTTP, a stable CamelCase `code`, a `detail` for
-people, and where they help `place` (the field or line) and `hint` (what to do); `requestId` finds the log record.
-Invariants: no client input leads to a 5xx, and no answer holds a traceback or the text of an unforeseen error.
+RFC 9457 `application/problem+json` with `title` and `status` of HTTP, a stable CamelCase `code`, a readable `detail`,
+and, if useful, `place` (the field or line) and `hint` (what to do); `requestId` identifies the log record.
+Invariants: no client input leads to a 5xx, and no response contains a traceback or the text of an unexpected error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from rest_framework import exceptions
 from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import GoldenPlacementBroken, Judged
+from hetsched.contracts.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.policies.policy_diff import PolicyDiff
 
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
 
-# What is not simply a wrong input (400), by the code of the InputError.
+# Statuses other than 400, by the code of the InputError.
 _STATUS = {
     "BodyTooLarge": 413,
     "ManifestTooLarge": 413,
+    "OciTooLarge": 413,
     "ObjectTooLarge": 413,
     "PodTooLarge": 413,
     "PermissionDenied": 403,
+    "NamespaceNotAllowed": 403,
     "NamespaceNotEnrolled": 403,
     "PolicyNotAllowed": 403,
     "PriorityNotAllowed": 403,
@@ -70,10 +73,10 @@ _STATUS = {
     "NamespaceFull": 429,
     "QuotaExceeded": 429,
 }
-# After how long it is worth another try.
+# Seconds after which a client should retry.
 _LATER = {"NamespaceFull": "30", "QuotaExceeded": "30", "ReportTooSoon": "1"}
-_READ_ONLY = "25006"  # PostgreSQL's code of a write where only reading is allowed
-# Django REST framework's own refusals, whose codes are not ours.
+_READ_ONLY = "25006"  # PostgreSQL: read_only_sql_transaction
+# Errors of Django REST framework, which have codes of their own.
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.NotAuthenticated: "NotAuthenticated",
     exceptions.PermissionDenied: "PermissionDenied",
@@ -107,18 +110,20 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hint: str = ""
     request_id: str = ""
     type: str = msgspec.field(default="about:blank")
-    # Of `GoldenPlacementBroken`: what breaks. Of a 412 about a policy: both edits, and what turns theirs into yours.
+    # Warnings about the manifest that has this error.
+    warnings: tuple[ManifestWarning, ...] = ()
+    # Of `GoldenPlacementBroken`: the broken ones. Of a 412 about a policy: both edits and their difference.
     goldens: tuple[Judged, ...] = ()
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
-    # Of a 412 about a plan: what comes out by now. Of `BatchRefused`: which items are wrong.
+    # Of a 412 about a plan: the current result. Of `BatchRefused`: the invalid items.
     what_if: WhatIfAnswer | None = None
     items: tuple[ItemProblem, ...] = ()
 
 
 class Refused(Exception):
-    """Answer the request with this problem and do nothing else."""
+    """Reject the request with this problem and do nothing else."""
 
     def __init__(
         self,
@@ -138,16 +143,16 @@ class Refused(Exception):
         self.place = place
         self.hint = hint
         self.headers = dict(headers or {})
-        self.members = dict(members or {})  # further fields of its document
+        self.members = dict(members or {})  # further fields of the document
 
 
 def not_found(what: str, name: object, hint: str = "") -> Refused:
-    """Return the refusal for an object that is not there, or that the asker may not see."""
+    """Return the 404 problem for an object that does not exist or that the caller may not see."""
     return Refused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
 
 
 def response(refused: Refused, request: Any = None) -> HttpResponse:
-    """Write a refusal as an HTTP response."""
+    """Render a problem as an HTTP response."""
     problem = Problem(
         title=HTTPStatus(refused.status).phrase,
         status=refused.status,
@@ -168,7 +173,7 @@ def response(refused: Refused, request: Any = None) -> HttpResponse:
 
 
 def handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
-    """Answer an exception that left a view; the REST framework calls this."""
+    """Turn an exception of a view into a response; the REST framework calls this."""
     request = context["request"]
     for connection in connections.all(initialized_only=True):
         if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
@@ -180,7 +185,7 @@ def handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
 
 
 def refusal_of(error: Exception) -> Refused:
-    """Translate any exception into a refusal."""
+    """Translate any exception into a problem."""
     match error:
         case Refused():
             return error
@@ -190,28 +195,33 @@ def refusal_of(error: Exception) -> Refused:
         case InputError():
             status = _STATUS.get(error.code, 400)
             later = {"Retry-After": _LATER[error.code]} if error.code in _LATER else {}
-            return Refused(status, error.code, error.message, place=error.place, hint=error.hint, headers=later)
+            beside = {"warnings": error.warnings}
+            return Refused(
+                status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=beside
+            )
         case exceptions.APIException():
             return _of_framework(error)
         case Conflict():
-            return Refused(409, "Conflict", "somebody changed this at the same moment", hint="Look again and repeat")
+            return Refused(409, "Conflict", "a concurrent request changed the object", hint="Reload and try again")
         case Http404():
-            return Refused(404, "NotFound", "there is nothing at this address")
+            return Refused(404, "NotFound", "the requested resource does not exist")
         case PermissionDenied():
-            return Refused(403, "PermissionDenied", "you may not do this")
+            return Refused(403, "PermissionDenied", "you do not have permission for this action")
         case RequestDataTooBig():
             return Refused(413, "BodyTooLarge", "the body is larger than this server accepts")
         case SuspiciousOperation() | BadRequest() | MultiPartParserError():
             return Refused(400, "RequestMalformed", "the request cannot be read")
         case InternalError() if getattr(error.__cause__, "sqlstate", "") == _READ_ONLY:
-            detail = "the database takes no writes at the moment"
+            detail = "the database is read-only at the moment"
             return Refused(503, "StorageReadOnly", detail, headers={"Retry-After": "5"})
         case OperationalError() | InterfaceError():
-            return Refused(503, "StorageUnavailable", "the database does not answer", headers={"Retry-After": "2"})
+            return Refused(503, "StorageUnavailable", "the database does not respond", headers={"Retry-After": "2"})
         case DatabaseError():
-            return Refused(500, "StorageFailed", "the database refused this; it was logged under the request id")
+            return Refused(
+                500, "StorageFailed", "the database rejected the request; the log has details under the request id"
+            )
         case _:
-            return Refused(500, "InternalError", "something went wrong here; it was logged under the request id")
+            return Refused(500, "InternalError", "internal error; the log has details under the request id")
 
 
 def _of_framework(error: exceptions.APIException) -> Refused:
@@ -226,13 +236,13 @@ def _of_framework(error: exceptions.APIException) -> Refused:
 
 
 def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:
-    """Let a plain view answer GET and HEAD only."""
+    """Allow only GET and HEAD for a plain Django view."""
 
     @wraps(view)
     def answer(request: Any) -> HttpResponse:
         if request.method in ("GET", "HEAD"):
             return view(request)
-        detail = f"{request.method} is not possible here"
+        detail = f"method {request.method} is not allowed"
         return response(Refused(405, "MethodNotAllowed", detail, headers={"Allow": "GET, HEAD"}), request)
 
     return answer

@@ -1,7 +1,7 @@
-"""What kind of value each query parameter takes, by its name, for OpenAPI.
+"""Types of the query parameters by name, for OpenAPI.
 
-Rule: a parameter of one name takes the same kind of value everywhere; what is not listed here is a text without NUL.
-One whose description begins with a method, and those that page or wait, belong to that method alone.
+A parameter has the same type in all operations; one that is not listed here is a text without NUL. A parameter whose
+description begins with a method, and those for paging and waiting, belong to that method alone.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "nearestFit": YES_OR_NO,
     "noPreempt": YES_OR_NO,
     "outlook": YES_OR_NO,
+    "strict": YES_OR_NO,
 }
 STATE = {"type": "string", "enum": [state.value for state in State]}  # of pods, and of workloads
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
@@ -45,12 +46,12 @@ _METHOD = re.compile(r"(?:Of a )?(GET|POST|PUT|DELETE)\b")
 
 
 def serves(name: str, text: str, method: str) -> bool:
-    """Say whether a method reads a query parameter with this description."""
+    """Return whether a method reads a query parameter with this description."""
     found = _METHOD.match(text)
     only = found[1] if found else "GET" if name in _OF_LISTS else method
     return only == method
 
 
 def kind_of(name: str, own: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON Schema of a query parameter; a view's `own` go first."""
+    """Return the JSON Schema of a query parameter; a view's `own` ones take precedence."""
     return own.get(name) or KINDS.get(name) or TEXT

@@ -1,7 +1,8 @@
-"""All addresses of REST, and what is answered where there is none."""
+"""All addresses of REST, and the response for unknown addresses."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from django.http import HttpResponse, HttpResponsePermanentRedirect
@@ -13,6 +14,7 @@ from drf_spectacular.renderers import (
     OpenApiYamlRenderer,
     OpenApiYamlRenderer2,
 )
+from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.views import APIView
 
@@ -97,9 +99,26 @@ class Counted(APIView):
 
 
 class Schema(Counted, SpectacularAPIView):
-    """The OpenAPI document; what the product can do is no secret."""
+    """The OpenAPI document; what the product can do is no secret. It is generated once for each format."""
 
     renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
+
+    @extend_schema(exclude=True)
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        renderer = request.accepted_renderer
+        shown = {"Content-Disposition": f'inline; filename="{self._get_filename(request, None)}"'}
+        media_type = renderer.media_type
+        if renderer.charset:
+            media_type = f"{media_type}; charset={renderer.charset}"
+        return HttpResponse(_document(renderer.media_type), content_type=media_type, headers=shown)
+
+
+@cache
+def _document(media_type: str) -> bytes:
+    """Return the OpenAPI document in a format; generating it takes up to 0.5 s of processor time."""
+    renderer: Any = next(one for one in Schema.renderer_classes if one.media_type == media_type)
+    document = Schema.generator_class().get_schema(request=None, public=True)
+    return bytes(renderer().render(document, renderer_context={}))
 
 
 class Docs(Counted, SpectacularSwaggerSplitView):
@@ -108,22 +127,22 @@ class Docs(Counted, SpectacularSwaggerSplitView):
     template_name = "api/docs.html"
 
 
-@csrf_exempt  # changes nothing; a program that misspells an address must hear that, not of forms and cookies
+@csrf_exempt  # changes nothing; a program that misspells an address must get a 404, not a CSRF error
 def nowhere(request: Any, rest: str) -> HttpResponse:
-    """Answer an address that is not there; one that lacks only its last slash is told the right one."""
+    """Respond to an unknown address; redirect if only the trailing slash is missing."""
     if not rest.endswith("/") and resolve(f"{request.path}/").func is not nowhere:
         query = request.META.get("QUERY_STRING", "")
         answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
         answer.status_code = 308  # keeps the method and the body
         return answer
-    return problems.response(problems.Refused(404, "NotFound", "there is nothing at this address"), request)
+    return problems.response(problems.Refused(404, "NotFound", "the requested resource does not exist"), request)
 
 
 @csrf_exempt  # as above
 def elsewhere(request: Any, rest: str) -> HttpResponse:
-    """Say where the scheduler extender is: not here, since whoever calls it brings a client certificate."""
-    hint = "It is a process of its own, with its own port and certificates: hetsched scheduler --extender"
-    refused = problems.Refused(404, "NotFound", "the scheduler extender does not listen at this address", hint=hint)
+    """Explain where the scheduler extender is: in another process, because its callers use client certificates."""
+    hint = "Start it as a separate process with its own port and certificates: hetsched scheduler --extender"
+    refused = problems.Refused(404, "NotFound", "this server does not serve the scheduler extender", hint=hint)
     return problems.response(refused, request)
 
 

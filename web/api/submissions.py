@@ -1,9 +1,9 @@
 """Submit a manifest: the body of `POST workloads/`.
 
-Rule: a manifest (YAML, JSON, openb CSV) comes as it is, with the rest in the query string, or wrapped in
-`{"manifest", "policy", …}`. Everything is checked before anything is written; nothing is decided here.
-`Idempotency-Key`: the same owner, key and body get the first answer again, another body is refused. A submission may
-name room that was held for it, or the plan that it relies on.
+A manifest (YAML, JSON, openb CSV) is the body, with options in the query string, or wrapped in `{"manifest", "policy",
+…}`. Everything is checked before anything is written; nothing is decided here. `Idempotency-Key`: the same owner, key
+and body get the first response again; another body is rejected. A submission may name a hold with its capacity, or a
+plan with its expected result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from django.conf import settings
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_workload
+from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
+from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_there
@@ -33,26 +36,28 @@ from hetsched.storage.prepared_queries import Given, Prepared
 
 from . import bodies, plan_tokens, reach
 from .documents import Document, Request
-from .paging import integer
+from .paging import flag, integer
 from .planned import submit_plan
 from .problems import Refused
-from .what_if import WhatIf
+from .what_if import WhatIf, with_query_cluster
 
 SUBMIT_QUERIES = {
-    "policy": "POST of a bare manifest: the policy to decide by.",
-    "priority": "POST of a bare manifest: the priority of all its pods.",
-    "callbackUrl": "POST of a bare manifest: whom to tell.",
-    "hold": "POST of a bare manifest: the hold whose room its pods get.",
-    "plan": "POST of a bare manifest: the plan to go by, from a what-if.",
+    "policy": "POST of a bare manifest: policy for placement.",
+    "priority": "POST of a bare manifest: priority of all pods.",
+    "callbackUrl": "POST of a bare manifest: callback URL.",
+    "hold": "POST of a bare manifest: id of the hold to use.",
+    "plan": "POST of a bare manifest: plan from a what-if.",
+    "strict": "POST of a bare manifest: true rejects unknown fields, annotations and kinds.",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_KEY_RULE = "it must be 1 to 255 printable ASCII characters without blanks"
+_KEY_RULE = "the value must be 1 to 255 printable ASCII characters without spaces"
 
 
 class Submit(Request, frozen=True):
-    """A manifest as text or as an object (a `List` for several), and how to treat it.
+    """Manifest as text or as an object (a `List` for several objects), with options.
 
-    `hold` names room that was held for its pods; `plan` is the token of a what-if that has to come true.
+    `hold` names reserved capacity for its pods; `plan` is the token of a what-if whose placement is required. `strict`
+    refuses unknown fields, annotations and kinds instead of warning of them.
     """
 
     manifest: str | dict[str, Any]
@@ -63,6 +68,7 @@ class Submit(Request, frozen=True):
     name: str = ""
     hold: str = ""
     plan: str = ""
+    strict: bool = False
 
 
 class PodState(Document, frozen=True):
@@ -71,20 +77,22 @@ class PodState(Document, frozen=True):
 
 
 class Accepted(Document, frozen=True):
-    """The answer to a submission."""
+    """Response to a submission; `warnings` lists probable misspellings and is absent if there are none."""
 
     id: str
     state: str
     pods: list[PodState]
+    warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """A submission that was read: for which cluster, and which pods it stands for."""
+    """A parsed submission: its cluster and its pods."""
 
     asked: Submit
     manifest: bytes
     cluster: Cluster
     pods: list[PodSpec]
+    warnings: tuple[ManifestWarning, ...] = ()
 
 
 def accept(request: Any, subject: Subject) -> Submission:
@@ -93,26 +101,32 @@ def accept(request: Any, subject: Subject) -> Submission:
     Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
     """
     key, body_hash = idempotency_key(request), fingerprint(request)
-    return take(look_at(_read(request), subject, key, body_hash), subject, key, body_hash)
+    looked = look_at(_read(request), subject, key, body_hash)
+    taken = take(looked, subject, key, body_hash)
+    if not looked.warnings:
+        return taken
+    return msgspec.structs.replace(taken, response={**taken.response, "warnings": msgspec.to_builtins(looked.warnings)})
 
 
 def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Looked:
     """Read a submission and check that its sender may make it; nothing is written.
 
-    `body_hash` is what identifies it under its key.
-
+    `body_hash` identifies the body of the submission for its key.
     Raises: InputError, or Refused as `accept` does.
     """
     manifest = bodies.source(asked.manifest)
     cluster = reach.cluster_of(asked.cluster)
     _refuse_flood(cluster, lambda: bool(key) and answered(subject.owner, key, body_hash) is not None)
-    pods = pods_of(manifest, cluster, _names_for(asked, subject, cluster, key))
+    content = _content_of(manifest, cluster, _names_for(asked, subject, cluster, key))
+    if asked.strict:
+        refuse_warnings(content.warnings)
+    pods = list(content.pending)
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
-    return Looked(asked, manifest, cluster, pods)
+    return Looked(asked, manifest, cluster, pods, content.warnings)
 
 
 def take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submission:
-    """Accept one submission; `body_hash` is what identifies it under its key.
+    """Accept one submission; `body_hash` identifies its body for its key.
 
     Raises: InputError, or Refused as `accept` does.
     """
@@ -123,9 +137,9 @@ def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submiss
     asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
-        # Its API server knows priorities by class only.
+        # An API server knows priorities by class only.
         raise InputError(
-            "PriorityInvalid", "a live cluster takes its priorities from classes", place="priority",
+            "PriorityInvalid", "a live cluster takes priorities from PriorityClass objects", place="priority",
             hint="Set priorityClassName in the manifest",
         )  # fmt: skip
     common: dict[str, Any] = {
@@ -144,26 +158,28 @@ def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submiss
             return submit_there(cluster, pods, manifest=manifest, hold=hold, **common)
         return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
 
-    # Whoever repeats what was accepted is answered, whatever became of its hold or plan since.
+    # A repeated request gets the first response, even if its hold or plan has ended since.
     known = answered(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
     if known is not None:
         return known
     if not asked.plan:
         return write(reach.own_hold(subject, asked.hold).pk if asked.hold else "")
     if asked.hold:
-        raise InputError("PlanNotPossible", "a plan holds its own room", place="hold", hint="Name one of the two")
+        raise InputError(
+            "PlanNotPossible", "hold and plan exclude each other", place="hold", hint="Use only one of them"
+        )
     wish = WhatIf(manifest=asked.manifest, cluster=asked.cluster, policy=asked.policy, priority=asked.priority)
     return submit_plan(asked.plan, wish, subject, cluster, write)
 
 
 def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
-    """Bound what one cluster's queue may grow to, whoever fills it; what is repeated adds nothing to it."""
+    """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
     if _waiting(most)(cluster=cluster.pk) and not is_repeated():
         raise Refused(
             429,
             "TooManyWaiting",
-            f"{most} pods wait in cluster {cluster.name} already",
+            f"cluster {cluster.name} already has {most} pending pods, the maximum",
             hint="Try again later with the same Idempotency-Key",
             headers={"Retry-After": "30"},
         )
@@ -171,18 +187,18 @@ def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
 
 @lru_cache(maxsize=8)
 def _waiting(number: int) -> Prepared[Any]:
-    """Return the query for the pod that waits in this place, whatever the order."""
+    """Return the query for the pending pod at this index, in any order."""
     rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
     return Prepared(lambda: rows[number - 1 : number])
 
 
 def _read(request: Any) -> Submit:
     query = request.GET
-    # Read before it is known whether it counts: what a document comes with is checked too.
+    # Parsed before it is known whether it is used: parameters beside a document are checked too.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     asked = bodies.wrapped(request, Submit)
     if asked is not None:
-        return asked
+        return with_query_cluster(asked, query.get("cluster", ""))
     return Submit(
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
@@ -192,40 +208,41 @@ def _read(request: Any) -> Submit:
         name=query.get("name", ""),
         hold=query.get("hold", ""),
         plan=query.get("plan", ""),
+        strict=flag(request, "strict"),
     )
 
 
 def _names_for(asked: Submit, subject: Subject, cluster: Cluster, key: str) -> str:
-    """Return what generated names are made of: the plan that told them, the key, or else this submission alone."""
+    """Return the seed of generated names: the plan that named them, the key, or a random one."""
     if asked.plan:
         return plan_tokens.read(asked.plan).names
     return f"{cluster.name}\0{subject.owner}\0{key}" if key else uuid4().hex
 
 
-def pods_of(manifest: bytes, cluster: Cluster, names: str) -> list[PodSpec]:
-    """Return the pods that a manifest stands for; `names` is what generated names are made of.
-
-    Raises: InputError.
-    """
+def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent:
+    """Parse a manifest; `names` is the seed of generated names. Raises: InputError."""
     content = parse_workload([("manifest", manifest)], known=cluster.definitions, names=names)
     if content.running:
         raise InputError(
             "PodBound",
-            f"{content.running[0].key} has a node already",
+            f"{content.running[0].key} already has spec.nodeName",
             place="spec.nodeName",
-            hint="Leave spec.nodeName out; pods that run come in with their cluster",
+            hint="Remove spec.nodeName; running pods are imported with their cluster",
         )
-    return list(content.pending)
+    if not content.pending:
+        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
+        raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
+    return content
 
 
 def idempotency_key(request: Any) -> str:
     """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
     if "," in key:
-        # Servers and proxies join headers of one name: nobody could tell one key from two.
+        # Servers and proxies join repeated headers, so two keys cannot be distinguished from one.
         raise InputError(
-            "IdempotencyKeyInvalid", "there are several, or it holds a comma", place="Idempotency-Key",
-            hint="Send the header once, with a key without commas",
+            "IdempotencyKeyInvalid", "the header occurs several times or contains a comma", place="Idempotency-Key",
+            hint="Send the header once, without a comma in the key",
         )  # fmt: skip
     if key:
         check_key(key, "Idempotency-Key")
@@ -233,13 +250,13 @@ def idempotency_key(request: Any) -> str:
 
 
 def check_key(key: str, place: str) -> None:
-    """Refuse what is no key. Raises: InputError `IdempotencyKeyInvalid`."""
+    """Reject an invalid key. Raises: InputError `IdempotencyKeyInvalid`."""
     if not _KEY.fullmatch(key):
         raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place)
 
 
 def fingerprint(request: Any, what: str = "") -> str:
-    """Return what identifies the body of a request, how it is to be read, and what it is for."""
+    """Return the digest of a request: its body, its query and `what` it is used for."""
     query = sorted((name, request.GET[name]) for name in request.GET)
     return sha256(
         msgspec.json.encode([*([what] if what else []), request.content_type, query]) + request.body
@@ -262,6 +279,9 @@ def _checked_callback(url: str) -> str:
         usable = False
     if not usable or len(url) > 2000 or not url.isprintable() or not url.isascii():
         raise InputError(
-            "CallbackUrlInvalid", "it is not an http or https address", place="callbackUrl", hint="Without a password"
+            "CallbackUrlInvalid",
+            "the value is not an http or https URL",
+            place="callbackUrl",
+            hint="Remove the password",
         )
     return url

@@ -1,7 +1,7 @@
-"""`tokens/`: who may call us, by what role, until when; make a token, and end one.
+"""`tokens/`: API tokens with role, scope and expiry; create and revoke them.
 
-Rule: for those who may manage the product. A token's plaintext is in the answer that made it and nowhere else; it is
-named by the first characters, which are no secret.
+Administrators only. Only the response to the creation contains a token's plaintext; later a token is named by its first
+characters, which are not secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class NewToken(Request, frozen=True):
     """A token to make; `namespaces` limit it, none means all. An agent's speaks for one `node` of one `cluster`.
 
     `mostPriority`, `submitsPerMinute` and `quota` bound what it submits; `quota` is a resource list such as
-    `{"pods": "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its workloads that are not over.
+    `{"pods": "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its workloads that are not over. Without
+    `mostPriority` the highest priority of a token with namespaces is 0, and of others nothing bounds it.
     """
 
     name: str
@@ -50,15 +51,22 @@ class NewToken(Request, frozen=True):
 
 
 class Revocation(Request, frozen=True):
-    """Why a token ends."""
+    """Reason for the revocation."""
 
     reason: str
+
+
+class Preempts(Document, frozen=True):
+    """Which pods may be evicted for a token's pods: of any namespace, with a priority below this; null: of any."""
+
+    below: int | None
 
 
 class TokenDetail(Document, frozen=True):
     """A token, without what makes it one; `key` is how it begins, `ending` how it ends where that is known.
 
-    `mostPriority`, `submitsPerMinute` null: no bound of its own; `quota` empty: none.
+    `mostPriority`, `submitsPerMinute` null: no bound of its own; `quota` empty: none. `priorityCeiling` is the highest
+    priority of its pods with the default applied, null without a ceiling. `preempts` is null where it submits no pods.
     """
 
     key: str
@@ -75,10 +83,12 @@ class TokenDetail(Document, frozen=True):
     most_priority: int | None
     submits_per_minute: int | None
     quota: dict[str, str]
+    priority_ceiling: int | None
+    preempts: Preempts | None
 
 
 class MadeToken(TokenDetail, frozen=True, kw_only=True):
-    """A new token with its plaintext, this once."""
+    """New token with its plaintext, shown once."""
 
     token: str
 
@@ -88,15 +98,15 @@ class Tokens(ApiView):
 
     @extend_schema(responses=page_of(TokenDetail))
     def get(self, request: Any) -> HttpResponse:
-        """List tokens, the latest first."""
+        """List tokens, latest first."""
         return answer(request, Rows([token_detail(row) for row in listed()], None))
 
     @extend_schema(request=NewToken, responses={201: MadeToken})
     def post(self, request: Any) -> HttpResponse:
-        """Make a token; its plaintext is in this answer and nowhere else."""
+        """Create a token; only this response contains its plaintext."""
         asked = bodies.read(request, NewToken)
         if asked.cluster and not Cluster.objects.filter(name=asked.cluster).exists():
-            raise InputError("ClusterUnknown", f"there is no cluster {asked.cluster[:80]!r}", place="cluster")
+            raise InputError("ClusterUnknown", f"unknown cluster {asked.cluster[:80]!r}", place="cluster")
         token, plaintext = create_token(
             role=asked.role,
             name=_name(asked.name),
@@ -119,7 +129,7 @@ class Revoke(ApiView):
 
     @extend_schema(request=Revocation, responses={204: None})
     def post(self, request: Any, key: str) -> HttpResponse:
-        """End a token at once."""
+        """Revoke a token immediately."""
         asked = bodies.read(request, Revocation)
         token = Token.objects.filter(token_key=key).first()
         if token is None:
@@ -134,22 +144,23 @@ def listed() -> list[Token]:
 
 
 def token_detail(row: Token) -> TokenDetail:
-    """Return a token as it may be shown."""
+    """Return the public fields of a token."""
     return TokenDetail(
         row.token_key, row.ending, row.name, row.user.get_username(), row.role, row.namespaces, row.cluster, row.node,
         row.created, row.expiry, row.last_used_at, row.most_priority, row.submits_per_minute, row.quota,
+        row.priority_ceiling if row.submits else None, Preempts(row.priority_ceiling) if row.submits else None,
     )  # fmt: skip
 
 
 def _name(text: str) -> str:
     name = text.strip()
     if not 0 < len(name) <= 100:
-        raise InputError("TokenNameInvalid", "say in 1 to 100 characters what it is for", place="name")
+        raise InputError("TokenNameInvalid", "the name must have 1 to 100 characters", place="name")
     return name
 
 
 def _number(given: int | str | None, place: str) -> int | None:
-    """Read a number that may come out of a form, where nothing means none."""
+    """Parse a number that may come from a form, where an empty text means None."""
     if given is None or isinstance(given, int):
         return given
     if not given.strip():
@@ -160,7 +171,7 @@ def _number(given: int | str | None, place: str) -> int | None:
 
 
 def _quota(given: dict[str, str | int | float] | str) -> dict[str, str]:
-    """Read a quota that comes as an object, or as people write it into one field: `pods=20 cpu=64`."""
+    """Parse a quota that is an object or a text: `pods=20 cpu=64`."""
     if not isinstance(given, str):
         return {name: str(amount) for name, amount in given.items()}
     pairs = [part.partition("=") for part in given.replace(",", " ").split()]

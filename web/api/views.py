@@ -1,18 +1,21 @@
-"""The base of every REST view.
+"""The base class of every REST view.
 
-Rule: `actions` names the right each method needs; a method without one does not exist (405). A token that is limited to
-namespaces changes nothing, unless the method is one of `within`: then the view itself keeps to these namespaces. What
-it is answered names nobody of the others (`veil`). GET answers carry an ETag and are never kept by shared caches; a GET
-never writes. Query strings hold no NUL and only known names.
+`actions` maps each method to its permission; other methods are rejected (405). A token that is limited to namespaces
+may change nothing, except by the methods in `within`, whose views enforce these namespaces themselves. Views redact
+pods of other namespaces from documents (`redaction`); a response that still names one is counted. GET responses have an
+ETag and are never stored by shared caches; a GET never writes. Query strings contain no NUL and only known names.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Any, ClassVar
+from urllib.parse import unquote_plus
 
 import msgspec
+from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpResponse
+from django.http.request import RawPostDataException
 from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.parsers import BaseParser
 from rest_framework.views import APIView
@@ -22,12 +25,13 @@ from hetsched.access.permissions import RolePermission
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.errors import InputError
-from hetsched.placement.queries.redaction_scan import veil
+from hetsched.placement.queries.redaction import Redaction
+from hetsched.placement.queries.redaction_scan import out_of_scope_names
 
 from . import reach
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
-from .prometheus import REQUESTS
+from .prometheus import OUT_OF_SCOPE, REQUESTS
 from .queries import kind_of
 from .rates import READ, WRITE, refuse_late, take_turn
 
@@ -35,7 +39,7 @@ _LOOKING = frozenset({"GET", "OPTIONS"})
 
 
 class Unread(BaseParser):
-    """Leave every body to `bodies`, which is stricter; the framework looks for a form when it checks CSRF."""
+    """Leave every body to `bodies`, which is stricter; the framework looks for a form during its CSRF check."""
 
     media_type = "*/*"
 
@@ -54,7 +58,7 @@ class ApiView(APIView):
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
-    counted: ClassVar[dict[str, str]] = {}  # methods that are counted otherwise than by what they may do
+    counted: ClassVar[dict[str, str]] = {}  # methods whose rate limit does not follow from their permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -73,21 +77,21 @@ class ApiView(APIView):
         for name, values in request.GET.lists():
             if name not in self.queries:
                 known = ", ".join(sorted(self.queries)) or "none"
-                raise InputError("QueryUnknown", "there is no such parameter", place=name, hint=f"Known: {known}")
+                raise InputError("QueryUnknown", "unknown parameter", place=name, hint=f"Known: {known}")
             if len(values) > 1 or "\0" in values[0]:
-                raise InputError("QueryInvalid", "it must be given once and hold no NUL", place=name)
+                raise InputError("QueryInvalid", "the parameter must occur once and contain no NUL", place=name)
             possible = kind_of(name, self.kinds).get("enum")
             if possible and values[0] not in possible:
-                raise InputError("QueryInvalid", f"it is one of {', '.join(possible)}", place=name)
+                raise InputError("QueryInvalid", f"the value must be one of {', '.join(possible)}", place=name)
 
     def _count(self, method: str) -> None:
-        """Take a turn of the asker's; who only looks writes nothing for it."""
+        """Take a rate-limit token of the caller; reads write nothing for it."""
         kind = self._kind(method)
         if kind is not None:
             self.headers |= take_turn(kind, self.subject)
 
     def _kind(self, method: str) -> str | None:
-        """Return as what a method is counted; None for agents, who have a pace of their own."""
+        """Return the kind of rate limit of a method; None for agents, which have their own."""
         action = self.actions[method]
         if action == Action.REPORT:
             return None
@@ -96,13 +100,14 @@ class ApiView(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         response = super().dispatch(request, *args, **kwargs)
-        # Who was refused at the door is not asked for again.
-        if isinstance(auth := getattr(self.request, "_auth", None), Token) and auth.namespaces:
-            response.content = veil(response.content, auth.namespaces)  # type: ignore[attr-defined]
         route = getattr(request.resolver_match, "route", "")
-        # Whoever asks may invent methods; each would be a time series for ever.
+        # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.
         method = request.method if str(request.method).lower() in self.http_method_names else "other"
         REQUESTS.labels(method, route, response.status_code).observe(time.perf_counter() - began)
+        # A request that failed authentication has no token. Limited tokens may read the histogram above, so the check
+        # below is not part of it.
+        if isinstance(auth := getattr(self.request, "_auth", None), Token) and auth.namespaces:
+            _watch(request, response, auth, route)
         return response
 
     @property
@@ -111,14 +116,32 @@ class ApiView(APIView):
 
     @property
     def subject(self) -> Subject:
-        """Who asks."""
+        """The subject of the request."""
         return subject_of(self.request)
+
+    @property
+    def redaction(self) -> Redaction:
+        """Return how the caller sees rows that name pods."""
+        return Redaction(self.subject.namespaces)
+
+
+def _watch(request: Any, response: Any, token: Token, route: str) -> None:
+    """Count a response to a limited token that names a pod out of its scope; the response is unchanged."""
+    if "Transfer-Encoding" in request.headers and not hasattr(request, "_body"):
+        return  # its length is unknown; `body` would hold a large file in memory
+    try:
+        sent = request.body
+    except (RawPostDataException, OSError, RequestDataTooBig):  # the body was rejected, or read as a stream
+        return
+    head = unquote_plus(f"{request.get_full_path()} {dict(request.headers)}").encode(errors="replace")
+    if out_of_scope_names(response.content, token.namespaces, head + sent):
+        OUT_OF_SCOPE.labels(route).inc()
 
 
 def answer(
     request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
 ) -> HttpResponse:
-    """Write a document as JSON; a GET without a tag of its own is tagged by its content."""
+    """Encode a document as JSON; a GET without its own tag gets one from its content."""
     body = msgspec.json.encode(document)
     return send(request, body, "application/json", status=status, etag=etag, headers=headers)
 
@@ -132,7 +155,7 @@ def send(
     etag: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> HttpResponse:
-    """Write a body with its validators; 304 where the asker has it already."""
+    """Return a body with its validators; 304 if the caller has the current one."""
     reading = request.method in ("GET", "HEAD")
     if reading and etag is None:
         etag = etag_of(body)

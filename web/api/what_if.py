@@ -1,10 +1,10 @@
-"""`what-if/`: what would happen, with nothing written.
+"""`what-if/`: simulate placements without writing.
 
-Rule: the engine that decides for real runs on a copy of the latest snapshot, or of a cluster that comes with the
-request; first nodes are added, then others drained, then the pods are tried in queue order. All pods of one request
-are tried under one policy: the one it names or drafts, else the one that their own rules choose. With `plan` the answer
-about a cluster as it is comes with a signed token, by which it can be submitted (`planned`).
-Invariants: nothing is written, told or kept; the answer is the document of `hetsched whatif -o json`.
+The scheduler's engine runs on a copy of the latest snapshot, or of a cluster in the request; first nodes are added,
+then others drained, then the pods are tried in queue order. All pods of one request use one policy: the named or
+drafted one, else the one that their own rules choose. With `plan` the result for the current state of a cluster has a
+signed token for its submission (`planned`).
+Invariants: nothing is written, published or stored; the response is the document of `hetsched whatif -o json`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -26,7 +26,9 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import DoubtfulFact, WhatIfAnswer
 from hetsched.contracts.errors import InputError, Problem
@@ -43,6 +45,8 @@ from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.image_platforms import with_known
 from hetsched.placement.actions.submissions import check_priority
+from hetsched.placement.queries.redaction import Redaction
+from hetsched.placement.quotas import check_ceiling
 from hetsched.placement.snapshot import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
@@ -63,15 +67,17 @@ AT_ONCE = 2
 PATIENCE_SECONDS = 10
 _CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _running = threading.BoundedSemaphore(AT_ONCE)
+T = TypeVar("T", bound=Any)
 
 
 class WhatIf(Request, frozen=True):
-    """A manifest and what to suppose; `cluster` is a name, or a whole cluster as text or `List`.
+    """A manifest and assumptions; `cluster` is a name, or a whole cluster as text or `List`.
 
-    `copyNodes` supposes so many more nodes like these. `preempt` false, or `noPreempt`, never counts on evicting
-    running pods. `replace` takes pods that have these names and run to be gone: what is asked for is to follow them.
-    `plan` asks for a token by which the answer can be submitted. `callbackUrl` is taken, and nobody is called: what is
-    submitted can be asked about as it is.
+    `copyNodes` adds copies of nodes. `preempt` false, or `noPreempt`, excludes preemption. `replace` removes running
+    pods with the names of the manifest first, as a replacement does.
+    `strict` refuses unknown fields, annotations and kinds instead of warning of them.
+    `plan` asks for a token by which the answer can be submitted. `callbackUrl` is accepted and not called, so
+    the body of a submission can be used unchanged.
     """
 
     manifest: str | dict[str, Any]
@@ -88,6 +94,7 @@ class WhatIf(Request, frozen=True):
     preempt: bool = True
     replace: bool = False
     plan: bool = False
+    strict: bool = False
 
     @property
     def preempts(self) -> bool:
@@ -95,16 +102,16 @@ class WhatIf(Request, frozen=True):
 
     @property
     def supposes(self) -> bool:
-        """Whether it is about something else than a cluster of ours as it is."""
+        """Return whether the request is about anything other than the current state of a stored cluster."""
         named = isinstance(self.cluster, str) and (not self.cluster or _CLUSTER_NAME.fullmatch(self.cluster))
         supposed = self.policy_draft or self.drain or self.add_nodes or self.copy_nodes or self.replace
         return bool(not named or supposed)
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """An answer, and what somebody needs who means to have it come true on `revision` of the cluster.
+    """A result, and the data for reserving it at `revision` of the cluster.
 
-    `names` is what its generated names are made of.
+    `names` is the seed of its generated names.
     """
 
     answer: WhatIfAnswer
@@ -119,13 +126,14 @@ class View(ApiView):
     within: ClassVar = ("POST",)
     queries: ClassVar = {
         **reach.CLUSTER_QUERY,
-        "policy": "POST of a bare manifest: the policy to decide by.",
-        "priority": "POST of a bare manifest: the priority of all its pods.",
-        "explain": "POST of a bare manifest: true adds every node with every plugin's score.",
-        "drain": "POST of a bare manifest: nodes to drain first, comma-separated.",
-        "noPreempt": "POST of a bare manifest: true never counts on evicting running pods.",
-        "replace": "POST of a bare manifest: true takes running pods of these names to be gone.",
-        "plan": "POST of a bare manifest: true adds a token by which the answer can be submitted.",
+        "policy": "POST of a bare manifest: policy for placement.",
+        "priority": "POST of a bare manifest: priority of all pods.",
+        "explain": "POST of a bare manifest: true adds every node with the score of every plugin.",
+        "drain": "POST of a bare manifest: nodes to drain first, separated by commas.",
+        "noPreempt": "POST of a bare manifest: true disables preemption.",
+        "replace": "POST of a bare manifest: true treats running pods with the same names as deleted.",
+        "plan": "POST of a bare manifest: true adds a plan token for the submission.",
+        "strict": "POST of a bare manifest: true rejects unknown fields, annotations and kinds.",
     }
     kinds: ClassVar = {"plan": YES_OR_NO, "replace": YES_OR_NO}
 
@@ -138,16 +146,16 @@ class View(ApiView):
         responses=WhatIfAnswer,
     )
     def post(self, request: Any) -> HttpResponse:
-        """Try pods on a copy of a cluster."""
+        """Compute placements on a copy of a cluster."""
         asked = _read(request)
         if asked.drain:
             reach.check_unlimited(self.subject)
         if asked.plan and asked.supposes:
             raise InputError(
                 "PlanNotPossible",
-                "a plan is of a cluster as it is, under a policy that is active",
+                "a plan needs an unchanged cluster and an active policy",
                 place="plan",
-                hint="Leave policyDraft, drain, addNodes, copyNodes, replace and inline clusters out",
+                hint="Remove policyDraft, drain, addNodes, copyNodes, replace and inline clusters",
             )
         with turn():
             tried = ask(asked, self.subject, uuid4().hex if asked.plan else "")
@@ -155,26 +163,34 @@ class View(ApiView):
 
 
 @contextmanager
-def turn() -> Iterator[None]:
-    """Let only a few run at once: each may take a whole core for a while."""
+def turn(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
+    """Limit concurrent runs: each may use a whole core for a while."""
+    seats = seats or _running
     if not connection.in_atomic_block:
         connection.close()
-    if not _running.acquire(timeout=PATIENCE_SECONDS):
-        raise Refused(503, "WhatIfBusy", "others are being answered", headers={"Retry-After": str(PATIENCE_SECONDS)})
+    if not seats.acquire(timeout=PATIENCE_SECONDS):
+        raise Refused(
+            503,
+            "WhatIfBusy",
+            "too many what-if requests are in progress",
+            headers={"Retry-After": str(PATIENCE_SECONDS)},
+        )
     try:
         yield
     finally:
-        _running.release()
+        seats.release()
 
 
 def _read(request: Any) -> WhatIf:
     query = request.GET
-    # Read before it is known whether they count: what a document comes with is checked too.
+    # Parsed before it is known whether they are used: parameters beside a document are checked too.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
-    explain, no_preempt, replace, plan = (flag(request, name) for name in ("explain", "noPreempt", "replace", "plan"))
+    explain, no_preempt, replace, plan, strict = (
+        flag(request, name) for name in ("explain", "noPreempt", "replace", "plan", "strict")
+    )
     asked = bodies.wrapped(request, WhatIf)
     if asked is not None:
-        return asked
+        return with_query_cluster(asked, query.get("cluster", ""))
     return WhatIf(
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
@@ -185,13 +201,26 @@ def _read(request: Any) -> WhatIf:
         no_preempt=no_preempt,
         replace=replace,
         plan=plan,
+        strict=strict,
     )
 
 
-def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
-    """Try what is asked; nothing is written. Call it inside `turn`.
+def with_query_cluster(asked: T, name: str) -> T:
+    """Return a document with the cluster of the query. Raises: InputError if the document names another cluster."""
+    if not name or asked.cluster == name:
+        return asked
+    if asked.cluster:
+        raise InputError(
+            "ClusterAmbiguous", "the query and the body name different clusters", place="cluster",
+            hint="Name the cluster in one place",
+        )  # fmt: skip
+    return msgspec.structs.replace(asked, cluster=name)
 
-    `names` is what generated names are made of; they are numbers without it.
+
+def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
+    """Simulate a request; nothing is written. Call it inside `turn`.
+
+    `names` is the seed of generated names; without it they are numbers.
     Raises: InputError, Refused.
     """
     cluster: Cluster | None = None
@@ -202,12 +231,17 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
         inline = parse_cluster([("cluster", bodies.source(asked.cluster))])
     content = parse_workload([("manifest", bodies.source(asked.manifest))], known=inline, names=names)
     pods: Sequence[PodSpec] = content.pending
+    if asked.strict:
+        refuse_warnings(content.warnings)
     if not pods and not asked.drain:
-        raise InputError("WorkloadEmpty", "the manifest holds no pod to place", place="manifest")
+        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
+        raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     if len(pods) > MOST_PODS:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
     reach.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
+    if cluster is not None and subject.may(Action.SUBMIT):  # rejected as the submission would be
+        check_ceiling(allowance_of(subject.token), pods, asked.priority)
     if asked.priority is not None:
         check_priority(asked.priority)
         pods = [msgspec.structs.replace(pod, priority=asked.priority) for pod in pods]
@@ -230,11 +264,16 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
         found = msgspec.structs.replace(found, doubts=_doubts(cluster, found))
     if replaced:
         found = msgspec.structs.replace(found, replaced=replaced)
+    if cluster is not None:  # an inline cluster is the caller's own text
+        found = Redaction(subject.namespaces).what_if(found)
+    warnings = (inline.warnings if cluster is None else ()) + content.warnings
+    if warnings:
+        found = msgspec.structs.replace(found, warnings=warnings)
     return Tried(found, cluster, revision, outcomes, names)
 
 
 def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
-    """Return an answer with the token by which it can be submitted, where it can."""
+    """Return a result with the token for its submission, if it can be submitted."""
     assert tried.cluster is not None
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     pods = [one.pod for one in tried.outcomes.values()]
@@ -245,7 +284,7 @@ def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
 
 
 def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
-    """Return what is in doubt about the nodes that are placed on, None where nothing is."""
+    """Return the contradicted facts of the chosen nodes, None if there are none."""
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [
         DoubtfulFact(name, one.fact, one.since, one.reason)
@@ -258,7 +297,7 @@ def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] |
 
 def _state_of(content: ClusterContent) -> ClusterState:
     if not content.nodes:
-        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="cluster")
+        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="cluster")
     return ClusterState.of(content)
 
 
@@ -266,24 +305,26 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     check_drained(state, asked.drain)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
-        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="manifest", hint="Rename it")
+        raise InputError(
+            "PodExists", f"a pod named {taken} already runs in the cluster", place="manifest", hint="Rename it"
+        )
     if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
         raise InputError(
             "ExplainTooLarge",
             f"{len(pods)} pods on {len(state.reports)} nodes are more than {MOST_CELLS} rows",
             place="explain",
-            hint="Explain fewer pods at a time",
+            hint="Explain fewer pods per request",
         )
 
 
-# -- supposed nodes ----------------------------------------------------------------------------------------------------
+# -- added nodes -------------------------------------------------------------------------------------------------------
 
 
 def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeReport, ...]:
     whole = {"apiVersion": "v1", "kind": "List", "items": added} if isinstance(added, list) else added
     nodes = parse_cluster([("addNodes", bodies.source(whole))]).nodes
     if not nodes:
-        raise InputError("ClusterWithoutNodes", "there is no Node in it", place="addNodes")
+        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="addNodes")
     return nodes
 
 
@@ -293,10 +334,10 @@ def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeRepo
 def _choose(
     asked: WhatIf, cluster: Cluster | None, inline: ClusterContent, content: ClusterContent
 ) -> tuple[PolicySpec, Sequence[PodSpec]]:
-    """Return the policy to decide by, and the pods, marked where the policy they name cannot be theirs."""
+    """Return the policy and the pods, marked if the policy that they name cannot apply to them."""
     if asked.policy_draft is not None:
         return _draft(asked.policy_draft), content.pending
-    # What is to come true is decided as a submission would be: by policies that are active, whatever comes along.
+    # A plan is decided like a submission: by active policies, regardless of policies in the request.
     own = {} if asked.plan else {spec.name: spec for spec in (*inline.policies, *content.policies)}
     if asked.policy in own:
         return own[asked.policy], content.pending
@@ -313,20 +354,20 @@ def _choose(
     if len(names) > 1:
         raise InputError(
             "PolicyAmbiguous",
-            f"the pods name different policies: {', '.join(sorted(names))}",
+            f"the pods request different policies: {', '.join(sorted(names))}",
             place="policy",
-            hint="Name one policy, or ask for them one by one",
+            hint="Name one policy, or send one request per policy",
         )
     fallback = asked.policy or (cluster.policy_name if cluster else DEFAULT)
     name = next(iter(names), fallback)
     spec = own.get(name) or active_specs({name}).get(name) or (None if cluster else BUILTIN.get(name))
     if spec is None:
-        raise InputError("PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
     return spec, pods
 
 
 class _InlineChooser:
-    """Chooses as the command line does: what the pod names, its namespace's default, the default policy."""
+    """Choose a policy as the CLI does: the pod's, else its namespace's default, else the default policy."""
 
     def __init__(self, own: dict[str, PolicySpec], inline: ClusterContent, content: ClusterContent) -> None:
         self.known = own.keys() | BUILTIN.keys() | set(Policy.objects.values_list("name", flat=True))
@@ -337,10 +378,8 @@ class _InlineChooser:
         if name in self.known:
             return _Named(name), None
         if requested:
-            raise InputError(
-                "PolicyUnknown", f"there is no policy {name[:80]!r}", place="policy", hint=known_policies()
-            )
-        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, f"there is no policy {name!r}")
+            raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
+        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, f"unknown policy {name!r}")
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -351,7 +390,7 @@ def _draft(plain: dict[str, Any]) -> PolicySpec:
     if "apiVersion" in plain:
         found = parse_cluster([("policyDraft", bodies.source(plain))]).policies
         if len(found) != 1:
-            raise InputError("PolicyAmbiguous", "it is not one SchedulingPolicy", place="policyDraft")
+            raise InputError("PolicyAmbiguous", "the value is not exactly one SchedulingPolicy", place="policyDraft")
         return msgspec.structs.replace(found[0], version=0)
     name = plain.get("name") or "draft"
     try:

@@ -1,22 +1,20 @@
-"""`pods/{id}/why/` and `decisions/{id}/again/`: what a person asks once a decision is read.
+"""`pods/{id}/why/` and `decisions/{id}/again/`: explanations of a decision.
 
-Rule: reading only. What costs a search, the outlook of a waiting pod, is worked out on a copy of the present state when
-it is asked for; so is the matrix of every node. A decision is made again on the state that it was made on: 410 where
-that is gone. Who stands in a pod's way in namespaces that the asker does not see is counted, not named.
+Both are read-only. Expensive parts, the outlook of a pending pod and the matrix of all nodes, are computed on a copy of
+the current state on request. A decision is repeated on its recorded state: 410 if that is deleted. Blocking pods in
+namespaces outside the caller's scope are counted, not named.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.access.subject import Subject
 from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.placement.models import Pod
@@ -25,11 +23,13 @@ from hetsched.placement.queries.why import (
     Changed,
     Gang,
     Outlook,
+    PreemptedBy,
     ReasonSpan,
     changed,
     decisions_of,
     gang_of,
     outlook,
+    preemptions_of,
     spans_of,
 )
 
@@ -42,10 +42,11 @@ from .what_if import turn
 
 
 class PodWhy(Document, frozen=True):
-    """Why a pod is where it is: its latest decision, how long each reason held it, and what would help.
+    """Explanation of a pod: latest decision, pending time by reason, and changes that would help.
 
     `spans` add up to the time since it was submitted; the pending ones are the time it waited. `changed` compares the
-    latest attempt with the one before. `outlook` is null unless it is asked for and the pod waits.
+    latest attempt with the one before. `preemptedBy` says which pods took its place, the latest first. `outlook` is
+    null unless it is asked for and the pod waits.
     """
 
     id: int
@@ -60,6 +61,7 @@ class PodWhy(Document, frozen=True):
     pending_seconds: float
     spans: list[ReasonSpan]
     changed: Changed | None
+    preempted_by: list[PreemptedBy]
     gang: Gang | None
     outlook: Outlook | None
     manifest: dict[str, Any]
@@ -67,11 +69,13 @@ class PodWhy(Document, frozen=True):
 
 class Why(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = {"outlook": "true works out what would place a waiting pod now, and who stands in its way."}
+    queries: ClassVar = {
+        "outlook": "true computes changes that would place a pending pod now, and the pods that block it."
+    }
 
     @extend_schema(responses=PodWhy)
     def get(self, request: Any, pod_id: int) -> HttpResponse:
-        """Say why a pod is where it is, or nowhere."""
+        """Explain the placement or the pending state of a pod."""
         rows = Pod.objects.select_related("cluster", "node", "decision").defer("node__report")
         pod = rows.filter(pk=pod_id).first() if pod_id < 2**63 else None
         if pod is None or not self.subject.may_in(pod.namespace):
@@ -82,7 +86,7 @@ class Why(ApiView):
         found = None
         if flag(request, "outlook"):
             with turn():
-                found = _as_seen(outlook(pod, now), self.subject)
+                found = outlook(pod, now)
         document = PodWhy(
             id=pod.pk,
             pod=pod.key,
@@ -91,41 +95,29 @@ class Why(ApiView):
             state=pod.state,
             node=pod.node.name if pod.node else None,
             decision=pod.decision_id,
-            summary=pod.decision.summary if pod.decision else "",
-            message=pod.message,
+            summary=self.redaction.summary(pod.decision.summary) if pod.decision else "",
+            message=self.redaction.message(pod.message),
             pending_seconds=round(sum(span.seconds for span in spans if span.pending), 3),
-            spans=spans,
-            changed=changed(*decisions[-2:]) if len(decisions) > 1 else None,
+            spans=self.redaction.spans(spans),
+            changed=self.redaction.changed(changed(*decisions[-2:])) if len(decisions) > 1 else None,
+            preempted_by=self.redaction.preemptions(preemptions_of([pod])),
             gang=gang_of(pod),
-            outlook=found,
+            outlook=found and self.redaction.outlook(found),
             manifest=pod_object(pod.spec, compact=True),
         )
         return answer(request, document)
 
 
-def _as_seen(found: Outlook | None, subject: Subject) -> Outlook | None:
-    if found is None:
-        return None
-    told = tuple(
-        tuple(
-            one if subject.may_in(one.pod.partition("/")[0]) else msgspec.structs.replace(one, pod="", pdb=None)
-            for one in node
-        )
-        for node in found.blockers
-    )
-    return msgspec.structs.replace(found, blockers=told)
-
-
 class Repeat(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
-        "policy": "Decide by this policy instead of the one that decided.",
-        "version": "By this version of it; the active one if not given.",
+        "policy": "Policy to use instead of the policy of the decision.",
+        "version": "Version of that policy; default: the active version.",
     }
 
     @extend_schema(responses=Again)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Decide again on the state that was decided on, and say what differs; nothing is written."""
+        """Repeat a decision on its stored state and show differences; nothing is written."""
         rows = reach.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
@@ -137,8 +129,9 @@ class Repeat(ApiView):
         except InputError as error:
             if error.code != "DecisionExpired":
                 raise
-            raise Refused(410, error.code, f"{error.message}. {decision.summary}", hint=error.hint) from None
-        return answer(request, found)
+            detail = f"{error.message}. {self.redaction.summary(decision.summary)}"
+            raise Refused(410, error.code, detail, hint=error.hint) from None
+        return answer(request, self.redaction.again(found))
 
 
 routes = [

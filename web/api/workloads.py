@@ -1,7 +1,7 @@
-"""`workloads/`: submit (`submissions.py`), look, wait, cancel, act.
+"""`workloads/`: submit (`submissions.py`), show, wait, cancel, act.
 
-Rule: one workload shows where its pods are and how long each state lasted; `?wait=` holds the answer until it is where
-it is waited for. Actions need a reason and If-Match; the tag is that of the whole document.
+A workload shows the nodes of its pods and the duration of each state; `?wait=` delays the response until the awaited
+state. Actions need a reason and If-Match; the tag is that of the whole document.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.access.tokens import allowance_of
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import in_words
@@ -25,6 +26,7 @@ from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.images import ImageShown, images_of
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
 from . import bodies, reach
 from .documents import Document, Request, Rows, page_of
@@ -38,10 +40,10 @@ from .views import ApiView, answer
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
-MOST_READ = 20  # pods of one workload seldom differ in their images
+MOST_READ = 20  # pods of one workload rarely differ in their images
 LONGEST_WAIT_SECONDS = 60
 _REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
-# What `?for=` may wait for: the states that a workload is in from then on.
+# Goals of `?for=`: the states of a workload that has reached the goal.
 _GOALS = {
     "placed": frozenset(State) - {State.PENDING},
     "running": frozenset({State.RUNNING, State.MISCONFIGURED, State.NEVER_FITS, *FINISHED}),
@@ -50,7 +52,7 @@ _GOALS = {
 
 
 class Span(Document, frozen=True):
-    """A state and how long it lasted; `seconds` is null while it lasts."""
+    """State and its duration; `seconds` is null for the present state."""
 
     state: str
     since: str
@@ -75,7 +77,7 @@ class WorkloadRow(Document, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One pod of a workload and what it holds; a refused one waits for something, since it was tried last.
+    """Pod of a workload with its allocation; a rejected pod shows the events it waits for since its last try.
 
     `id` is what `pods/{id}/why/` takes.
     """
@@ -153,15 +155,15 @@ class Workloads(ApiView):
         **reach.CLUSTER_QUERY,
         **LIST_QUERIES,
         **SUBMIT_QUERIES,
-        "namespace": "Only workloads of this namespace.",
+        "namespace": "Only workloads in this namespace.",
         "state": "Only workloads in this state.",
-        "name": "Only workloads of this name; in a POST, the name to give.",
+        "name": "Only workloads with this name; in a POST, the name of the workload.",
     }
     kinds: ClassVar = {"state": STATE}
 
     @extend_schema(responses=page_of(WorkloadRow))
     def get(self, request: Any) -> HttpResponse:
-        """List workloads, the latest first."""
+        """List workloads, latest first."""
         rows = reach.workloads(self.subject)
         rows = reach.by_query(request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name")
         fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
@@ -178,7 +180,7 @@ class Workloads(ApiView):
         responses={202: Accepted},
     )
     def post(self, request: Any) -> HttpResponse:
-        """Submit a manifest; it is placed afterwards."""
+        """Submit a manifest; the scheduler places its pods later."""
         accepted = accept(request, self.subject)
         headers = {"Location": f"{request.path}{accepted.workload_id}/"}
         if accepted.replayed:
@@ -191,31 +193,31 @@ class One(ApiView):
     matched: ClassVar = {"DELETE": False}
     within: ClassVar = ("DELETE",)
     queries: ClassVar = {
-        "wait": f"Seconds, at most {LONGEST_WAIT_SECONDS}, to wait for what `for` names; answered as soon as it is so.",
-        "for": "What to wait for: placed (any verdict), running or finished.",
-        "reason": "DELETE: why, for the audit trail.",
+        "wait": f"Maximum wait in seconds for the state in `for`, at most {LONGEST_WAIT_SECONDS}.",
+        "for": "State to wait for: placed (any verdict), running or finished.",
+        "reason": "DELETE: reason for the audit trail.",
     }
 
     @extend_schema(responses=WorkloadDetail)
     def get(self, request: Any, workload_id: str) -> HttpResponse:
-        """Show a workload: its state, where its pods are, how long each state lasted."""
+        """Show a workload: its state, the nodes of its pods and the duration of each state."""
         workload = _find(self, workload_id)
         seconds = integer(request, "wait", 0, least=0, most=LONGEST_WAIT_SECONDS)
         goal = _GOALS[request.GET.get("for", "placed")]
         if seconds and workload.state not in goal:
             watch.wait(workload.pk, goal, seconds)
             workload = _find(self, workload_id)
-        document = _detail(workload)
+        document = _detail(workload, self.redaction)
         return answer(request, document)
 
     @extend_schema(responses={200: WorkloadDetail})
     def delete(self, request: Any, workload_id: str) -> HttpResponse:
-        """Cancel a workload and free what it holds."""
+        """Cancel a workload and release its reservations."""
         workload = _find(self, workload_id)
         with locked(workload.cluster):
-            check_match(request, etag(_find(self, workload_id)), required=False)
+            check_match(request, etag(_find(self, workload_id), self.redaction), required=False)
             cancel(workload, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
-        return answer(request, _detail(_find(self, workload_id)))
+        return answer(request, _detail(_find(self, workload_id), self.redaction))
 
 
 class Pods(ApiView):
@@ -229,7 +231,7 @@ class Pods(ApiView):
         rows = Pod.objects.filter(workload=_find(self, workload_id))
         rows = reach.by_query(request, rows, state="state")
         found, following = page(request, _shown(rows), "id")
-        return answer(request, Rows([_pod(pod) for pod in found], following))
+        return answer(request, Rows([_pod(pod, self.redaction) for pod in found], following))
 
 
 class Actions(ApiView):
@@ -242,20 +244,20 @@ class Actions(ApiView):
         """Retry, cancel, or change the priority of a workload; needs If-Match."""
         asked = bodies.read(request, WorkloadAction)
         if asked.action == "priority" and not self.subject.may(Action.OPERATE):
-            raise Refused(403, "PermissionDenied", "changing priorities needs the right 'operate'")
-        reason = require_reason(asked.reason)
+            raise Refused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
+        reason, allowance = require_reason(asked.reason), allowance_of(self.subject.token)
         workload = _find(self, workload_id)
         with locked(workload.cluster):
-            check_match(request, etag(_find(self, workload_id)), required=True)
+            check_match(request, etag(_find(self, workload_id), self.redaction), required=True)
             if asked.action == "priority":
                 if asked.priority is None:
-                    raise InputError("ActionIncomplete", "the action needs a priority", place="priority")
-                set_priority(workload, asked.priority, actor=self.subject, reason=reason)
+                    raise InputError("ActionIncomplete", "this action needs the field priority", place="priority")
+                set_priority(workload, asked.priority, actor=self.subject, reason=reason, allowance=allowance)
             elif asked.action == "retry":
-                retry(workload, actor=self.subject, reason=reason)
+                retry(workload, actor=self.subject, reason=reason, allowance=allowance)
             else:
                 cancel(workload, actor=self.subject, reason=reason)
-        document = _detail(_find(self, workload_id))
+        document = _detail(_find(self, workload_id), self.redaction)
         return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
 
 
@@ -267,12 +269,12 @@ def _find(view: ApiView, workload_id: str) -> Workload:
     return workload
 
 
-def etag(workload: Workload) -> str:
-    """Return the tag of a workload: that of its whole document."""
-    return etag_of(msgspec.json.encode(_detail(workload)))
+def etag(workload: Workload, redaction: Redaction = UNLIMITED) -> str:
+    """Return the tag of a workload: that of its whole document, as the caller sees it."""
+    return etag_of(msgspec.json.encode(_detail(workload, redaction)))
 
 
-def _detail(workload: Workload) -> WorkloadDetail:
+def _detail(workload: Workload, redaction: Redaction) -> WorkloadDetail:
     pods = _shown(workload.pods.order_by("id"))[:MOST_SHOWN_PODS]
     return WorkloadDetail(
         id=workload.pk,
@@ -296,7 +298,7 @@ def _detail(workload: Workload) -> WorkloadDetail:
         images=images_of(
             workload.cluster, list(workload.pods.order_by("id").values_list("spec", flat=True)[:MOST_READ])
         ),
-        pods=[_pod(pod) for pod in pods],
+        pods=[_pod(pod, redaction) for pod in pods],
         pods_next=f"/api/v1/workloads/{workload.pk}/pods/" if workload.pod_count > MOST_SHOWN_PODS else None,
     )
 
@@ -306,18 +308,20 @@ def _shown(pods: Any) -> Any:
     return pods.select_related("node", "decision").defer(*heavy)
 
 
-def _pod(pod: Pod) -> dict[str, Any]:
-    """Return a pod's row; where nothing else is to be said of a refused one, its message is why it was refused."""
+def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
+    """Return a pod's row; without another message, a rejected pod has the reason of its rejection."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
     waits = in_words(pod.waits_for) or None
     document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
-    if document["message"] is None and pod.state in _REFUSED and pod.decision is not None:
-        document["message"] = pod.decision.summary
+    if document["message"] is not None:
+        document["message"] = redaction.message(document["message"])
+    elif pod.state in _REFUSED and pod.decision is not None:
+        document["message"] = redaction.summary(pod.decision.summary)
     return document
 
 
 def _spans(history: list[list[str]]) -> list[Span]:
-    """Return how long each state lasted."""
+    """Return the duration of each state."""
     times = [msgspec.convert(at, type=datetime) for _, at in history]
     ends: list[datetime | None] = [*times[1:], None]
     return [

@@ -1,4 +1,4 @@
-"""What sockets read from the database, each as one call in the thread that Channels keeps for it."""
+"""Database reads of sockets, each one call in the thread that Channels reserves for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
-from hetsched.placement.queries.redaction_scan import veil
+from hetsched.placement.queries.redaction import Redaction
+from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from hetsched.storage.batches import parts
+from web.api.prometheus import OUT_OF_SCOPE
 
 from .database import Together, in_database
 from .hub import Snapshot
@@ -20,7 +22,7 @@ from .rights import Denied
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A topic as it was asked for and as it is published; `namespaces` are those of a workload's pods and objects."""
+    """The requested and the published name of a topic; `namespaces` are those of a workload's pods and objects."""
 
     asked: str
     topic: str = ""
@@ -52,7 +54,7 @@ resolve = Together(find)
 
 @in_database
 def snapshot(topic: str) -> Snapshot | None:
-    """Return a topic's whole document as message text, None when there is no such topic any more."""
+    """Return a topic's whole document as message text, None if the topic no longer exists."""
     try:
         found = topics.snapshot(topic)
     except InputError:
@@ -79,12 +81,29 @@ def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
 
 
 @in_database
-def veiled(text: str, own: frozenset[str]) -> str:
-    """Return a message in which no pod of another namespace than these is named."""
-    return veil(text.encode(), own).decode()
+def watch(topic: str, text: str, own: frozenset[str]) -> None:
+    """Count a message to a socket limited to namespaces that names a pod out of its scope."""
+    if out_of_scope_names(text.encode(), own, topic.encode()):
+        OUT_OF_SCOPE.labels(f"live:{topic.partition(':')[0]}").inc()
+
+
+def redacted(topic: str, text: str, own: frozenset[str]) -> str:
+    """Return a message of a topic, redacted for a socket that is limited to namespaces.
+
+    Of the topics that such a socket may subscribe to, only a workload's pods have messages that name other pods.
+    """
+    if not topic.startswith("workload:"):
+        return text
+    whole = msgspec.json.decode(text)
+    pods = (whole.get("data") or {}).get("pods") or {}
+    redaction = Redaction(own)
+    said = [pod for pod in pods.values() if pod and pod.get("message")]
+    for pod in said:
+        pod["message"] = redaction.message(pod["message"])
+    return msgspec.json.encode(whole).decode() if said else text
 
 
 def renamed(text: str, topic: str, asked: str) -> str:
-    """Return a message under the name by which a client asked for its topic, which stands first in it."""
+    """Return a message with the topic name that the client used; the name is its first field."""
     head = b'{"topic":' + msgspec.json.encode(topic)
     return '{"topic":' + msgspec.json.encode(asked).decode() + text[len(head.decode()) :]

@@ -1,9 +1,9 @@
-"""Who listens, and whether they still may.
+"""Authenticate sockets and check their permissions.
 
-Rule: a socket belongs to the token of its subprotocol `bearer.<token>`, else to the session cookie of its handshake.
-Both are looked up again every time, so a revoked token, a logout and a changed role end a socket at the next check.
-What a listener may hear is what REST would let it read: a token that is limited to namespaces hears of clusters,
-policies and the workloads of its namespaces.
+A socket belongs to the token of its subprotocol `bearer.<token>`, else to the session cookie of its handshake. Both are
+looked up again at every check, so a revoked token, a logout or a changed role closes a socket at the next check. A
+socket may subscribe to whatever REST would let it read: for a token limited to namespaces, these are clusters, policies
+and the workloads of its namespaces.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import resolve
 from hetsched.journal.publish import revision_of
+from hetsched.placement.queries.topics import unknown_topic
 
 from .database import Together
 
@@ -31,21 +32,21 @@ BEARER = "bearer."
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a socket came with; a token is kept by its row, never by its plaintext."""
+    """The credential of a socket; a token is referenced by its row, never by its plaintext."""
 
     token_id: str = ""
     session_key: str = ""
 
 
 class Brought(msgspec.Struct, frozen=True):
-    """What stands in a handshake."""
+    """The credentials in a handshake."""
 
     plaintext: str = ""
     session_key: str = ""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Who that is, None for nobody (any more), and the number of the topic `access` before that was looked up."""
+    """The subject (None: no longer valid), and the revision of the topic `access` before the lookup."""
 
     held: Credential
     asker: Subject | None
@@ -53,14 +54,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """Why a topic is refused."""
+    """The reason for a denied topic."""
 
     code: str
     detail: str
 
 
 def brought(scope: Any) -> Brought:
-    """Return what the handshake brought: a token before a cookie."""
+    """Return the credential of the handshake; a token takes precedence over a cookie."""
     for name in scope.get("subprotocols", ()):
         if name.startswith(BEARER):
             return Brought(plaintext=name.removeprefix(BEARER))
@@ -69,7 +70,7 @@ def brought(scope: Any) -> Brought:
 
 @Together
 def who(came_with: Brought) -> Known:
-    """Look up who comes; a token's plaintext is looked up once, here."""
+    """Look up the subject of a handshake; only this function reads a token's plaintext."""
     number = revision_of(TOPIC)
     if not came_with.plaintext:
         held = Credential(session_key=came_with.session_key)
@@ -82,13 +83,13 @@ def who(came_with: Brought) -> Known:
 
 @Together
 def who_still(held: Credential) -> Known:
-    """Look up who that is by now."""
+    """Look up the current subject."""
     number = revision_of(TOPIC)
     return Known(held, subject(held), number)
 
 
 def subject(held: Credential) -> Subject | None:
-    """Return who that is now, None when the credential is not valid (any more)."""
+    """Return the current subject; None if the credential is not valid."""
     if held.token_id:
         token = Token.objects.select_related("user").filter(pk=held.token_id).first()
         if token is None or not token.user.is_active or (token.expiry and token.expiry < timezone.now()):
@@ -102,7 +103,7 @@ def subject(held: Credential) -> Subject | None:
 
 
 def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
-    """Say why not, if so; `namespaces` are those of the pods and objects of a workload's topic."""
+    """Return why a topic is denied, None if it is not; `namespaces` are those of the pods and objects of a workload."""
     if not asker.may(Action.VIEW):
         return Denied("PermissionDenied", "listening needs the right 'view'")
     if asker.namespaces is None:
@@ -112,4 +113,7 @@ def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied
         kind == "workload" and namespaces and namespaces <= asker.namespaces
     ):
         return None
+    if kind == "workload":  # as in REST, a workload of other namespaces does not exist
+        unknown = unknown_topic(topic)
+        return Denied(unknown.code, unknown.message)
     return Denied("PermissionDenied", "this token sees only its namespaces")

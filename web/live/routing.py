@@ -1,11 +1,12 @@
-"""Where the WebSocket is."""
+"""WebSocket routes."""
 
 from typing import Any
 
-from django.urls import path
+from django.urls import path, re_path
 
-from .sockets import live
+from .sockets import live, not_found
 
 # Channels routes to ASGI applications, which Django's types do not know.
 _application: Any = live
-websocket_urlpatterns: list[Any] = [path("ws/live/", _application)]
+_elsewhere: Any = not_found
+websocket_urlpatterns: list[Any] = [path("ws/live/", _application), re_path(r"", _elsewhere)]

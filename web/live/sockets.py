@@ -1,13 +1,12 @@
-"""One live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
+"""Serve one live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
 
-A subscription may also say `"since":{topic: revision}` and `"merge":true`.
-
-Rule: two tasks a socket, one reads, one writes; the hub fills the writer's queue. Closing codes: 4401 not logged in
-(any more), 4403 not allowed (any more), 4429 too many sockets or messages, 1003 not text, 1009 too long. Sockets of one
-address are counted before anybody looks up who comes, those of one person or token after it. Rights are looked up again
-once somebody's changed (`recall.py`), and every 30 seconds. Database reads go through the one thread that Channels
-keeps for them, so sockets never use more than one connection.
-Invariant: whatever ends a socket, it leaves the hub.
+A subscription may also contain `"since":{topic: revision}` and `"merge":true`.
+Each socket has two tasks, a reader and a writer; the hub fills the writer's queue. Close codes: 4401 not or no longer
+logged in, 4403 not or no longer permitted, 4404 unknown address, 4429 too many sockets or messages, 1003 not text, 1009
+too long. Sockets are counted per address before authentication, and per user or token after it. Permissions are checked
+again when they change (`recall.py`), and every 30 seconds. Database reads go through the single thread that Channels
+reserves for them, so sockets never use more than one connection.
+Invariant: a socket always leaves the hub, however it ends.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ BURST = 20
 MOST_WAITING = 500
 PROTOCOL = "hetsched.live.v1"
 
-UNAUTHENTICATED, FORBIDDEN, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4429, 1003, 1009
+UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4404, 4429, 1003, 1009
 log = structlog.get_logger(__name__)
 _open: Counter[str] = Counter()
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client may send.
+    """A command of a client.
 
-    Of topics to subscribe to, `since` are the revisions that it has already; `merge`: several events may reach it as
-    one, from now on.
+    For subscriptions, `since` has the revisions that the client already has; `merge`: the client accepts merged events
+    from now on.
     """
 
     action: Literal["subscribe", "unsubscribe", "refetch"]
@@ -73,7 +72,7 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     """Serve one WebSocket; an ASGI application."""
     if (await receive())["type"] != "websocket.connect":
         return
-    # A browser learns the code of a closed socket only if it was accepted first.
+    # A browser receives the close code only if the socket was accepted first.
     await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
     address = counted_as((scope.get("client") or ("",))[0])
     try:
@@ -85,12 +84,19 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
     except Closed as closed:
         await send({"type": "websocket.close", "code": closed.code})
     except OSError:
-        pass  # the client went away while something was sent to it
+        pass  # the client disconnected during a send
+
+
+async def not_found(scope: Any, receive: Any, send: Any) -> None:
+    """Close a WebSocket at an address that does not exist; an ASGI application."""
+    if (await receive())["type"] == "websocket.connect":
+        await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
+        await send({"type": "websocket.close", "code": NOT_FOUND})
 
 
 @contextmanager
 def _counted(key: str, most: int) -> Iterator[None]:
-    """Count an open socket under a key. Raises: Closed, where there are too many."""
+    """Count an open socket under a key. Raises: Closed, if there are too many."""
     if _open[key] >= most:
         log.warning("live.too_many", counted=key, most=most)
         raise Closed(TOO_MANY)
@@ -104,12 +110,12 @@ def _counted(key: str, most: int) -> Iterator[None]:
 
 
 def _chosen(offered: Any) -> str | None:
-    """Answer with our own protocol, or with what was offered: browsers give up when one they offer is not chosen."""
+    """Select our own subprotocol, else the first offered one, because browsers abort without a selection."""
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 
 
 def _checked(asker: Subject | None) -> Subject:
-    """Return who may listen. Raises: Closed, where nobody may."""
+    """Return the subject of a socket. Raises: Closed without permission."""
     if asker is None:
         raise Closed(UNAUTHENTICATED)
     if not asker.may(Action.VIEW):
@@ -124,7 +130,7 @@ class _Socket:
         self.receive = receive
         self.send = send
         self.listener = Listener()
-        # Topic in the hub -> the name by which this client asked for it.
+        # Topic in the hub -> the topic name that this client used.
         self.names: dict[str, str] = {}
         self.hub: Hub
         self.tokens = float(BURST)
@@ -222,7 +228,7 @@ class _Socket:
     async def _refresh(self, topic: str) -> None:
         try:
             text = await self.hub.refresh(self.listener, topic)
-        except Exception as error:  # the database is away: the client keeps what it has until it is back
+        except Exception as error:  # without the database the client keeps its data
             log.warning("live snapshot not read", topic=topic, error=repr(error))
             await asyncio.sleep(1)
             return
@@ -240,7 +246,9 @@ class _Socket:
         if asked != topic:
             text = reading.renamed(text, topic, asked)
         if self.asker.namespaces is not None:
-            text = await reading.veiled(text, self.asker.namespaces)
+            text = reading.redacted(topic, text, self.asker.namespaces)
+            if topic != ERROR:
+                await reading.watch(topic, text, self.asker.namespaces)
         await self.send({"type": "websocket.send", "text": text})
 
     def _tell_error(self, asked: str, code: str, detail: str) -> None:

@@ -1,14 +1,14 @@
-"""A node's own page: the facts, its load and its pods."""
+"""The document of one node: the facts, its load and its pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from hetsched.contracts.facts import Override
+from hetsched.contracts.facts import Maintenance, Override
 from hetsched.contracts.node_report import PowerReport, Taint
-from hetsched.inventory.maintenance import Maintenance, in_maintenance
 from hetsched.inventory.models import Node
+from hetsched.inventory.overrides import in_maintenance
 from hetsched.placement.models import Reservation
 from web.api.documents import Document
 
@@ -35,6 +35,7 @@ class NodeDetail(Document, frozen=True):
     allocatable: dict[str, str]
     requested: dict[str, str]
     card_count: int
+    cards_installed: int
     gpu_milli_used: int
     pod_count: int
     pods: list[str]
@@ -51,7 +52,7 @@ class NodeDetail(Document, frozen=True):
 
 
 def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool]) -> NodeDetail:
-    """Return the node's own page; `held` are the active reservations that the asker may see."""
+    """Return the document of a node; `held` are the active reservations that the caller may see."""
     report, row, held = node.report, stated(node), list(held)
     return NodeDetail(
         name=node.name,
@@ -69,6 +70,7 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         allocatable=quantities(node.allocatable),
         requested=quantities(node.requested),
         card_count=node.card_count,
+        cards_installed=node.cards_installed,
         gpu_milli_used=node.gpu_milli_used,
         pod_count=node.pods,
         pods=sorted(reservation.pod.key for reservation in held),
@@ -81,5 +83,5 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         facts={} if row is None else {fact: stated_fact(said) for fact, said in sorted(row.claims.items())},
         quarantined=[] if row is None else quarantined(node, row, held),
         overrides=[] if row is None else list(row.overrides),
-        maintenance=[] if row is None else in_maintenance(row.overrides),
+        maintenance=[] if row is None else list(in_maintenance(row.overrides)),
     )

@@ -1,4 +1,4 @@
-"""The NUMA zones of a node, who holds their CPUs, and where containers really are."""
+"""The NUMA zones of a node, the owners of their CPUs, and the actual CPUs of containers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.node_report import NumaZone
+from hetsched.contracts.allocation import ZoneGrant
+from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.kubelet_options import unmodelled
+from hetsched.contracts.node_report import NumaReport, NumaZone
 from hetsched.contracts.units import CPU, format_amount
-from hetsched.engine.numa.zones import ZoneAtRisk
+from hetsched.engine.numa.zones import ZoneAtRisk, availability
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
+from hetsched.placement.queries.zones import alone
 from web.api.documents import Document
 
 from .origin import Origin, origin, quantities, source_of, stated
@@ -21,8 +25,9 @@ from .origin import Origin, origin, quantities, source_of, stated
 class ZoneFacts(Document, frozen=True):
     """One NUMA zone; `cpus` is null where the zone is only counted.
 
-    `offlineCapacity` is what online workloads leave of it, null where nobody said. `short` is by how much it has less
-    than it granted, null where it does not; then it takes nothing more, and `atRisk` names the pods that hold it.
+    `offlineCapacity` is the capacity that online workloads leave, null where it is not reported. `short` is the
+    capacity missing below the grants, else null; a short zone takes no new pods, and `atRisk` names the pods that hold
+    it. `used` is the granted CPU, null where `useUnknown` of the node gives the reason.
     """
 
     name: str
@@ -35,6 +40,7 @@ class ZoneFacts(Document, frozen=True):
     short: str | None
     at_risk: list[str]
     held: list[dict[str, Any]]
+    used: str | None = None
 
 
 class PinFacts(Document, frozen=True):
@@ -52,9 +58,12 @@ class PinFacts(Document, frozen=True):
 
 
 class NumaFacts(Document, frozen=True):
-    """The zones of a node and how its kubelet is set up; null where nobody reported any.
+    """The zones of a node and the configuration of its kubelet; null where no source reports zones.
 
-    `lostCpus` were there and are reported no more; `pins` is null where no agent looks after containers.
+    `lostCpus` are no longer reported; `pins` is null where no agent pins containers. `unknownOptions` are kubelet
+    options that the prediction of its admission does not model, or that depend on facts without a source.
+    `kubeletCpus` are CPUs that the kubelet allocated to pods unknown to hetsched. `useUnknown` is the reason why the
+    use of the zones is unknown.
     """
 
     origin: Origin
@@ -65,14 +74,22 @@ class NumaFacts(Document, frozen=True):
     zones: list[ZoneFacts] | None
     lost_cpus: str | None = None
     pins: list[PinFacts] | None = None
+    cpu_manager_options: dict[str, str] = {}
+    topology_manager_options: dict[str, str] = {}
+    unknown_options: list[str] = []
+    kubelet_cpus: str | None = None
+    use_unknown: str | None = None
+
+
+USE_UNKNOWN = "no pod has reserved zones on this node, and no source reports available zone resources"
 
 
 def numa_facts(
     node: Node, held: Iterable[Reservation], now: datetime, *, at_risk: Iterable[ZoneAtRisk] = ()
 ) -> NumaFacts:
-    """Return the node's zones; `at_risk` are those that granted more than they have.
+    """Return the node's zones; `at_risk` are those with less capacity than their allocations.
 
-    Of the pods at risk those are named that are among `held`, which the asker may see.
+    Pods at risk are named if they are among `held`, which the caller may see.
     """
     held = list(held)
     seen = {reservation.pod.key for reservation in held}
@@ -81,23 +98,55 @@ def numa_facts(
     if numa is None:
         return NumaFacts(origin(node, now), None, None, None, None, None, pins=pins(node, held))
     holders: dict[str, list[dict[str, Any]]] = {}
+    given = {key: grant for grant in numa.grants for key in (grant.name, grant.pod) if key and grant.cpus}
     for reservation in held:
-        for grant in reservation.allocation.zones:
+        by_kubelet = given.get(reservation.pod.uid) or given.get(reservation.pod.key)
+        own = reservation.allocation.zones if by_kubelet is None else _by_zone(parse_cpuset(by_kubelet.cpus), numa)
+        for grant in own:
             holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **msgspec.to_builtins(grant)})
+    used = _used(node, held)
+    shown = {key for one in held for key in (one.pod.uid, one.pod.key)}
+    foreign = frozenset[int]().union(
+        *(parse_cpuset(one.cpus) for one in numa.grants if one.foreign and not {one.pod, one.name} & shown)
+    )
     return NumaFacts(
         origin=origin(node, now, source=source_of(node, "numa")),
         cpu_manager_policy=numa.cpu_manager_policy,
         topology_manager_policy=numa.topology_manager_policy,
         topology_manager_scope=numa.topology_manager_scope,
         reserved_cpus=numa.reserved_cpus,
-        zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name)) for zone in numa.zones],
+        zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name), used) for zone in numa.zones],
         lost_cpus=numa.lost_cpus,
         pins=pins(node, held),
+        cpu_manager_options=numa.cpu_manager_options,
+        topology_manager_options=numa.topology_manager_options,
+        unknown_options=list(unmodelled(numa)),
+        kubelet_cpus=format_cpuset(foreign) or None,
+        use_unknown=USE_UNKNOWN if used is None and numa.zones else None,
     )
 
 
+def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
+    """Return the zones of the CPUs that the kubelet chose."""
+    parts = {zone.name: cpus & parse_cpuset(zone.cpus or "") for zone in numa.zones}
+    return [ZoneGrant(name, format_cpuset(part), 1000 * len(part)) for name, part in parts.items() if part]
+
+
+def _used(node: Node, held: list[Reservation]) -> dict[str, int] | None:
+    """Return the used millicores by zone, as the scheduler counts them; None if requested CPUs have unknown zones."""
+    state = alone(node, held)
+    facts, columns = state.zones.nodes.get(0), state.columns
+    tracked = any(one.allocation.zones or one.allocation.predicted for one in held) or bool(
+        state.zones.held or availability(node.report)
+    )
+    if facts is None or (node.requested.get(CPU) and not tracked):
+        return None
+    effective, free = columns.field("zone_cpu")[:, 0], columns.field("zone_cpu_free")[:, 0]
+    return {name: int(effective[at] - free[at]) for at, name in enumerate(facts.names)}
+
+
 def pins(node: Node, held: Iterable[Reservation]) -> list[PinFacts] | None:
-    """Return where the containers of the pods among `held` are, None where no agent looks after them."""
+    """Return the CPUs of the containers of the pods among `held`; None if no agent manages them."""
     row = stated(node)
     if row is None or row.pinned is None:
         return None
@@ -109,7 +158,9 @@ def pins(node: Node, held: Iterable[Reservation]) -> list[PinFacts] | None:
     ]
 
 
-def _zone(zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None) -> ZoneFacts:
+def _zone(
+    zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None, used: dict[str, int] | None
+) -> ZoneFacts:
     offline = zone.offline_capacity_millis
     return ZoneFacts(
         name=zone.name,
@@ -122,4 +173,5 @@ def _zone(zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None) 
         short=None if short is None else format_amount(CPU, short.short_millis),
         at_risk=[] if short is None else list(short.pods),
         held=held,
+        used=None if used is None or zone.name not in used else format_amount(CPU, used[zone.name]),
     )
