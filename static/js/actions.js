@@ -54,7 +54,7 @@ async function read(id) {
 async function send(row, body) {
   const headers = { "Content-Type": "application/json", "If-Match": row.tag, "X-CSRFToken": token() };
   const request = { method: "POST", headers, body: JSON.stringify(body) };
-  // One that cannot be asked is told beside those that were done.
+  // A request without a response is reported next to the completed ones.
   const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, request).catch(() => null);
   if (!answer) return unreachable();
   if (answer.ok) return null;

@@ -1,4 +1,4 @@
-// The page of clusters: files are read into the field beside them, and the test of a connection tells what it found.
+// The clusters page: a selected file fills its text field; the connection test shows its results.
 import { token } from "./dialog.js";
 import { element } from "./draw.js";
 import { tell } from "./notes.js";

@@ -1,4 +1,4 @@
-// What a cluster is asked for most often, as a list to choose a question from; read when somebody opens it.
+// The most common workload shapes of a cluster as a select; loaded when it is opened.
 import { element, fill } from "./draw.js";
 import { yamlText } from "./manifest.js";
 
@@ -16,7 +16,7 @@ export function offerCommonWorkloads(list, { cluster, words, choose }) {
       table = await found.json();
       list.append(...table.shapes.map((shape, at) => element("option", { value: at }, wordsOf(shape, words))));
     } catch {
-      // Whoever opens the list again has it read again.
+      // Opening the list again reloads it.
     } finally {
       reading = false;
     }

@@ -11,8 +11,12 @@ export function drawComparison(container, words, sides, exchange) {
   const rows = Object.keys(words.compared).filter((key) => columns.some((column) => column[key]));
   const button = exchange && element("button", { type: "button" }, words.exchange);
   button?.addEventListener("click", exchange);
+  const differs = rows.some((key) => columns[0][key]?.text !== columns[1][key]?.text);
+  const policies = columns.map(({ policy }) => policy?.text);
+  const same = policies[0] && policies[0] === policies[1] ? fill(words["same-policy"], { policy: policies[0] }) : words["same-answers"];
   container.replaceChildren(
     element("header", {}, element("h2", {}, words.comparison), button ?? ""),
+    ...(differs ? [] : [element("p", { class: "note", "data-same": "" }, same)]),
     element(
       "div", { class: "table-wrap" },
       element(

@@ -10,12 +10,13 @@
 //   data-confirm   word on the button                   data-tone     "bad" for what destroys or interrupts
 //   data-body      JSON; `reason` is added to it        data-etag     sent as If-Match; 412 asks to look again
 //   data-reason    "required" (default), "optional" or "none"
-//   data-done      note afterwards                      data-next     address to go to afterwards, else the page loads anew
+//   data-done      note afterwards                      data-next     address to open afterwards, else the page reloads
 //   data-more      id of a <template>: consequences as markup, and fields whose names are keys of the body (numbers
 //                  and what is marked `data-number` as numbers, check boxes as booleans, empty ones left out)
 //
 // From a script: `const answer = await act({act, title, text, body, …})` with the same names: null when the person cancels,
 // else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object.
+// `blocked` disables the confirmation: what is in `more` says why it cannot be done.
 // `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
 import { tell, tellAndReload } from "./notes.js";
@@ -52,6 +53,7 @@ export function act(wish) {
     reason.required = (wish.reason ?? "required") === "required";
     confirm.textContent = wish.confirm ?? usual;
     confirm.classList.toggle("bad", wish.tone === "bad");
+    confirm.disabled = Boolean(wish.blocked);
     dialog.showModal();
     (slot.querySelector("input, select, textarea") ?? (reason.closest("label").hidden ? cancel : reason)).focus();
   });
@@ -77,6 +79,7 @@ function refuse(detail, { code = "", id = "", outdated = false } = {}) {
 
 async function send() {
   const { wish } = asked;
+  if (confirm.disabled) return;
   problem.hidden = true;
   if (reason.required && !reason.value.trim()) {
     refuse(said.needReason);
@@ -95,7 +98,7 @@ async function send() {
     if (wish.etag) headers["If-Match"] = wish.etag;
     const method = wish.method ?? "POST";
     const body = bodyOf(wish);
-    // A DELETE has no body; its reason stands in the address.
+    // A DELETE has no body; its reason is a query parameter.
     const bare = method === "DELETE";
     const url = bare && body.reason ? `${wish.act}?${new URLSearchParams({ reason: body.reason })}` : wish.act;
     const answer = await fetch(url, { method, headers, ...(bare ? {} : { body: JSON.stringify(body) }) });

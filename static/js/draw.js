@@ -1,6 +1,6 @@
 // Small pieces that several pages draw. Text from outside only ever becomes text nodes.
 
-// What nobody sees, or what turns the text around it, is shown by name, as the server does (web/pages/visible.py).
+// Shows invisible and text-direction characters by name, as the server does (web/pages/visible.py).
 const UNSEEN = new RegExp(
   "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]",
   "gu",
@@ -69,9 +69,18 @@ export const clockOfMinutes = (iso) => minutes.format(new Date(iso));
 
 const relative = new Intl.RelativeTimeFormat(LANGUAGE, { numeric: "auto", style: "narrow" });
 
-export function ago(iso) {
-  const seconds = Math.round((new Date(iso) - Date.now()) / 1000);
-  const [size, unit] = UNITS.find(([size]) => Math.abs(seconds) >= size) ?? UNITS.at(-1);
+const MOST_ROUNDING = 1.25;
+
+// A time to come is rounded up, in the largest unit that does not stretch it much: what is due in 3:59:59 is "in 4h", in
+// 25 hours "in 25h". An age is counted in whole units.
+export function ago(iso, now = Date.now()) {
+  const seconds = Math.ceil((new Date(iso) - now) / 1000);
+  if (seconds > 0) {
+    const fits = ([size]) => Math.ceil(seconds / size) * size <= seconds * MOST_ROUNDING;
+    const [size, unit] = UNITS.find(fits);
+    return relative.format(Math.ceil(seconds / size), unit);
+  }
+  const [size, unit] = UNITS.find(([size]) => -seconds >= size) ?? UNITS.at(-1);
   return relative.format(Math.trunc(seconds / size), unit);
 }
 

@@ -1,7 +1,7 @@
 // The filter box of a list: suggests fields, operators and values while a condition is typed (an editable combobox with a
 // list box, after the ARIA Authoring Practices), and the chooser of columns.
 //
-// What there is to suggest stands in the page; values that only the data knows are asked for once per field (`?values=`).
+// The page contains the suggestions; values from the data are requested once per field (`?values=`).
 import { element } from "./draw.js";
 
 const MOST = 12;
@@ -42,7 +42,7 @@ const matching = (all, text, name = (one) => one) => {
   return all.filter((one) => name(one).toLowerCase().includes(wanted)).sort((a, b) => rank(a) - rank(b));
 };
 
-// What may stand in place of the piece: { text, shown, help, more }, where `more` says that the condition goes on.
+// Replacements for the piece: { text, shown, help, more }; `more` means that the condition continues.
 async function offers(text) {
   const [, name, key, operation, value] = text.match(/^([A-Za-z][\w.-]*)(:[^<>=!~"\s]*)?(!=|!~|>=|<=|=|~|>|<)?(.*)$/s) ?? [null, text];
   const field = known.get(name?.toLowerCase());

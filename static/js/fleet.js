@@ -39,6 +39,8 @@ function unpacked({ groups, isas, ...columns }) {
       if (value !== undefined) node[kind] = value;
     }
     node.cards = columns.cards[at];
+    node.cardsInstalled = columns.installed[at];
+    if (columns.maintenance[at]) node.maintenance = columns.maintenance[at];
     node.pods = columns.pods[at];
     nodes[name] = node;
   }
@@ -65,10 +67,32 @@ function drawNodes() {
   for (const [kind, legend] of Object.entries(legends)) legend.hidden = kind !== size;
   measures.hidden = size !== "heat";
   view.draw(nodes);
+  drawMaintenance();
   moved.clear();
   showUpdates();
   find();
   askBalance();
+}
+
+// How many GPUs and zones take nothing new; the chip leads to their nodes, or to the only one.
+function drawMaintenance() {
+  const chip = document.getElementById("maintained");
+  const found = Object.values(nodes).filter((node) => node.maintenance);
+  chip.hidden = found.length === 0;
+  if (chip.hidden) return;
+  const total = (count) => found.reduce((sum, { maintenance }) => sum + maintenance[count], 0);
+  const all = Object.values(nodes).reduce((sum, { cardsInstalled }) => sum + cardsInstalled, 0);
+  const [until] = found.map(({ maintenance }) => maintenance.until).sort().slice(-1);
+  const parts = [];
+  for (const kind of ["cards", "zones"]) {
+    if (!total(kind)) continue;
+    const text = words[`${kind}-in-maintenance`].replace("{count}", counted(total(kind))).replace("{all}", counted(all));
+    parts.push(text.replace("{time}", ago(until)));
+  }
+  write(chip, parts.join(", "));
+  chip.title = found.map((node) => `${node.name}: ${node.maintenance.reason}`).join("\n");
+  if (found.length === 1) chip.href = keeping(`/nodes/${encodeURIComponent(found[0].name)}/`);
+  else chip.href = chip.dataset.list;
 }
 
 const moved = new Set();
@@ -77,6 +101,7 @@ const isRead = () => holder.matches(":hover") || holder.contains(document.active
 function changeNodes(names) {
   const away = names.filter((name) => !view.holds(nodes, [name]));
   view.update(nodes, names);
+  drawMaintenance();
   for (const name of away) moved.add(name);
   if (moved.size && !isRead()) drawNodes();
   else showUpdates();
@@ -190,7 +215,7 @@ function drawFeed(decisions) {
   tellTimes(feed);
 }
 
-// The pod's name stands before the sentence already.
+// The row shows the pod name before the sentence.
 const sentence = ({ pod, summary }) => (summary.startsWith(`${pod} `) ? summary.slice(pod.length + 1) : summary);
 
 const feedRow = (decision, id, fresh) =>
@@ -228,7 +253,7 @@ function drawPending() {
   if (whole || moved.size) countIsas();
   drawFigures(head);
   headroom.changed(head.revision);
-  // For whoever measures how soon a change is seen.
+  // For measurements of the update latency.
   const { revision } = live.topics.get(`cluster:${cluster}`);
   screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, revision, took: performance.now() - began } }));
 }

@@ -4,7 +4,7 @@ import { drawFurther } from "./result.js";
 
 const words = readWords();
 for (const place of document.querySelectorAll("[data-further]")) {
-  // A decision whose state cannot be had any more says nothing further; neither does a server that is away.
+  // Shows nothing if the state of the decision was deleted or the server is unreachable.
   fetch(place.dataset.further)
     .then((answer) => (answer.ok ? answer.json() : {}))
     .then((decision) => drawFurther(place, words, decision))

@@ -2,23 +2,36 @@
 //
 // Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose words
 // stand in the line above while the pointer or the focus is on them. One tile takes the Tab key, arrows go on from it.
-import { element, keeping, percent, setRatio, visible } from "./draw.js";
+import { ago, element, keeping, percent, setRatio, visible } from "./draw.js";
 
 export const FAMILIES = ["riscv", "arm", "x86", "unknown"];
 const MEASURES = ["cpu", "memory", "gpu"];
 export const MOST_LARGE_TILES = 120;
 const SIGNS = { ready: "", cordoned: "⊘", "not-ready": "✕" };
+const MAINTAINED = "◐";
 const TILE_PIXELS = { large: 120, dense: 25 };
 
 export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
 export const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
+// Which GPUs and zones of a node take nothing new, until when, and why.
+export function maintenanceOf({ maintenance, cardsInstalled }, words) {
+  const { cards, zones, until, reason } = maintenance;
+  const fill = (text, count) =>
+    text.replace("{count}", count).replace("{all}", cardsInstalled).replace("{time}", ago(until));
+  const parts = [];
+  if (cards) parts.push(fill(words["cards-in-maintenance"], cards));
+  if (zones) parts.push(fill(words["zones-in-maintenance"], zones));
+  return `${parts.join(", ")}: ${reason}`;
+}
+
 // A node in words.
 export function sentenceOf(node, words) {
   const parts = [node.name, node.isa ?? words["isa-unknown"], node.pool, words[stateOf(node)]];
   for (const kind of MEASURES) {
-    if (kind !== "gpu" || node.cards) parts.push(`${words[kind]} ${percent(node[kind])}`);
+    if (kind !== "gpu" || node.cardsInstalled) parts.push(`${words[kind]} ${percent(node[kind])}`);
   }
+  if (node.maintenance) parts.push(maintenanceOf(node, words));
   parts.push(`${node.pods} ${words.pods}`);
   return parts.join(" · ");
 }
@@ -53,7 +66,7 @@ function columnsFor(families, columns) {
 }
 
 export class NodeGrid {
-  // `options.readout`: the element that tells about the tile under the pointer; `options.size`: tiles or dense.
+  // `options.readout`: the element that describes the tile under the pointer; `options.size`: tiles or dense.
   constructor(container, words, options = {}) {
     this.container = container;
     this.words = words;
@@ -105,7 +118,7 @@ export class NodeGrid {
     if (focused) stop?.root.focus({ preventScroll: true });
   }
 
-  // Families stand side by side, each as wide as it needs; one under the other where there is no room for that.
+  // Families are in a row, each as wide as needed; without enough width they are stacked.
   arrange() {
     const fits = Math.floor(this.container.clientWidth / TILE_PIXELS[this.dense ? "dense" : "large"]);
     const columns = columnsFor(this.pools, fits);
@@ -151,7 +164,7 @@ export class NodeGrid {
       const shown = badge ? element("span", { class: "badge" }, badge) : null;
       root.append(element("span", { class: "name" }, ...[element("b", {}, node.name), tile.state, shown].filter(Boolean)));
       for (const kind of MEASURES) {
-        if (kind === "gpu" && !node.cards) continue;
+        if (kind === "gpu" && !node.cardsInstalled) continue;
         const fill = element("i");
         const figure = element("span", { class: "figure" });
         const bar = element("span", { class: `bar ${kind}` }, fill);
@@ -170,7 +183,7 @@ export class NodeGrid {
     tile.node = node;
     root.dataset.state = stateOf(node);
     root.setAttribute("aria-label", this.sentence(node));
-    if (state) state.textContent = SIGNS[root.dataset.state];
+    if (state) state.textContent = SIGNS[root.dataset.state] + (node.maintenance ? MAINTAINED : "");
     for (const kind of MEASURES) {
       const ratio = node[kind];
       if (measures[kind]) {
@@ -182,16 +195,16 @@ export class NodeGrid {
     }
   }
 
-  // Tells whether these nodes still stand where they stood: one that came or went moves others.
+  // Returns whether all nodes keep their positions; an added or removed node moves others.
   holds(nodes, changed) {
     return changed.every((name) => {
       const old = this.tiles.get(name)?.node;
       const node = nodes[name];
-      return old && node && ["pool", "family", "isa", "cards"].every((key) => node[key] === old[key]);
+      return old && node && ["pool", "family", "isa", "cardsInstalled"].every((key) => node[key] === old[key]);
     });
   }
 
-  // Shows what a patch changed of nodes that stand where they stood; others wait for `draw`.
+  // Applies a patch to nodes that keep their positions; others wait for `draw`.
   update(nodes, changed) {
     this.nodes = nodes;
     for (const name of changed) if (this.tiles.has(name) && nodes[name]) this.show(nodes[name]);

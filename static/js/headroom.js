@@ -1,6 +1,6 @@
 // Headroom: how many more copies of common shapes fit now, pools down, shapes across; a figure opens its what-if.
 //
-// The table is asked for after the page stands, again when the cluster has moved on, and never more often than every few
+// The table is requested after the page is rendered, again when the cluster has moved on, and never more often than every few
 // seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
 import { ago, counted, element, fill, keeping, moment, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
@@ -46,7 +46,7 @@ export function showHeadroom(panel, words, cluster) {
     shown = found;
     age.dateTime = found.countedAt;
     tellAge();
-    const key = JSON.stringify([found.pools, found.shapes.map(({ counts, exact, reasons, like, workloads, ...shape }) => shape)]);
+    const key = JSON.stringify([found.pools, found.shapes.map(({ counts, emulatedCounts, exact, reasons, like, workloads, ...shape }) => shape)]);
     if (key !== drawn) {
       drawn = key;
       table.replaceChildren(head(found), ...body(found));
@@ -77,13 +77,15 @@ export function showHeadroom(panel, words, cluster) {
   function write(cell, found, shape, at) {
     const [count, exact, reason] = [shape.counts[at], shape.exact[at], shape.reasons[at]];
     const pool = found.pools[at];
-    const text = `${exact ? "" : "≥"}${compact(count)}`;
+    const emulated = shape.emulatedCounts[at];
+    const text = `${exact ? "" : "≥"}${compact(count)}${emulated ? "*" : ""}`;
     if (cell.textContent !== text) cell.textContent = text;
     cell.className = count ? "" : "none";
     const told = count
       ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: counted(count), pool: pool.name })
       : fill(words["headroom-none"], { pool: pool.name, reason: localized(reason) ?? "" });
-    cell.dataset.says = visible(`${inWords(shape)}: ${told}`);
+    const how = emulated ? `; ${fill(words["headroom-emulated"], { count: counted(emulated) })}` : "";
+    cell.dataset.says = visible(`${inWords(shape)}: ${told}${how}`);
     cell.setAttribute("aria-label", cell.dataset.says);
   }
 

@@ -18,7 +18,7 @@ const MOST_UNEVEN = 0.25;
 export const MEASURES = ["cpu", "memory", "gpu", "balance", "state"];
 
 export class HeatMap {
-  // `options.readout`: tells about the square under the pointer; `options.measure`; `options.legend`: shows the scale.
+  // `options.readout`: describes the square under the pointer; `options.measure`; `options.legend`: shows the scale.
   constructor(container, words, options = {}) {
     this.container = container;
     this.words = words;
@@ -77,7 +77,7 @@ export class HeatMap {
     this.layOut(true);
   }
 
-  // Tells whether these nodes still stand where they stood.
+  // Returns whether all nodes keep their positions.
   holds(nodes, changed) {
     return changed.every((name) => {
       const old = this.shown[this.place.get(name)];
@@ -85,7 +85,7 @@ export class HeatMap {
     });
   }
 
-  // Shows what a patch changed of nodes that stand where they stood; others wait for `draw`.
+  // Applies a patch to nodes that keep their positions; others wait for `draw`.
   update(nodes, changed) {
     this.nodes = nodes;
     for (const name of changed) {

@@ -1,7 +1,7 @@
 // The picker of instruction sets: a base, and chips for what comes on top; what a choice implies is greyed.
 //
 // Names, what they bring and on how many nodes they are come from the server (`isa/`), and what a whole text means too
-// (`isa/parse/`), so the rules of the lattice stand in one place.
+// (`isa/parse/`), so the rules of the lattice are in one place.
 import { element, fill } from "./draw.js";
 import { localized } from "./told.js";
 
@@ -9,7 +9,7 @@ const MOST_CHIPS = 48;
 const PAUSE_MILLISECONDS = 200;
 
 export class IsaPicker {
-  // `input`: the field that holds the text; `said`: where its meaning or its fault is told.
+  // `input`: the field that holds the text; `said`: the element for its meaning or its error.
   constructor(part, input, said, words, cluster) {
     this.part = part;
     this.input = input;
@@ -74,7 +74,7 @@ export class IsaPicker {
     this.draw();
   }
 
-  // The text as a base that is known here and what stands beside it.
+  // Splits the text into a known base and the rest.
   parts() {
     const text = this.input.value.trim().toLowerCase();
     const bases = this.families?.[this.family].bases.map(({ name }) => name) ?? [];

@@ -1,4 +1,4 @@
-// A node's tabs: whoever is pointed at, or has the focus, lights up everywhere he holds something.
+// A node's tabs: hovering or focusing an owner highlights all its allocations.
 const owned = (target) => target.closest?.("[data-owner]")?.dataset.owner;
 
 function light(owner) {

@@ -16,7 +16,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) document.querySelector("#notes > .note:last-child")?.remove();
 });
 
-// Loads the page anew and shows the note then.
+// Reloads the page and shows the note afterwards.
 export function tellAndReload(text) {
   sessionStorage.setItem(WAITING, text);
   location.reload();

@@ -1,4 +1,4 @@
-// What every page has: its menus, theme, colours and density, bar widths, and times told relative to now.
+// Shared by all pages: menus, theme, colours and density, bar widths, and relative times.
 import { drawBars, tellTimes } from "./draw.js";
 import { tellWhatWaited } from "./notes.js";
 
@@ -57,7 +57,7 @@ for (const select of document.querySelectorAll("select[data-submits]")) {
 // Another language shows the same, also what scripts wrote into the address since, and what stands behind its #.
 const returns = document.querySelector("#own input[name=next]");
 returns?.form.addEventListener("submit", () => (returns.value = location.pathname + location.search + location.hash));
-// A slider and the number beside it (`.pair`) are one value; only the number has a name.
+// A slider and its number field (`.pair`) are one value; only the number has a name.
 document.addEventListener("input", (event) => {
   for (const twin of event.target.closest(".pair")?.querySelectorAll("input") ?? []) {
     if (twin !== event.target) twin.value = event.target.value;

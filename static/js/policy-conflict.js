@@ -1,4 +1,4 @@
-// Two people edited one policy: both edits side by side, and for each plugin whose edit goes into the draft.
+// Edit conflict of a policy: shows both edits and selects for each plugin the one that goes into the draft.
 import { element, fill } from "./draw.js";
 
 const text = (use) => (use ? JSON.stringify(use) : null);

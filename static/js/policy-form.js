@@ -1,8 +1,8 @@
-// The form of a policy: reads the draft that stands in it, writes one into it, and keeps rows, sliders and places in step.
+// The policy form: reads and writes the draft, and keeps rows, sliders and positions in sync.
 import { element, fill } from "./draw.js";
 import { localized } from "./told.js";
 
-// What a slider stands for: weights are compared as ratios, so its steps grow. The number beside it takes any value.
+// Slider scale: weights are compared as ratios, so the steps grow. The number field takes any value.
 const STOPS = [
   0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000,
 ];
@@ -162,7 +162,7 @@ export class PolicyForm {
     this.changed();
   }
 
-  // Off keeps the place until the page is drawn anew, so that on again undoes it; what was not used comes last.
+  // A disabled plugin keeps its position until the page is rendered again, so that enabling it is an undo.
   switch(row) {
     const on = this.isOn(row);
     row.classList.toggle("off", !on);
@@ -256,7 +256,7 @@ function control(label) {
   return label.querySelector("input, select, textarea");
 }
 
-// What cannot be read as its kind goes to the server as it stands, which says what it wants instead.
+// An invalid value goes to the server unchanged; the server reports the error.
 function valueOf(label) {
   const field = control(label);
   if (label.dataset.kind === "switch") return field.checked;

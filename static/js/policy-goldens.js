@@ -9,8 +9,9 @@ const PAUSE_MILLISECONDS = 600;
 const EXAMPLES = { nodes: "gpu-0, gpu-1", selector: "hetsched.io/pool=gpu", isa: "rv64gcv" };
 
 export class Goldens {
-  constructor(section, words, { name }) {
-    Object.assign(this, { section, words, name });
+  // `judged` is called with the broken ones once a draft was judged.
+  constructor(section, words, { name, judged }) {
+    Object.assign(this, { section, words, name, judged });
     this.pods = readWords("golden-pods");
     this.timer = null;
     document.addEventListener("click", (event) => {
@@ -88,10 +89,20 @@ export class Goldens {
         verdict: () => ({ verdict: find("[data-verdict]").value }),
       }[kind]();
       body.policy = find("[data-guards]").value;
+      const then = find("[data-then]");
+      then.closest("label").hidden = !then.value;
+      body.decision = then.value && then.checked ? Number(then.value) : null;
+    };
+    const judgedOn = (id) => {
+      const then = find("[data-then]");
+      then.value = id ?? "";
+      then.checked = Boolean(id);
+      find("[data-then-text]").textContent = fill(this.words["golden-then"], { decision: id });
     };
     const begin = (id) => {
       const pod = this.pods[id];
-      if (!pod) return;
+      judgedOn(pod ? id : null);
+      if (!pod) return write();
       find("[name=name]").value = pod.name;
       find("[name=cluster]").value = pod.cluster;
       find("[name=manifest]").value = pod.manifest;
@@ -110,6 +121,7 @@ export class Goldens {
       find("[name=manifest]").value = now.manifest;
       find("[name=enabled]").checked = now.enabled;
       find("[data-guards]").value = now.policy;
+      judgedOn(now.decision);
       find("[data-expect-kind]").value = kind;
       if (kind === "verdict") find("[data-verdict]").value = value;
       else if (kind === "selector") find("[data-expect]").value = Object.entries(value).map((pair) => pair.join("=")).join(", ");
@@ -130,6 +142,7 @@ export class Goldens {
   judge(draft) {
     clearTimeout(this.timer);
     if (this.there) this.timer = setTimeout(() => this.ask(draft), PAUSE_MILLISECONDS);
+    else this.judged([]);
   }
 
   async ask(draft) {
@@ -138,6 +151,7 @@ export class Goldens {
     const answer = await fetch(`${API}check/`, { method: "POST", headers, body }).catch(() => null);
     if (!answer?.ok) return;
     const { results } = await answer.json();
+    this.judged(results.filter((one) => one.state === "broken"));
     const states = new Map(results.map((one) => [one.golden, one]));
     for (const row of document.querySelectorAll("#goldens tr[data-golden]")) {
       const found = states.get(row.dataset.golden);

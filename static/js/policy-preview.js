@@ -9,7 +9,7 @@ const WAIT_SECONDS = 10;
 const PAUSE_MILLISECONDS = 500;
 const PAGE = 50;
 const KINDS = ["moved", "infeasible", "feasible"];
-// Which figures of the fleet are told, in this order; each is on the document of `hetsched simulate` too.
+// The fleet metrics to show, in this order; each is also in the document of `hetsched simulate`.
 const MEASURES = ["placed", "pending", "balance", "gpuFragmentation", "unallocatedGpus", "gpuAllocation", "cpuUtilization", "memoryUtilization"];
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 4 });
 
@@ -31,11 +31,11 @@ export class Preview {
     this.last();
   }
 
-  // `unsaved`: the draft has to be saved as a version before a worker can replay it, and the button says so.
+  // `unsaved`: the draft has to be saved as a version before a worker can replay it, which is asked for first.
   allow(valid, unsaved) {
     if (!this.start) return;
     this.start.disabled = !valid || this.running !== null;
-    this.start.textContent = this.words[unsaved ? "save-and-replay" : "replay"];
+    this.start.textContent = this.words[unsaved ? "replay-asks" : "replay"];
     this.section.querySelector("#replay-saves").hidden = !unsaved;
   }
 
@@ -114,7 +114,7 @@ export class Preview {
       version: preview.version,
       from: result.from ? moment(result.from) : "–",
       to: result.to ? moment(result.to) : "–",
-      seconds: number.format(Math.round(result.seconds * 10) / 10),
+      seconds: number.format(Math.ceil(result.seconds * 10) / 10),
     });
     this.shown.replaceChildren(
       this.figures(result),

@@ -1,7 +1,7 @@
 // One decision under other weights: who would have won, and at which weight of one plugin the winner changes.
 //
 // The normalised scores of a decision do not depend on weights, so its total under other weights is
-// T(node) + sum over plugins of (new weight - old weight) * score; what filters and parameters say is taken as it was.
+// T(node) + sum over plugins of (new weight - old weight) * score; filters and parameters are those of the decision.
 import { element, fill } from "./draw.js";
 
 const MOST_WEIGHT = 1000;
@@ -61,7 +61,29 @@ export class Try {
       this.place.replaceChildren(element("p", { class: "muted" }, this.words["not-again"]));
       return;
     }
-    this.decision = { id, nodes };
+    const own = new Set(nodes.flatMap((node) => node.scores.map((score) => score.plugin)));
+    this.decision = { id, nodes, own, added: new Map(), asked: "" };
+    this.show();
+  }
+
+  // Plugins that were enabled since did not score then: the server works their scores out on the same state.
+  async score(rows) {
+    const { decision } = this;
+    const scoring = JSON.stringify(rows.map((row) => ({ ...this.form.use(row), weight: 1 })));
+    if (decision.asked === scoring) return;
+    decision.asked = scoring;
+    const query = new URLSearchParams({ explain: "true", scoring });
+    const answer = await fetch(`/api/v1/decisions/${decision.id}/?${query}`).catch(() => null);
+    if (!answer?.ok || this.decision !== decision || decision.asked !== scoring) return;
+    const found = new Map((await answer.json()).nodes.map((node) => [node.name, node]));
+    for (const { name, params } of JSON.parse(scoring)) {
+      decision.added.set(name, JSON.stringify(params));
+      for (const node of decision.nodes) {
+        const score = found.get(node.name)?.scores.find(({ plugin }) => plugin === name);
+        // It had no weight then, so the total of then is as it was.
+        node.scores = node.scores.filter(({ plugin }) => plugin !== name).concat(score ? [{ ...score, weight: 0 }] : []);
+      }
+    }
     this.show();
   }
 
@@ -74,6 +96,8 @@ export class Try {
     const [winner, second] = found;
     const known = new Set(this.decision.nodes.flatMap((node) => node.scores.map((score) => score.plugin)));
     const unknown = rows.filter((row) => row.hasAttribute("data-scores") && weights.get(row.dataset.plugin) > 0 && !known.has(row.dataset.plugin));
+    const late = rows.filter((row) => row.hasAttribute("data-scores") && this.isLate(row, weights));
+    if (late.length) this.score(late);
     const margin = second ? winner.now - second.now : Infinity;
     const outcome = !second ? "only-node" : margin < EQUAL ? "tied" : winner.name === then.name ? "still-wins" : "now-wins";
     const values = { node: winner.name, other: outcome === "tied" ? second.name : then.name, margin: fine.format(margin) };
@@ -90,6 +114,13 @@ export class Try {
         : []),
     );
     this.tips(found, weights);
+  }
+
+  // Returns whether a plugin did not score then, and its scores under these parameters are not known yet.
+  isLate(row, weights) {
+    const { own, added } = this.decision;
+    const { name, params } = this.form.use(row);
+    return weights.get(name) > 0 && !own.has(name) && added.get(name) !== JSON.stringify(params);
   }
 
   table(found, winner, then) {

@@ -19,7 +19,7 @@ const kept = `policy-draft ${desk.name}`;
 const byId = (id) => document.getElementById(id);
 const yaml = byId("manifest");
 let etag = byId("tags").dataset.etag;
-let checked = null; // what the server said last about the draft that stands here
+let checked = null; // the server's last check of the current draft
 let timer = null;
 let asked = null;
 let leaving = false;
@@ -28,7 +28,16 @@ let latest = Number(byId("versions")?.dataset.latest ?? 0);
 const form = new PolicyForm(byId("editor"), words, desk.deciding, () => changed());
 let clean = JSON.stringify(form.read());
 const attempt = byId("try") && new Try(byId("tried"), form, words);
-const agreed = byId("goldens") && new Goldens(byId("goldens"), words, { name: desk.name });
+let broken = []; // the golden placements that break under the draft
+const agreed =
+  byId("goldens") &&
+  new Goldens(byId("goldens"), words, {
+    name: desk.name,
+    judged(found) {
+      broken = found;
+      drawState();
+    },
+  });
 const dirty = () => desk.shown === 0 || JSON.stringify(form.read()) !== clean;
 
 // -- checking ---------------------------------------------------------------------------------------------------------
@@ -107,7 +116,14 @@ function drawState() {
   if (desk.locked) return;
   byId("discard").hidden = !isDirty || desk.shown === 0;
   byId("save").disabled = !isDirty || !checked?.valid;
-  byId("activate").disabled = !checked?.valid || (!isDirty && desk.shown === desk.active);
+  byId("activate").disabled = !checked?.valid || (!isDirty && desk.shown === desk.active) || broken.length > 0;
+  const why = byId("activate-why");
+  why.hidden = broken.length === 0;
+  why.replaceChildren(
+    ...(broken.length
+      ? [element("a", { href: "#goldens" }, words["blocked-by-goldens"]), element("ul", { class: "plain" }, ...broken.map(goldenLine))]
+      : []),
+  );
   byId("activate").textContent = words[isDirty ? "save-and-activate" : "activate"];
   preview?.allow(Boolean(checked?.valid), isDirty);
 }
@@ -162,7 +178,7 @@ async function adopt(saved, content) {
   address.searchParams.delete("from");
   history.replaceState(null, "", address);
   const present = await presentPolicy();
-  // Its tag is that of what is known here, unless somebody else wrote in the same moment: then the next write is told.
+  // The ETag is that of the known state. After a concurrent write, the next write reports a conflict.
   const newest = Math.max(...Object.keys(present.document.versions).map(Number));
   if (newest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
   Object.assign(desk, { shown: saved.version, state: saved.state, spec: saved.spec });
@@ -176,7 +192,7 @@ async function presentPolicy() {
   return { document: await answer.json(), etag: answer.headers.get("ETag") };
 }
 
-// Somebody else wrote since this page was drawn: their latest version beside this draft.
+// Another user saved a version after the page was rendered: show it next to this draft.
 async function conflict() {
   const present = await presentPolicy();
   latest = Math.max(...Object.keys(present.document.versions).map(Number));
@@ -219,7 +235,7 @@ byId("discard")?.addEventListener("click", () => {
   changed();
 });
 
-// Pages stay current by themselves; what somebody else did to this policy is told, and the draft here left alone.
+// The page updates live; a change by another user is reported and the draft stays unchanged.
 function meanwhile() {
   const versions = byId("versions");
   if (checked?.valid) agreed?.judge(checked.spec);
@@ -248,7 +264,7 @@ async function goldens(version) {
   if (!told.broken) return element("p", {}, fill(words["goldens-hold"], { kept: told.kept, all: told.results.length }));
   return element(
     "div",
-    { class: "note bad" },
+    { class: "note bad", "data-broken": told.broken },
     element("p", { class: "strong" }, fill(words["goldens-break"], { broken: told.broken, all: told.results.length })),
     element("ul", {}, ...told.results.filter((one) => one.state === "broken").map(goldenLine)),
   );
@@ -260,7 +276,9 @@ const goldenLine = (one) =>
 async function decide(address, version, wish) {
   const [differs, golden] = await Promise.all([desk.active ? comparison(desk.active, version) : null, goldens(version)]);
   const more = element("div", { class: "stack" }, ...(differs ? [differs] : []), ...(golden ? [golden] : []));
-  return act({ act: `${api}${address}/`, etag, more, ...wish });
+  // The server would refuse it: activating and going back pass the same check.
+  const blocked = Boolean(golden?.dataset.broken);
+  return act({ act: `${api}${address}/`, etag, more, blocked, ...wish });
 }
 
 async function activate(version) {
@@ -299,7 +317,8 @@ document.addEventListener("click", async (event) => {
     }
   } else {
     const version = Number(dataset.rollback);
-    const wish = { title: fill(words["rollback-title"], { version, name: desk.name }), text: words["rollback-text"], confirm: words["rollback-confirm"], body: {} };
+    const way = version > desk.active ? "rollforward" : "rollback";
+    const wish = { title: fill(words[`${way}-title`], { version, name: desk.name }), text: words["rollback-text"], confirm: words[`${way}-confirm`], body: {} };
     if ((await decide("rollback", version, wish)) !== null) {
       leaving = true;
       history.replaceState(null, "", location.pathname);
@@ -333,6 +352,8 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   api,
   version: async () => {
     if (!dirty()) return desk.shown;
+    const asked = { title: words["replay-title"], text: words["replay-text"], confirm: words["save-and-replay"] };
+    if ((await act({ ...asked, reason: "none", send: () => ({}) })) === null) return null;
     const saved = await save();
     if (saved) tell(fill(words.saved, { version: saved.version }));
     return saved?.version ?? null;

@@ -36,7 +36,7 @@ export class Question {
     });
   }
 
-  // The query and the texts of an address; a text that is too long is left out, which `complete` tells.
+  // The query and the texts of an address; a text that is too long is left out; `complete` is false then.
   write(most) {
     const query = new URLSearchParams();
     if (this.mode === "form") for (const [name, value] of Object.entries(this.wishes)) if (value) query.set(name, value);

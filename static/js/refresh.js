@@ -1,8 +1,8 @@
-// Pages that the server draws stay current by asking for themselves again when their topic tells of a change.
+// Server-rendered pages reload their parts when their topic reports a change.
 //
 // Elements with `data-part` are exchanged one by one, and only if they differ; the focus stays where it was. Lists, whose
 // rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them, behind a button that
-// counts what came and shows it at once. At most one request every two seconds, none while nobody looks at the page.
+// counts what came and shows it at once. At most one request every two seconds, none while the page is hidden.
 import { counted, drawBars, element, fill, tellTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 import { tell } from "./notes.js";
@@ -39,7 +39,7 @@ function signedOut() {
   tell(document.getElementById("live").dataset.signedOut, "bad");
 }
 
-// What has the focus, told so that it can be found in what comes in its place.
+// Describes the focused element so that it can be found in the replacement.
 function placeOf(focused) {
   if (focused?.id) return `#${CSS.escape(focused.id)}`;
   for (const name of ["href", "data-body", "data-step"]) {
@@ -96,7 +96,7 @@ function exchange(fresh, wanted = false) {
   }
 }
 
-// The button that stands for what waits, the page as the server has it by now, and the revision that is in view.
+// The button for held updates, the latest page of the server, and the shown revision.
 let held = null;
 
 function hold(part, fresh) {
@@ -133,7 +133,7 @@ function changed() {
   timer ??= setTimeout(refresh, Math.max(200, askedAt + PAUSE_SECONDS * 1000 - Date.now()));
 }
 
-// What no topic tells of, such as a worker that stopped, is asked for now and then.
+// Changes without a topic, such as a stopped worker, are polled.
 if (page.dataset.every) setInterval(changed, Number(page.dataset.every) * 1000);
 
 const live = liveOfPage();

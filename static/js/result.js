@@ -47,10 +47,11 @@ export function drawAnswer(container, words, answer, nodes, { margin = null, att
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
   const best = nodes.some((node) => node.feasible) ? bestNodes(words, nodes, podsOf(answer), weightsOf(answer.policy, scoring)) : null;
-  // Beside a narrow table of nodes the others stand one above the other, above a wide one side by side.
+  // Next to a narrow node table the other tables are stacked; above a wide one they are in a row.
   const tables = best?.matches(".whole") || !placed.length ? [...placed, best] : [element("div", { class: "stack" }, ...placed), best];
   container.replaceChildren(
     verdict(words, answer, offer),
+    ...warnings(words, answer),
     ...refusals(words, answer, attempt),
     ...moves(words, answer),
     element("div", { class: "columns" }, ...tables.filter(Boolean)),
@@ -111,7 +112,7 @@ function nearest(words, fits, attempt = () => null) {
 
 function margins(words, { node, runnerUp, margin, points }) {
   const sentence = runnerUp ? words[margin ? "margin" : "tie"] : words["only-node"];
-  // A margin that is there is never told as 0.00.
+  // A positive margin is never shown as 0.00.
   const by = margin && margin < 0.005 ? margin.toPrecision(1) : margin?.toFixed(2);
   const won = fill(sentence, { node, runnerUp, margin: by });
   const rows = points.map((point) => [
@@ -120,6 +121,14 @@ function margins(words, { node, runnerUp, margin, points }) {
   const heads = [words.plugin, right(words.weight), words.at, words.winner];
   const told = rows.length ? table(heads, rows, "fit") : runnerUp && margin ? element("p", { class: "muted" }, words.firm) : null;
   return panel(words.margins, element("p", {}, won), told);
+}
+
+// What the manifest probably misspells.
+function warnings(words, answer) {
+  if (!answer.warnings?.length) return [];
+  const lines = answer.warnings.map(({ place, message, hint }) =>
+    element("li", {}, element("span", { class: "mono" }, place.replace("manifest#1 ", "")), `: ${localized(message)}`, hint ? `. ${localized(hint)}` : ""));
+  return [element("section", { class: "note wait stack" }, element("h2", {}, words.warnings), element("ul", {}, ...lines))];
 }
 
 const podsOf = (answer) => answer.placements.length + answer.unplaced.length;
@@ -165,11 +174,13 @@ function placements(words, placed, known) {
   const heads = [words.pod, words.node, words.mode, words.cards, words.zones, words["expected-use"], right(words.score)];
   const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
+  const warned = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.isa.warnings ?? []).map((said) => `${item.pod}: ${localized(said)}`));
   const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
   return panel(
     `${words["placed-on"]} ${placed.length}`,
     table(heads.filter((_, at) => told[at]), rows.map((row) => row.filter((_, at) => told[at])), "fit"),
     more > 0 ? element("p", { class: "small muted" }, fill(words.more, { count: more })) : null,
+    ...warned.map((said) => element("p", { class: "note wait small" }, said)),
     ...paired.map((said) => element("p", { class: "small" }, said)),
   );
 }
@@ -194,7 +205,7 @@ function missing(words, reason) {
   return names.length ? element("span", { class: "mono" }, ` ${words.missing}: ${names.join(", ")}`) : "";
 }
 
-// Pods refused for the same reasons are told once.
+// Pods rejected for the same reasons are shown once.
 function refusals(words, answer, attempt) {
   const alike = new Map();
   for (const pod of answer.unplaced) {
@@ -246,9 +257,13 @@ function funnel(words, pod) {
 const eviction = (words, { priority, pdb }) =>
   fill(words[pdb ? "evicted-against" : "evicted-at"], { priority, budget: pdb });
 
+const displacement = (words) => ({ pod, from, to, verdict, message }) => [
+  pod, from, to ?? words.nowhere, [stateChip(verdict, words[verdict]), message ? ` ${localized(message)}` : ""],
+];
+
 function moves(words, answer) {
   const rows = [
-    ...answer.displaced.map((pod) => [pod.pod, pod.from, pod.to ?? words.nowhere, element("span", { class: "nowrap" }, words[pod.verdict])]),
+    ...[...answer.displaced].sort((a, b) => (a.to !== null) - (b.to !== null)).map(displacement(words)),
     ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", eviction(words, pod)]),
   ];
   return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];

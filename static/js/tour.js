@@ -1,6 +1,6 @@
-// A short tour of the console, from page to page; closed once, it stays closed until somebody asks for it.
+// A short tour of the console, from page to page; once closed, it stays closed until the menu reopens it.
 //
-// Where it stands is kept in the browser: a step's number, or "closed". It begins by itself on a demo cluster only.
+// The browser stores its position: a step's number, or "closed". It begins by itself on a demo cluster only.
 
 import { closeMenus } from "./page.js";
 
@@ -70,5 +70,5 @@ for (const starter of document.querySelectorAll("[data-starts-tour]")) {
 
 const kept = localStorage.getItem("tour");
 const number = kept === null && tour.dataset.starts === "yes" ? 0 : Number.parseInt(kept, 10);
-// Whoever walks off on their own is left alone; the tour waits on its page.
+// The tour does not follow other navigation; it waits on its page.
 if (steps[number]?.dataset.page === location.pathname) show(number);

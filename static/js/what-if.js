@@ -137,7 +137,7 @@ async function ask() {
   if (asked === control) answer.setAttribute("aria-busy", "false");
 }
 
-// The question beside this one: the one that was kept, else this one by another policy.
+// The input to compare with: the pinned one, else this one with another policy.
 function besides(mine) {
   if (pinned) {
     const [search, hash = ""] = pinned.split("#");
@@ -159,7 +159,7 @@ async function post(body, signal) {
   return { ok: response.ok, document: await response.json() };
 }
 
-// Where the form stands above the answer, the verdict stays in view and leads to it.
+// If the form is above the result, the verdict stays visible and links to it.
 function tellVerdict(whole) {
   const said = whole.ok
     ? [stateChip(whole.document.verdict, words[whole.document.verdict]), words["to-answer"]]
@@ -215,7 +215,7 @@ function exchange(mine, other) {
   ask();
 }
 
-// The form's field for a field of the request; a change of others is only told.
+// The form's field for a field of the request; a change of other fields is only shown.
 const INPUTS = {
   "resources.requests.cpu": "cpu",
   "resources.requests.memory": "memory",
@@ -312,7 +312,7 @@ document.getElementById("fleet-part").addEventListener("toggle", () => {
   if (!list.children.length) list.append(...Object.keys(nodes).sort().map((value) => element("option", { value })));
 });
 
-// -- the question beside ----------------------------------------------------------------------------------------------
+// -- the comparison ---------------------------------------------------------------------------------------------------
 
 function pin(one) {
   const { query, hash } = one.write(LONGEST_ADDRESS);

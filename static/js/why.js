@@ -9,7 +9,7 @@ const words = readWords();
 const page = document.getElementById("why");
 const { pod, cluster } = page.dataset;
 let found = null; // the document of the page
-let matrix = null; // the nodes, once somebody asked
+let matrix = null; // the nodes, once requested
 let asked = 0;
 let verdict = document.getElementById("verdict");
 

@@ -97,29 +97,40 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
 
     # The draft: pack instead of spread. The slider goes by keys, the text follows, the switch is the space bar.
     weigh(page, "least-allocated", "0")
-    page.locator("summary", has_text="not used").focus()
+    page.locator("summary", has_text="unused").focus()
     page.keyboard.press("Enter")
     press(page, "[data-plugin=best-fit] [data-on]", "Space")
     expect(page.locator("#uses [data-plugin=best-fit] [data-on]")).to_be_focused()
     press(page, "[data-plugin=best-fit] [data-slider]", "ArrowRight", "ArrowRight")
     expect(page.locator("[data-plugin=best-fit] [data-number]")).to_have_value("2")
     press(page, "[data-plugin=best-fit] [data-on]", "Alt+ArrowUp")
-    expect(page.locator("#moved")).to_contain_text("best-fit is now at place")
+    expect(page.locator("#moved")).to_contain_text("best-fit is now at position")
     expect(page.locator("#manifest")).to_have_value(re.compile(r"\{name: best-fit, weight: 2\}"))
     # By mistake the filter goes too.
     press(page, "[data-plugin=isa-match] [data-on]", "Space")
     expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
-    expect(page.locator("#changes")).to_contain_text("isa-match · at place")
+    expect(page.locator("#changes")).to_contain_text("isa-match · position")
 
     # Nothing is lost by a reload, and leaving would be asked about.
     page.reload()
     expect(page.locator("#draft-state")).to_have_text("unsaved")
     expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
 
-    # What would have moved; the draft is saved for it, and the button says so before.
-    expect(page.locator("#replay")).to_have_text("Save the draft and replay")
-    expect(page.locator("#replay-saves")).to_contain_text("as a version that decides nothing")
+    # A plugin that was enabled a moment ago counts when the weights are tried.
+    page.locator("#try").select_option(index=1)
+    expect(page.locator("#tried table")).to_be_visible()
+    expect(page.locator("#tried .muted", has_text="do not score this pod")).not_to_contain_text("best-fit")
+
+    # What would have moved: nothing is saved before that is confirmed.
+    expect(page.locator("#replay")).to_have_text("Replay…")
     press(page, "#replay", "Enter")
+    expect(page.locator("#act-title")).to_have_text("Save the draft first?")
+    page.keyboard.press("Escape")
+    expect(page.locator("#versions tbody tr")).to_have_count(1)
+    expect(page.locator("#draft-state")).to_have_text("unsaved")
+    press(page, "#replay", "Enter")
+    expect(page.locator("#act [data-confirm]")).to_have_text("Save draft and replay")
+    press(page, "#act [data-confirm]", "Enter")
     expect(page.locator("#notes")).to_contain_text("Draft v2 is saved.")
     expect(page.locator("[data-figure=moved] b")).to_have_text("4", timeout=60_000)
     expect(page.locator("#replay-rows")).to_contain_text("default/web-0")
@@ -134,18 +145,20 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("breaks")
 
     # The golden placement holds it back, and says what it expected and what it got.
-    press(page, "#activate", "Enter")
-    expect(page.locator("#act")).to_contain_text("1 of 1 golden placements break")
-    expect(page.locator("#act textarea[name=reason]")).to_be_focused()
+    expect(page.locator("#activate")).to_be_disabled()
+    expect(page.locator("#activate-why")).to_contain_text("The draft breaks golden placements and cannot be activated.")
+    expect(page.locator("#activate-why")).to_contain_text("expected a node that runs rv64gcv natively")
+    press(page, "[data-activate='2']", "Enter")
+    expect(page.locator("#act")).to_contain_text("The draft breaks 1 of 1 golden placements")
+    expect(page.locator("#act [data-confirm]")).to_be_disabled()
     page.keyboard.type("fewer half-empty nodes")
     page.keyboard.press("Control+Enter")
-    expect(page.locator("#act [data-problem]")).to_contain_text("expected a node that runs rv64gcv natively")
-    expect(page.locator("#act [data-problem]")).to_contain_text("GoldenPlacementBroken")
+    expect(page.locator("#act [data-problem]")).to_be_hidden()
     page.keyboard.press("Escape")
     expect(page.locator("#act")).to_be_hidden()
 
     # Put right: the filter comes back to its place, and with it the golden placement.
-    page.locator("summary", has_text="not used").focus()
+    page.locator("summary", has_text="unused").focus()
     page.keyboard.press("Enter")
     press(page, "[data-plugin=isa-match] [data-on]", "Space")
     expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("holds")
@@ -154,16 +167,19 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("#act")).to_contain_text("1 of 1 golden placements hold")
     page.keyboard.type("fewer half-empty nodes")
     page.keyboard.press("Control+Enter")
-    expect(page.locator(".page-title")).to_contain_text("v3 decides")
+    expect(page.locator(".page-title")).to_contain_text("v3 active")
     expect(page.locator("#versions tbody tr").first).to_contain_text("fewer half-empty nodes")
 
     # And back, with one button and another reason.
     press(page, "[data-rollback]", "Enter")
-    expect(page.locator("#act-title")).to_have_text("Go back to v1 of spread?")
+    expect(page.locator("#act-title")).to_have_text("Roll back to v1 of spread?")
     page.keyboard.type("the night jobs wait longer")
     page.keyboard.press("Control+Enter")
-    expect(page.locator(".page-title")).to_contain_text("v1 decides")
+    expect(page.locator(".page-title")).to_contain_text("v1 active")
     expect(page.locator("#versions tbody")).to_contain_text("the night jobs wait longer")
+    expect(page.locator("[data-rollback]")).to_have_text("Roll forward to v3…")
+    press(page, "[data-rollback]", "Enter")
+    expect(page.locator("#act-title")).to_have_text("Roll forward to v3 of spread?")
 
 
 def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> None:
@@ -180,13 +196,13 @@ def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> No
 
     press(mine, "#save", "Enter")
     conflict = mine.locator("#conflict")
-    expect(conflict).to_contain_text("lee saved version 2 since this page was loaded")
+    expect(conflict).to_contain_text("lee saved version 2 after you loaded this page")
     # What only one of them changed is chosen already; of taints, which both did, mine is, until theirs is taken.
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 4")
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 9")
     expect(conflict.locator("[data-key='plugin node-affinity'] input[value=theirs]")).to_be_checked()
     press(mine, "#conflict [data-key='plugin taints'] input[value=theirs]", "Space")
-    mine.get_by_role("button", name="Take what is chosen").focus()
+    mine.get_by_role("button", name="Apply selection").focus()
     mine.keyboard.press("Enter")
     expect(conflict).to_be_hidden()
     press(mine, "#save", "Enter")

@@ -21,25 +21,25 @@ def receiver() -> Iterator[Receiver]:
 def test_a_webhook_is_made_tried_and_told_again(visit: Callable[..., Any], receiver: Receiver) -> None:
     visitor = visit()
     page = visitor.open("/webhooks/")
-    page.get_by_role("button", name="Add a webhook…").click()
+    page.get_by_role("button", name="Add webhook…").click()
     dialog = page.locator("dialog#act")
-    dialog.get_by_label("Name: what it is for").fill("pipeline")
+    dialog.get_by_label("Name (purpose)").fill("pipeline")
     dialog.get_by_label("Address").fill(receiver.url)
-    dialog.get_by_label("Only these states").fill("failed, not-now")
+    dialog.get_by_label("States (empty: all)").fill("failed, not-now")
     dialog.get_by_label("Reason").fill("tell the pipeline")
     dialog.get_by_role("button", name="Create").click()
     secret = page.locator("#plaintext")
     expect(secret).to_be_visible()
     assert secret.input_value().startswith("whsec_")
-    page.get_by_role("link", name="I have it").click()
+    page.get_by_role("link", name="Close").click()
     expect(page.locator("#hooks")).to_contain_text("not now")
     assert "whsec_" not in page.content()
 
     receiver.status = 410  # nobody is there, so it is given up at once
-    page.get_by_role("button", name="Try…").click()
-    dialog.get_by_role("button", name="Try", exact=True).click()
+    page.get_by_role("button", name="Test…").click()
+    dialog.get_by_role("button", name="Send test", exact=True).click()
     expect(page.locator("#rows")).to_contain_text("webhook.test")
-    _until(page, "#hooks", "its address answers 410 Gone")
+    _until(page, "#hooks", "the endpoint responds with 410 Gone")
     _shot(page, "webhooks")
 
     receiver.status = 204

@@ -21,15 +21,17 @@ def confirm(page: Page, reason: str) -> None:
 
 def test_from_what_is_wrong_to_the_audit_trail(visitor: Visitor) -> None:
     page = visitor.open("/clusters/")
-    problem = page.locator("#problems li", has_text="nodes of demo are not ready or take nothing new")
-    problem.get_by_role("link", name="these nodes").click()
+    problem = page.locator("#problems li", has_text="nodes of demo are not ready or not schedulable")
+    problem.get_by_role("link", name="show nodes").click()
     # The filter shows those nodes alone; a neighbour of theirs is to be kept free for a repair.
     expect(page.locator("#rows tbody tr").first).to_contain_text(re.compile("not ready|cordoned"))
     page = visitor.open("/nodes/epyc-1/")
     page.get_by_role("button", name="Cordon").click()
-    expect(page.locator("dialog[open] #act-text")).to_contain_text("Nothing new is placed here until it is uncordoned")
+    expect(page.locator("dialog[open] #act-text")).to_contain_text(
+        "The scheduler places no new pods here until the node is uncordoned"
+    )
     page.click("dialog[open] [data-confirm]")
-    expect(page.locator("dialog[open] [role=alert]")).to_contain_text("Say why")
+    expect(page.locator("dialog[open] [role=alert]")).to_contain_text("Enter a reason")
     confirm(page, "Fan 2 is loud, vendor comes at 14:00")
     expect(page.locator("#head")).to_contain_text("cordoned")
     expect(page.locator("#notes")).to_contain_text("epyc-1 is cordoned.")
@@ -44,13 +46,23 @@ def test_from_what_is_wrong_to_the_audit_trail(visitor: Visitor) -> None:
 
 def test_a_card_goes_into_maintenance_and_comes_back(visitor: Visitor) -> None:
     page = visitor.open("/nodes/a100-1/gpu/")
-    page.get_by_role("button", name="Maintenance…").first.click()
+    page.get_by_role("button", name="Start maintenance…").first.click()
     page.select_option("dialog[open] [name=until]", index=0)
     confirm(page, "new fan")
-    expect(page.locator("#tab")).to_contain_text("in maintenance until")
+    expect(page.locator("#tab .chip.wait", has_text="in maintenance")).to_contain_text("in maintenance, ends in ")
+    expect(page.locator("#head")).to_contain_text("1 of 8 GPUs accept no new pods.")
+    fleet = visitor.open("/")
+    expect(fleet.locator("#maintained")).to_contain_text("1 of 48 GPUs in maintenance, ends in ")
+    expect(fleet.locator("#maintained")).to_have_attribute("href", re.compile("/nodes/a100-1/"))
+    expect(fleet.locator("[data-name=a100-1]")).to_have_attribute(
+        "aria-label", re.compile("1 of 8 GPUs in maintenance")
+    )
+    figures = fleet.locator(".node .measure:has(.bar.gpu) .figure").all_inner_texts()
+    assert all(int(figure.split()[0]) <= 100 for figure in figures), figures
+    page = visitor.open("/nodes/a100-1/gpu/")
     page.get_by_role("button", name="End maintenance").click()
     confirm(page, "done")
-    expect(page.locator("#tab")).not_to_contain_text("in maintenance until")
+    expect(page.locator("#tab")).not_to_contain_text("in maintenance, ends")
 
 
 def test_what_changed_meanwhile_is_said_and_the_page_offered_anew(visitor: Visitor) -> None:
@@ -82,11 +94,11 @@ def test_several_waiting_workloads_are_cancelled_at_once(visitor: Visitor) -> No
     page = visitor.open("/queue/?q=pod%7Egiant")
     expect(page.locator("#rows tbody tr")).to_have_count(2)
     page.check("input[data-pick-all]")
-    expect(page.locator("#picked")).to_contain_text("Picked workloads: 2")
+    expect(page.locator("#picked")).to_contain_text("Selected workloads: 2")
     page.click("#picked [data-bulk=cancel]")
-    expect(page.locator("dialog[open] #act-text")).to_contain_text("Pods in them: 2")
+    expect(page.locator("dialog[open] #act-text")).to_contain_text("Pods: 2")
     confirm(page, "sent by mistake")
-    expect(page.locator("#rows")).to_contain_text("The filter hides all that waits.")
+    expect(page.locator("#rows")).to_contain_text("No pending pods match the filter.")
 
 
 def test_a_token_is_shown_once_and_revoked(visitor: Visitor) -> None:
@@ -97,7 +109,7 @@ def test_a_token_is_shown_once_and_revoked(visitor: Visitor) -> None:
     confirm(page, "new pipeline")
     expect(page.locator("#plaintext")).to_have_value(re.compile("^hs_[0-9a-f]{64}$"))
     plaintext = page.locator("#plaintext").input_value()
-    page.get_by_role("link", name="I have it").click()
+    page.get_by_role("link", name="Close").click()
     row = page.locator("#rows tbody tr", has_text="CI of payments")
     expect(row).to_contain_text(f"{plaintext[:8]}…{plaintext[-4:]}")
     assert plaintext not in page.content()

@@ -48,7 +48,7 @@ def test_a_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None
     page.select_option("#measures select", "state")
     expect(page.locator("#legend-heat")).to_contain_text("cordoned")
     page.select_option("#measures select", "balance")
-    expect(page.locator("#legend-heat")).to_contain_text("uneven")
+    expect(page.locator("#legend-heat")).to_contain_text("unbalanced")
     box = page.locator(".heat-cursor").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

@@ -35,9 +35,12 @@ def test_an_operator_sees_what_is_wrong_why_and_what_a_drain_would_do(visitor: V
         visitor.open(f"/nodes/k1-0/{tab}/")
         expect(page.get_by_role("heading", level=1)).to_contain_text("k1-0")
         expect(page.locator("main")).to_contain_text(told)
-    # What would happen if it were drained?
-    visitor.open("/what-if/?cpu=1&drain=k1-0")
-    expect(page.locator("#result")).to_contain_text("Would move")
+    # What would happen if the node of a pod were drained? Pods of DaemonSets stay, so the pod is one that can move.
+    visitor.submit("can-move")
+    decision = visitor.decision_of("can-move")
+    node = page.evaluate("async (path) => (await (await fetch(`/api/v1${path}`)).json()).node", decision)
+    visitor.open(f"/what-if/?cpu=1&drain={node}")
+    expect(page.locator("#result")).to_contain_text("Displaced pods")
 
 
 def test_a_pipelines_refusal_is_a_page_that_people_can_read(visitor: Visitor, console: Console, tmp_path: Path) -> None:
@@ -116,22 +119,22 @@ def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console:
     newcomer = visit(storage_state=session)
     page = newcomer.open("/")
     tour = page.get_by_role("complementary", name="Guided tour")
-    expect(tour).to_contain_text("A fleet that is not uniform")
+    expect(tour).to_contain_text("A heterogeneous fleet")
     place = page.locator("#tour-place")
     step, steps = 1, page.locator("#tour article").count()
-    while not tour.get_by_text("Ask before you submit").is_visible():
-        tour.get_by_role("link", name="Go on").click()
+    while not tour.get_by_text("Simulate before you submit").is_visible():
+        tour.get_by_role("link", name="Next").click()
         step += 1
         expect(place).to_have_text(f"{step} of {steps}")  # most steps are on a page of their own
     page.wait_for_url("**/what-if/?*")
     expect(page.locator("#result")).to_contain_text("fits")
-    tour.get_by_role("button", name="Close for good").click()
+    tour.get_by_role("button", name="Do not show again").click()
     expect(tour).to_be_hidden()
     newcomer.open("/")
     expect(page.locator("#tour")).to_be_hidden()
     # Asked for again from the menu, it begins anew, and the menu is out of its way.
     page.locator("#own > summary").click()
     page.get_by_role("button", name="Guided tour").click()
-    expect(tour).to_contain_text("A fleet that is not uniform")
+    expect(tour).to_contain_text("A heterogeneous fleet")
     expect(page.locator("details.menu[open]")).to_have_count(0)
-    expect(tour.get_by_role("link", name="Go on")).to_be_focused()
+    expect(tour.get_by_role("link", name="Next")).to_be_focused()

@@ -26,7 +26,9 @@ def test_an_example_is_answered_in_full(visitor: Visitor) -> None:
     expect(page.locator("#examples")).to_be_visible()
     page.click("[data-example='0']")
     expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
-    expect(page.locator(".banner")).to_contain_text(re.compile(r"Feasibility at \d\d:\d\d:\d\d, not a reservation\."))
+    expect(page.locator(".banner")).to_contain_text(
+        re.compile(r"Feasibility at \d\d:\d\d:\d\d\. Nothing is reserved\.")
+    )
     expect(page.locator("#result")).to_contain_text("Best nodes for default/what-if: 6 of 48 are feasible")
     expect(page.locator("#grid .ghost")).to_have_count(1)
     # RVA22 with vectors: four K1 boards and two SG2044; the other 42 nodes are faint.
@@ -122,7 +124,7 @@ def test_a_nearest_fit_is_tried_with_one_click(visitor: Visitor) -> None:
     row.get_by_role("button").click()
     expect(page.locator("#sentence")).to_contain_text("default/what-if fits on")
     assert page.locator("[name=cpu]").input_value() != "1000"
-    expect(page.locator("#result")).to_contain_text("What would change the winner")
+    expect(page.locator("#result")).to_contain_text("Tipping points")
 
 
 def test_what_a_choice_implies_is_greyed(visitor: Visitor) -> None:
@@ -155,13 +157,15 @@ def test_two_questions_stand_side_by_side_and_in_one_link(visitor: Visitor) -> N
     page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
     expect(page.locator("#sentence")).to_contain_text("fits on")
     page.click("#pin")
+    expect(page.locator("#comparison [data-same]")).to_contain_text("Both results are equal")
     page.fill("[name=isa]", "x86-64-v3")
+    expect(page.locator("#comparison [data-same]")).to_have_count(0)
     rows = page.locator("#comparison tr.differs")
     expect(rows.first).to_contain_text("isa x86-64-v3")
     expect(rows.first).to_contain_text("isa rva22u64_v")
     page.reload()
     expect(rows.first).to_contain_text("isa rva22u64_v")
-    page.get_by_role("button", name="Exchange the two").click()
+    page.get_by_role("button", name="Swap").click()
     expect(page.locator("[name=isa]")).to_have_value("rva22u64_v")
 
 

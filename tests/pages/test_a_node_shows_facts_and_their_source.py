@@ -5,11 +5,14 @@ from __future__ import annotations
 import html
 import re
 
+import msgspec
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.node_report import CardLink, PowerReport
+from hetsched.contracts.node_report import CardLink, KubeletGrant, PowerReport
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
 from tests.builders import a_card, a_node, a_pod
@@ -51,16 +54,16 @@ def test_isa_groups_extensions_and_names_the_source(viewer: Client, db: None) ->
     a_cluster(a_node("rv").arch("riscv64", "rv64gcv_zba_zbb_zkt"))
     text = words(viewer, "/nodes/rv/isa/")
     assert "source annotation hetsched.io/isa" in text
-    assert "complete: what is not named is not there" in text
+    assert "complete: unlisted extensions are absent" in text
     assert re.search(r"bit manipulation \d+ zba zbb", text)
     assert re.search(r"cryptography \d+ zkt", text)
 
 
 def test_what_nobody_stated_is_unknown(viewer: Client, cluster: Cluster) -> None:
-    assert "Unknown: nobody stated what this node's processors can run" in words(viewer, "/nodes/n2/isa/")
-    assert "Unknown: nobody reported this node's NUMA zones" in words(viewer, "/nodes/n2/numa/")
+    assert "The instruction set of this node is unknown." in words(viewer, "/nodes/n2/isa/")
+    assert "The NUMA zones of this node are unknown" in words(viewer, "/nodes/n2/numa/")
     balance = words(viewer, "/nodes/n2/balance/")
-    assert "hetsched.io/network-mbps – not stated by this node" in balance
+    assert "hetsched.io/network-mbps – not reported by this node" in balance
     assert "unknown" in balance
 
 
@@ -71,7 +74,7 @@ def test_cards_show_who_holds_how_much(viewer: Client, cluster: Cluster) -> None
     text = words(viewer, "/nodes/n1/gpu/")
     # 1000 - 250 thousandths and 40 - 10 GiB are left of card 1.
     assert "default/notebook 250 ‰, 10 GiB 750 30 GiB 40 GiB" in text
-    assert "0 A100-SXM4-40GB nobody 1000 40 GiB 40 GiB" in text
+    assert "0 A100-SXM4-40GB none 1000 40 GiB 40 GiB" in text
 
 
 def test_zones_show_each_cpu_with_its_owner(viewer: Client, db: None) -> None:
@@ -89,20 +92,65 @@ def test_zones_show_each_cpu_with_its_owner(viewer: Client, db: None) -> None:
     assert "2 of 4" in words(viewer, "/nodes/n1/numa/")
 
 
+def test_use_that_nothing_tracks_by_zone_is_unknown(viewer: Client, db: None) -> None:
+    cluster = a_cluster(a_node("n1").cpu(8).zone("node-0", "0-3").zone("node-1", "4-7"), name="lab")
+    assert "0 of 4" in words(viewer, "/nodes/n1/numa/")
+    placed(cluster, "n1", a_pod("p").cpu(6))
+    text = words(viewer, "/nodes/n1/numa/")
+    assert "0 of 4" not in text
+    assert text.count("CPU: use unknown, capacity 4.") == 2
+    assert "The CPU use of the zones is unknown: hetsched assigned no zones on this node" in text
+
+
+def test_cpus_that_the_kubelet_gave_are_not_shown_as_shared(viewer: Client, db: None) -> None:
+    numa = a_node("n1").zone("node-0", "0-7", cpu="8").kubelet("static").build().numa
+    assert numa is not None
+    grants = (KubeletGrant("elsewhere", "0-1", foreign=True), KubeletGrant("uid-p", "4-6"))
+    node = a_node("n1").cpu(8).having(numa=msgspec.structs.replace(numa, grants=grants))
+    a_cluster(node, name="lab", running=(a_pod("p").cpu(3).guaranteed().having(uid="uid-p").running_on("n1"),))
+    text = words(viewer, "/nodes/n1/numa/")
+    assert "shared pool 2-3,7" in text
+    assert "a pod not managed by hetsched 0-1" in text
+    assert "default/p 4-6" in text
+    assert "5 of 8" in text
+
+
+def test_options_that_are_not_modelled_are_shown_as_unknown(viewer: Client, db: None) -> None:
+    numa = a_node("n1").zone("node-0", "0-3").kubelet("static").build().numa
+    assert numa is not None
+    options = {"full-pcpus-only": "true", "shiny-new-option": "true"}
+    a_cluster(a_node("n1").having(numa=msgspec.structs.replace(numa, cpu_manager_options=options)), name="lab")
+    text = words(viewer, "/nodes/n1/numa/")
+    assert "CPU manager options full-pcpus-only=true shiny-new-option=true" in text
+    # Nothing reports which CPUs of the zone are threads of one core, so full-pcpus-only cannot be predicted either.
+    unknown = "shiny-new-option=true, full-pcpus-only=true"
+    assert f"unknown The prediction of the kubelet's admission does not model {unknown}." in text
+
+
+def test_memory_of_zones_is_unknown_where_pods_hold_memory_of_any_zone(viewer: Client, db: None) -> None:
+    cluster = a_cluster(a_node("n1").zone("node-0", "0-3", memory="16Gi").zone("node-1", "4-7", memory="16Gi"))
+    pods = placed(cluster, "n1", a_pod("pinned").memory("1Gi"), a_pod("shared").memory("4Gi"))
+    pinned = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
+    Reservation.objects.filter(pod=pods[0]).update(allocation=pinned)
+    text = words(viewer, "/nodes/n1/numa/")
+    assert text.count("memory 16 GiB, not accounted per zone") == 2
+    assert "0 B of 16 GiB" not in text
+
+
 def test_memory_of_a_zone_that_its_policy_does_not_count_is_not_said_to_be_free(viewer: Client, db: None) -> None:
     cluster = a_cluster(a_node("n1").zone("node-0", "0-3", memory="16Gi").zone("node-1", "4-7", memory="16Gi"))
     pods = placed(cluster, "n1", a_pod("first"), a_pod("second"))
     not_counted = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
     Reservation.objects.filter(pod=pods[0]).update(allocation=not_counted)
     text = words(viewer, "/nodes/n1/numa/")
-    assert "memory 16 GiB, not counted by zone" in text
-    assert "Memory is counted by zone where numa-fit has its parameter memory on." in text
-    assert text.count("0 B of 16 GiB") == 1  # the other zone: nobody is there
+    assert "memory 16 GiB, not accounted per zone" in text
+    assert "Memory is accounted per zone if the numa-fit parameter “memory” is enabled." in text
+    assert "0 B of 16 GiB" not in text  # the other zone: second has no zone and may hold memory of it
     counted = Allocation(zones=(ZoneGrant("node-0", cpus="1,3", cpu_millis=2000, memory_mib=1024),))
     Reservation.objects.filter(pod=pods[1]).update(allocation=counted)
     text = words(viewer, "/nodes/n1/numa/")
     assert "1 GiB of 16 GiB" in text
-    assert "without that of 1 pod, which is not counted by zone" in text
+    assert "excludes the memory of 1 pod without zone accounting" in text
 
 
 def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, db: None) -> None:
@@ -112,7 +160,10 @@ def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, 
     Reservation.objects.filter(pod=pod).update(allocation=grant)
     text = words(viewer, "/nodes/n1/numa/")
     # 2 CPUs granted, 1.5 left.
-    assert "Online workloads leave 1500m CPUs here. over its capacity 500m CPUs more were granted" in text
+    assert (
+        "Online workloads leave 1500m CPUs free. over capacity The assigned CPUs exceed the current capacity by 500m"
+        in text
+    )
     assert "At risk: default/pinned" in text
 
 
@@ -132,8 +183,8 @@ def test_pods_and_decisions_link_to_their_reasons(viewer: Client, cluster: Clust
 
 
 def test_a_tab_or_node_that_is_not_there_is_told_by_name(viewer: Client, cluster: Cluster) -> None:
-    assert "There is no node n9 in cluster fleet." in words_of_error(viewer, "/nodes/n9/")
-    assert "There is no such tab." in words_of_error(viewer, "/nodes/n1/history/")
+    assert "Node n9 does not exist in cluster fleet." in words_of_error(viewer, "/nodes/n9/")
+    assert "This tab does not exist." in words_of_error(viewer, "/nodes/n1/history/")
 
 
 def words_of_error(client: Client, address: str) -> str:
@@ -143,10 +194,11 @@ def words_of_error(client: Client, address: str) -> str:
 
 
 def test_a_stale_sample_is_said_to_be_stale(viewer: Client, db: None) -> None:
-    # n1 was measured an hour before n2, so its 2 requested CPUs of 8 count, not the 6 measured.
-    nodes = (a_node("n1").using("2026-11-20T10:00:00Z", cpu="6"), a_node("n2").using("2026-11-20T11:00:00Z", cpu="6"))
+    # n1 was measured long ago and n2 just now, so the 2 requested CPUs of 8 count on n1, not the 6 measured.
+    now = rfc3339(timezone.now())
+    nodes = (a_node("n1").using("2026-11-20T10:00:00Z", cpu="6"), a_node("n2").using(now, cpu="6"))
     a_cluster(*nodes, running=(a_pod("r").cpu(2).running_on("n1"),))
     text = words(viewer, "/nodes/n1/balance/")
-    assert "The latest sample, of 2026-11-20T10:00:00Z from file, is too old: requests count instead." in text
+    assert "The latest sample (2026-11-20T10:00:00Z, source file) is stale. hetsched uses the requests instead." in text
     assert re.search(r"cpu 8 25 % 2 75 % 6 25 %", text)
     assert "stale" not in words(viewer, "/nodes/n2/balance/")

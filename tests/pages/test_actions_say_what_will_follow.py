@@ -64,8 +64,8 @@ def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, oper
     cordon = buttons(operator, "/nodes/n1/")["Cordon"]
     # 8 CPUs and 16 GiB, of which the pod has 2 and 4.
     assert cordon["text"] == (
-        "1 pod runs here and stays. Nothing new is placed here until it is uncordoned; 6 free CPUs and 12 GiB stay "
-        "unused."
+        "1 pod runs on this node and is not evicted. "
+        "The scheduler places no new pods here until the node is uncordoned. 6 free CPUs and 12 GiB stay unused."
     )
     assert pressed(operator, cordon).status_code == 200
     assert "Uncordon" in buttons(operator, "/nodes/n1/gpu/")
@@ -74,8 +74,10 @@ def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, oper
 
 def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, operator: Client) -> None:
     a_workload_on_card_0(fleet)
-    card = buttons(operator, "/nodes/n1/gpu/")["Maintenance…"]
-    assert card["text"].startswith("1 pod holds it and keeps it: default/p. Nothing new is placed on it until then")
+    card = buttons(operator, "/nodes/n1/gpu/")["Start maintenance…"]
+    assert card["text"].startswith(
+        "1 pod uses it and is not evicted: default/p. The scheduler places no new pods on it until"
+    )
     assert card["more"] == "until-fields"
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert pressed(operator, card, until=until).status_code == 200
@@ -83,17 +85,17 @@ def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, o
     assert shown["End maintenance"]["body"] == {"action": "end-maintenance", "card": 0}
     maintain(fleet, "n1", "zone", "node-1", until, actor=SYSTEM, reason="fan")
     zones = buttons(operator, "/nodes/n1/numa/")
-    assert zones["Maintenance…"]["body"] == {"action": "maintenance", "zone": "a<b"}
+    assert zones["Start maintenance…"]["body"] == {"action": "maintenance", "zone": "a<b"}
     assert zones["End maintenance"]["body"] == {"action": "end-maintenance", "zone": "node-1"}
 
 
 def test_an_override_is_taken_back_where_it_is_shown(fleet: Cluster, operator: Client) -> None:
-    override = buttons(operator, "/nodes/n1/")["Override a fact…"]
+    override = buttons(operator, "/nodes/n1/")["Override fact…"]
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert pressed(operator, override, fact="isa", value="rv64gc", until=until).status_code == 200
-    back = buttons(operator, "/nodes/n1/")["Take back"]
+    back = buttons(operator, "/nodes/n1/")["Remove override"]
     assert pressed(operator, back).status_code == 200
-    assert "Take back" not in buttons(operator, "/nodes/n1/")
+    assert "Remove override" not in buttons(operator, "/nodes/n1/")
 
 
 def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operator: Client) -> None:
@@ -101,7 +103,7 @@ def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operato
     address = f"/workloads/{workload.pk}/"
     cancel = buttons(operator, address)["Cancel workload…"]
     assert cancel["text"] == (
-        "1 pod ends: 1 placed. That frees 2 CPUs, 4 GiB, 1 GPU. This cannot be taken back."
+        "1 pod ends: 1 placed. This releases 2 CPUs, 4 GiB, 1 GPU. This cannot be undone."
     )  # fmt: skip
     assert cancel["tone"] == "bad"
     assert pressed(operator, cancel).status_code == 200
@@ -113,13 +115,13 @@ def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, oper
     Pod.objects.filter(name="p").update(state="not-now")
     address = f"/workloads/{workload.pk}/"
     found = buttons(operator, address)
-    assert found["Try again"]["text"] == "1 pod that was refused or failed is decided anew, at once."
+    assert found["Retry"]["text"] == "The scheduler retries 1 rejected or failed pod immediately."
     assert (
         found["Set priority…"]["text"]
-        == "The priority is 0 now. 2 pods that wait get it; what is placed keeps its place."
+        == "The current priority is 0. The new priority applies to 2 pending pods. Placed pods stay on their nodes."
     )
     assert pressed(operator, found["Set priority…"], priority=7).status_code == 200
-    assert pressed(operator, buttons(operator, address)["Try again"]).status_code == 200
+    assert pressed(operator, buttons(operator, address)["Retry"]).status_code == 200
 
 
 def test_a_node_in_doubt_is_trusted_again(fleet: Cluster, operator: Client) -> None:
@@ -132,7 +134,7 @@ def test_a_node_in_doubt_is_trusted_again(fleet: Cluster, operator: Client) -> N
 
 @pytest.mark.parametrize(
     ("group", "expected"),
-    [("viewer", set()), ("policy-admin", set()), ("submitter", {"Try again", "Cancel workload…"})],
+    [("viewer", set()), ("policy-admin", set()), ("submitter", {"Retry", "Cancel workload…"})],
 )
 def test_who_may_not_finds_no_button(
     browsing: Callable[..., Client], fleet: Cluster, group: str, expected: set[str]

@@ -43,11 +43,11 @@ def button(page: str) -> dict[str, str]:
 
 def test_a_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST)
-    assert "By 1 move there is room on b." in page
+    assert "After 1 move, there is enough capacity on b." in page
     assert "default/right" in page
-    assert "no plan has fewer moves" in page
+    assert "no plan needs fewer moves" in page
     assert "data-act" not in main_of(page)
-    assert "An operator may confirm a plan." in page
+    assert "Only an operator can confirm a plan." in page
 
 
 def test_an_operators_button_carries_the_question_and_the_plans_tag(
@@ -61,32 +61,52 @@ def test_an_operators_button_carries_the_question_and_the_plans_tag(
     answer = operator.post(press["act"], json.dumps(body), content_type="application/json", headers=headers)
     assert answer.status_code == 202, answer.content
     text = words(operator, "/advice/")
-    assert "Confirmed plans under way Room · 0 of 1 pods moved" in text
+    assert "Confirmed plans under way Capacity · 0 of 1 pods moved" in text
     assert "Stop…" in text
-    assert words(operator, "/advice/?look=1&goal=balance&target=0.5").count("Nothing is to be done") == 1
+    assert words(operator, "/advice/?look=1&goal=balance&target=0.5").count("No moves needed") == 1
+
+
+def dialog_rows(page: str, name: str) -> list[tuple[str, ...]]:
+    """Return the cells of the table that a confirmation shows."""
+    (shown,) = re.findall(rf'<template id="{name}">(.*?)</template>', page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", shown.partition("<tbody>")[2])
+    return [tuple(re.findall(r"<td[^>]*>(.*?)</td>", row)) for row in rows]
+
+
+def test_confirmation_lists_every_pod_with_source_and_target(browsing: Callable[..., Client], db: None) -> None:
+    cluster = a_cluster(*(a_node(name).cpu(4).labelled(pool="x") for name in "ab"), a_node("c").cpu(8))
+    for name in "ab":
+        placed(cluster, name, a_pod(f"on-{name}").cpu(4))
+    template = "spec: {parallelism: 2, template: {spec: {nodeSelector: {pool: x}, restartPolicy: Never, containers"
+    manifest = MANIFEST.replace("v1\nkind: Pod", "batch/v1\nkind: Job").replace("spec: {containers", template) + "}}"
+    page = asked(browsing("operator"), goal="room", manifest=manifest)
+    press = button(page)
+    rows = dialog_rows(page, press["more"])
+    assert sorted(rows) == [("1", "default/on-a", "a", "c"), ("2", "default/on-b", "b", "c")]
+    assert dialog_rows(page, f"{press['more']}-2") == [rows[1]]
 
 
 def test_a_workload_that_waits_can_be_chosen(viewer: Client, tight: Cluster) -> None:
     workload = submitted(tight, a_pod("new").cpu(4), name="big")
     recorded(tight, refusing(tight))
     assert f'<option value="{workload.pk}"' in viewer.get("/advice/?goal=room").content.decode()
-    assert "By 1 move there is room on b." in asked(viewer, goal="room", workload=workload.pk)
+    assert "After 1 move, there is enough capacity on b." in asked(viewer, goal="room", workload=workload.pk)
 
 
 def test_what_is_wrong_with_a_question_is_said_in_place(viewer: Client, tight: Cluster) -> None:
-    assert "A number is expected." in asked(viewer, goal="balance", target="much")
+    assert "Enter a number." in asked(viewer, goal="balance", target="much")
     assert "WorkloadEmpty" in asked(viewer, goal="room")
-    bounds = "The balance to reach is from 0 to 1, and moves are from 1 to 100."
+    bounds = "The balance target must be between 0 and 1, and the maximum moves between 1 and 100."
     assert bounds in asked(viewer, goal="balance", target="3")
     assert bounds in asked(viewer, goal="balance", most="0")
 
 
 def test_no_plan_says_what_is_in_the_way(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
-    assert "No moves within the bounds make room." in page
+    assert "No plan found: no moves within the limits free enough capacity." in page
     assert "it would fit if one more pod could leave a (default/left)" in page
 
 
 def test_an_empty_page_says_what_to_do(viewer: Client, tight: Cluster) -> None:
-    assert "Ask for moves above" in words(viewer, "/advice/")
+    assert "Select “Find moves”" in words(viewer, "/advice/")
     assert not Rebalance.objects.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from web.pages.amounts import amount_words, mib_words, percent, use
+from web.pages.amounts import amount_words, duration, mib_words, percent, use
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,14 @@ def test_unknown_stays_unknown() -> None:
     assert mib_words(None) is None
     assert percent(None) == "–"
     assert use("cpu", 0, 0)["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.4, "< 1 s"), (0.9, "< 1 s"), (1, "1 s"), (59.2, "1 min"), (299.4, "5 min"), (3599.9, "1 h"),
+        (7199, "2 h"), (3661, "1 h 2 min"), (86_399, "1 d"), (90_061, "1 d 2 h"), (0.1 + 0.2 + 59.7, "1 min"),
+    ],
+)  # fmt: skip
+def test_time_span_is_never_less_than_it_is(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

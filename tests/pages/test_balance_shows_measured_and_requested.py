@@ -40,21 +40,34 @@ def measured(db: Any) -> Collector:
 
 def test_both_are_shown_with_the_source(viewer: Client, measured: Collector) -> None:
     text = words(viewer, "/balance/")
-    assert "by requests: 1 node has no fresh sample" in text
+    assert "by requests: 1 node has no current sample" in text
     # CPU: 16 in all; 2 requested = 12 %; 6 of the 8 measured = 75 %; counted 6 + 0 of 16 = 38 %
     assert re.search(r"CPU 16 12 % 2 75 % 6 · 1 node 38 %", text)
     assert re.search(r"prom prometheus-load 1 node stale", text)
 
 
+def test_each_figure_is_explained_where_they_differ(viewer: Client, measured: Collector) -> None:
+    placed(measured.cluster, "n1", a_pod("late").cpu(1))
+    text = words(viewer, "/nodes/n1/balance/")
+    # 6 of 8 CPUs in the sample, 1 placed since: 7 of 8 are counted, where 3 are requested.
+    assert "88 % 75 % measured + 13 % placed since" in text
+    for address in ("/nodes/n1/balance/", "/balance/"):
+        shown = words(viewer, address)
+        assert "Requested Sum of the requests of the pods on this node." in shown, address
+        assert "Measured Use in the latest sample." in shown, address
+        assert "Effective Input of the balance" in shown, address
+    assert "CPU use in the latest sample: 75 %." in words(viewer, "/nodes/n1/")
+
+
 def test_a_silent_source_is_said_to_be(viewer: Client, measured: Collector) -> None:
     note_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
     text = words(viewer, "/balance/")
-    assert "by requests: 2 nodes have no fresh sample" in text
-    assert "stale, counts no more" in text
+    assert "by requests: 2 nodes have no current sample" in text
+    assert "stale, not used" in text
     assert "prom:9090 does not answer" in text
     assert re.search(r"CPU 16 12 % 2 unknown 12 %", text)
-    assert "from prom, is too old: requests count instead." in words(viewer, "/nodes/n1/balance/")
-    assert "prom has no sample of this node: requests count instead." in words(viewer, "/nodes/n2/balance/")
+    assert "source prom) is stale. hetsched uses the requests instead." in words(viewer, "/nodes/n1/balance/")
+    assert "prom has no sample of this node. hetsched uses the requests instead." in words(viewer, "/nodes/n2/balance/")
     assert "以请求量计：2 个节点没有最新采样" in words(viewer, "/balance/", "zh-hans")
 
 
@@ -71,27 +84,30 @@ def test_measured_is_the_sample_on_both_pages_whatever_was_placed_since(viewer: 
     assert re.search(r"cpu 8 50 % 4 12 % 1 6[23] %", words(viewer, "/nodes/n1/balance/"))
 
 
-def test_samples_that_stay_away_together_are_said_to_be_old(viewer: Client, db: None) -> None:
+def test_samples_that_stay_away_together_are_said_to_be_stale(viewer: Client, db: None) -> None:
     a_cluster(a_node("n1").using(minutes_ago(1), cpu="1"))
     assert "newest sample" in words(viewer, "/balance/")
     assert "older than" not in words(viewer, "/balance/")
     a_cluster(a_node("n1").using(minutes_ago(60), cpu="1"), a_node("n2").using(minutes_ago(61), cpu="1"), name="silent")
     text = words(viewer, "/balance/?cluster=silent")
-    assert "2 of 2 nodes are measured" in text
-    assert "older than 5 minutes, counts all the same" in text
-    assert "when all stay away together, they go on counting as they are" in text
+    assert "by requests: 2 nodes have no current sample 0 of 2 nodes are measured newest sample" in text
+    assert "older than 5 minutes" in text
+    assert "A sample is stale if it is more than 5 minutes old, or more than that older than the newest sample" in text
+    assert "采样超过 5 分钟，或比集群中最新的采样早这么久，即为过期。" in words(
+        viewer, "/balance/?cluster=silent", "zh-hans"
+    )
     a_cluster(a_node("n1").using("", cpu="1"), name="undated")
-    assert "1 of 1 nodes are measured no sample says when it was taken" in words(viewer, "/balance/?cluster=undated")
+    assert "1 of 1 nodes are measured no sample has a timestamp" in words(viewer, "/balance/?cluster=undated")
 
 
 def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> None:
-    assert "Nobody measures this cluster, so requests count." in words(viewer, "/balance/")
+    assert "No metric source is configured for this cluster" in words(viewer, "/balance/")
 
 
 def test_without_a_cluster_there_is_a_way_to_one(viewer: Client) -> None:
-    assert "No cluster yet" in words(viewer, "/balance/")
+    assert "No clusters" in words(viewer, "/balance/")
 
 
 def test_a_cluster_without_nodes_says_so(viewer: Client, db: None) -> None:
     Cluster.objects.create(name="bare")
-    assert "This cluster has no nodes yet." in words(viewer, "/balance/")
+    assert "This cluster has no nodes." in words(viewer, "/balance/")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cordon
+from hetsched.inventory.maintenance import maintain
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import revision_of
 from hetsched.placement.actions import import_cluster, submit
@@ -32,6 +36,9 @@ def unpacked(columns: dict[str, list[Any]]) -> dict[str, Any]:
         isa = {"isa": isas[values["isa"]]} if values["isa"] >= 0 else {}
         state = {"ready": values["state"] < 2, "cordoned": values["state"] % 2 == 1}
         rest = {key: values[key] for key in ("name", "cards", "pods")}
+        rest["cardsInstalled"] = values["installed"]
+        if values["maintenance"]:
+            rest["maintenance"] = values["maintenance"]
         tiles[values["name"]] = {**rest, "family": family, "pool": pool, **state, **isa, **ratios}
     return tiles
 
@@ -49,6 +56,7 @@ def test_columns_are_the_tiles_of_the_topic(viewer: Client) -> None:
     submit(cluster, [a_pod("p").cpu("1").build(), a_pod("q").gpu(1).build()], actor=SYSTEM)
     schedule(cluster.pk)
     cordon(cluster, "d", actor=SYSTEM, reason="work")
+    maintain(cluster, "a", "card", "2", rfc3339(timezone.now() + timedelta(hours=4)), actor=SYSTEM, reason="fan")
     page = viewer.get("/?cluster=lab").content.decode()
     found = re.search(r'<script id="initial" type="application/json">(.*?)</script>', page)
     assert found is not None

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
+from hetsched.placement.queries.pending_order import line
 from tests.builders import a_pod
 from tests.pages.test_words_of_agents_are_shown import words
 from tests.scenes import submitted
@@ -27,9 +28,9 @@ def waiting(cluster: Cluster) -> Cluster:
 
 def test_places_and_what_is_waited_for_are_told(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/")
-    assert "3 pods wait, 2 of them are due" in shown
-    assert "1 ci/urgent due its turn with the next batches 0" in shown
-    assert "2 ci/plain due its turn with the next batches 0" in shown
+    assert "3 pending pods, 2 due" in shown
+    assert "1 ci/urgent due its turn in the queue in one of the next batches 0" in shown
+    assert "2 ci/plain due its turn in the queue in one of the next batches 0" in shown
     assert "– ml/later backing off" in shown
 
 
@@ -38,30 +39,35 @@ def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, wai
     found = words(viewer, "/queue/?q=namespace%3Dci+priority%3E5")
     assert "ci/urgent" in found
     assert "ci/plain" not in found
-    assert "The filter hides all that waits." in words(viewer, "/queue/?q=namespace%3Dnowhere")
+    assert "No pending pods match the filter." in words(viewer, "/queue/?q=namespace%3Dnowhere")
 
 
 def test_what_never_fits_is_counted_as_on_the_first_screen_and_has_a_tab(viewer: Client, waiting: Cluster) -> None:
     submitted(waiting, a_pod("huge", "ci").cpu(900))
-    Pod.objects.filter(name="huge").update(state="never-fits", queued=False)
+    tried = {"tried_at": timezone.now(), "helped_by": 1}
+    Pod.objects.filter(name="huge").update(state="never-fits", queued=False, **tried)
     shown = words(viewer, "/queue/")
-    assert "3 pods wait, 2 of them are due; 1 never fits" in shown
-    assert "all 4 due 2 backing off 1 reading images 0 resting 0 gated 0 never fits 1" in shown
+    assert "3 pending pods, 2 due; 1 never fits" in shown
+    assert "all 4 due 2 backing off 1 reading images 0 unschedulable 0 gated 0 never fits 1" in shown
     assert "– ci/huge never fits" in shown
     assert "ci/huge" not in words(viewer, "/queue/?standing=resting")
+    (row,) = [one for one in line(waiting.pk, 10) if one.key == "ci/huge"]
+    assert row.again_at is None
     alone = words(viewer, "/queue/?standing=never-fits")
+    assert "when the cluster changes" in alone
+    assert "at the latest" not in alone
     assert "ci/huge" in alone
     assert "ci/plain" not in alone
 
 
 def test_a_filter_that_cannot_be_read_hides_nothing(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/?q=nonsense%3D1")
-    assert "Nothing is shown until the filter can be read." in shown
-    assert "The filter hides" not in shown
+    assert "The filter is invalid. Correct it to show results." in shown
+    assert "match the filter" not in shown
 
 
 def test_an_empty_queue_says_that_nothing_waits(viewer: Client, cluster: Cluster) -> None:
-    assert "Nothing waits" in words(viewer, "/queue/")
+    assert "No pending pods." in words(viewer, "/queue/")
 
 
 def test_rows_are_picked_by_those_who_may_act(

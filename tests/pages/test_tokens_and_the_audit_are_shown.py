@@ -1,4 +1,4 @@
-"""Tokens are for administrators; the audit trail is for everybody who may look, but for entries about tokens."""
+"""Only administrators manage tokens; every role with read access sees the audit log, except entries about tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.test import Client
 from hetsched.access.tokens import create_token
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.models import Cluster
-from hetsched.journal.audit import Program
+from hetsched.journal.audit import Program, record
 from hetsched.journal.chain import look_again, seal_new
 from hetsched.journal.models import AuditEntry
 from hetsched.storage.triggers import install_of
@@ -32,7 +32,8 @@ def test_tokens_are_listed_without_what_makes_them(root: Client) -> None:
     token, plaintext = create_token(role="submitter", name="CI <b>", namespaces=["team"])
     create_token(role="viewer", name="Grafana", lifetime=timedelta(days=2))
     shown = words(root, "/tokens/")
-    assert f"CI <b> {plaintext[:8]}…{plaintext[-4:]} valid submitter team service-submitter" in shown
+    told = "valid submitter team priority up to 0 pods with a priority below 0 in every namespace service-submitter"
+    assert f"CI <b> {plaintext[:8]}…{plaintext[-4:]} {told}" in shown
     assert "Grafana" in shown
     assert "expires soon viewer all namespaces" in shown
     page = root.get("/tokens/").content.decode()
@@ -45,7 +46,7 @@ def test_who_does_not_manage_sees_no_tokens(browsing: Callable[..., Client], gro
     client = browsing(group)
     answer = client.get("/tokens/")
     assert answer.status_code == 403
-    assert "Tokens are for administrators" in answer.content.decode()
+    assert "Only administrators can manage tokens" in answer.content.decode()
     assert 'href="/tokens/"' not in client.get("/audit/").content.decode()
 
 
@@ -76,17 +77,19 @@ def test_entries_are_found_by_what_they_say(viewer: Client, acted: Cluster) -> N
     for query in ("who%3Dada+action%3Dnode.*", "noise", "object~n1", "age%3C1h+kind%3Dnode"):
         shown = words(viewer, f"/audit/?q={query}")
         assert ("node.cordon" in shown, "cluster.policy" in shown) == (True, False), query
-    assert "The filter hides all entries." in words(viewer, "/audit/?q=who%3Dbob")
+    assert "No entries match the filter." in words(viewer, "/audit/?q=who%3Dbob")
 
 
 def test_the_trail_says_how_far_it_is_verified_and_when_it_was_changed(viewer: Client, acted: Cluster) -> None:
-    assert "Nothing is sealed yet" in words(viewer, "/audit/")
+    assert "No entries are sealed yet" in words(viewer, "/audit/")
     sealed = seal_new(settled=timedelta(0))
-    assert f"verified {sealed} entries, up to number" in words(viewer, "/audit/")
+    assert f"verified {sealed} of {sealed} entries sealed and verified, last verified" in words(viewer, "/audit/")
+    record(actor="kim", role="operator", action="node.cordon", obj=("node", "n1"))
+    assert f"{sealed} of {sealed + 1} entries sealed and verified" in words(viewer, "/audit/")
     with connection.cursor() as cursor:
         cursor.execute("DROP TRIGGER journal_auditentry_append_only" + (
             "" if connection.vendor == "sqlite" else " ON journal_auditentry"))  # fmt: skip
         cursor.execute("UPDATE journal_auditentry SET reason = 'none' WHERE action = 'node.cordon'")
     install_of(AuditEntry._meta.app_config)
     look_again()
-    assert "The trail is not what was sealed." in words(viewer, "/audit/")
+    assert "The audit log does not match its seals." in words(viewer, "/audit/")

@@ -1,8 +1,8 @@
-"""What a person may do to what a page shows, each as a button that says beforehand what will follow.
+"""Action buttons of a page; the confirmation dialog describes the consequences.
 
-Rule: buttons are for those who may press them; the server asks again. Each carries the address of REST, the body, the
-tag of what was shown (If-Match) and, in words, what stays, what ends and what becomes free. Bodies are JSON made here,
-since names from outside stand in them.
+Only users with the permission see a button; the server checks the permission again. A button carries the REST
+address, the body, the ETag of the shown state (If-Match) and a description of the consequences. Bodies are JSON that
+this module encodes, because they contain names from outside.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from django.utils.translation import ngettext
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.facts import Maintenance
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.inventory.maintenance import Maintenance, in_maintenance
 from hetsched.inventory.models import ClusterKind, Node
+from hetsched.inventory.overrides import in_maintenance
 from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
@@ -56,12 +57,12 @@ class Act(msgspec.Struct, frozen=True):
 
 
 def body_of(asked: dict[str, Any]) -> str:
-    """Return the body of a button that asks for this."""
+    """Return the JSON body of a button."""
     return msgspec.json.encode(asked).decode()
 
 
 class PartActs(msgspec.Struct, frozen=True):
-    """What may be done to one card or zone, and its maintenance where it is in one."""
+    """The actions on one GPU or zone, and its maintenance if it is in maintenance."""
 
     name: str
     act: Act
@@ -69,7 +70,7 @@ class PartActs(msgspec.Struct, frozen=True):
 
 
 class NodeActs(msgspec.Struct, frozen=True):
-    """What may be done to a node and its parts; `spans` are the choices of how long."""
+    """The actions on a node and its parts; `spans` are the durations to choose from."""
 
     node: list[Act]
     cards: list[PartActs]
@@ -82,7 +83,7 @@ class NodeActs(msgspec.Struct, frozen=True):
 
 
 def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeActs | None:
-    """Return what this person may do to a node; None where that is nothing."""
+    """Return the actions that the user may run on a node; None without any."""
     if not subject.may(Action.OPERATE):
         return None
     held = list(held)
@@ -103,7 +104,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeAc
 
 
 def spans() -> list[tuple[str, int, str]]:
-    """Return the choices of how long something lasts: words, seconds, and the moment when it would be over by now."""
+    """Return the durations to choose from: label, seconds, and the end if it started now."""
     words = {"1h": _("1 hour"), "4h": _("4 hours"), "1d": _("1 day"), "7d": _("7 days")}
     now = timezone.now()
     return [(words[name], int(span.total_seconds()), rfc3339(now + span)) for name, span in SPANS]
@@ -124,111 +125,127 @@ class _OnNode:
     def cordon(self) -> Act:
         node, count = self.node, self.node.pods
         free = {name: node.allocatable.get(name, 0) - node.requested.get(name, 0) for name in (CPU, MEMORY)}
-        stay = ngettext("%(count)d pod runs here and stays.", "%(count)d pods run here and stay.", count)
-        text = [stay % {"count": count} if count else _("Nothing runs here.")]
+        stay = ngettext(
+            "%(count)d pod runs on this node and is not evicted.",
+            "%(count)d pods run on this node and are not evicted.",
+            count,
+        )
+        text = [stay % {"count": count} if count else _("No pods run on this node.")]
         text.append(
-            _("Nothing new is placed here until it is uncordoned; %(cpu)s free CPUs and %(memory)s stay unused.")
+            _(
+                "The scheduler places no new pods here until the node is uncordoned. %(cpu)s free CPUs and "
+                "%(memory)s stay unused."
+            )
             % {"cpu": amount_words(CPU, max(free[CPU], 0)), "memory": amount_words(MEMORY, max(free[MEMORY], 0))}
         )
         if node.cluster.kind == ClusterKind.KUBERNETES:
-            text.append(_("Other schedulers of the cluster are not told."))
+            text.append(_("Other schedulers of the cluster can still use the node."))
         title = _("Cordon %(node)s?") % {"node": node.name}
         done = _("%(node)s is cordoned.") % {"node": node.name}
         return self._act(_("Cordon"), title, " ".join(text), done, action="cordon")
 
     def uncordon(self) -> Act:
         node = self.node
-        text = _("Pods may be placed here again; those that wait for room are tried at once.")
+        text = _("The scheduler can place pods on this node again. It retries pending pods immediately.")
         if node.report.unschedulable:
-            text = _("The cluster itself marks it unschedulable: nothing is placed here until that ends, too.")
+            text = _(
+                "The cluster also marks this node unschedulable. The scheduler places no pods on it until that "
+                "mark is removed."
+            )
         title = _("Uncordon %(node)s?") % {"node": node.name}
         return self._act(
             _("Uncordon"), title, text, _("%(node)s is uncordoned.") % {"node": node.name}, action="uncordon"
         )
 
     def trust(self) -> list[Act]:
-        """Return the button by which what its kubelet contradicted is believed again, where there is something."""
+        """Return the button that accepts facts again which the kubelet contradicted, if there are any."""
         if not self.node.doubts and not kept_off(self.node, timezone.now()):
             return []
-        text = _("Its facts are in doubt no more, and pods that keep off it after refusals are tried here again.")
+        text = _(
+            "hetsched accepts the facts of this node again. Pods that the kubelet rejected can be placed on it again."
+        )
         title = _("Trust %(node)s again?") % {"node": self.node.name}
         done = _("%(node)s is trusted again.") % {"node": self.node.name}
         return [self._act(_("Trust again"), title, text, done, action="trust")]
 
     def card(self, index: str, at: Maintenance | None) -> PartActs:
         grants = [grant for one in self.held for grant in one.allocation.gpus if str(grant.index) == index]
-        names = {"part": _("card #%(index)s") % {"index": index}, "node": self.node.name}
+        names = {"part": _("GPU #%(index)s") % {"index": index}, "node": self.node.name}
         holders = self._holders(lambda held: any(str(grant.index) == index for grant in held.gpus))
         used = sum(grant.milli for grant in grants)
-        left = _("%(free)s ‰ of it are free and stay unused.") % {"free": 1000 - used} if used < 1000 else ""
+        left = _("%(free)s ‰ of it is free and stays unused.") % {"free": 1000 - used} if used < 1000 else ""
         return PartActs(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
 
     def zone(self, name: str, at: Maintenance | None) -> PartActs:
         names = {"part": _("zone %(zone)s") % {"zone": name}, "node": self.node.name}
         holders = self._holders(lambda held: any(grant.name == name for grant in held.zones))
-        rest = _("Pods that ask for no zone may still run on its CPUs; cordon the node to keep these off, too.")
+        rest = _("Pods without a zone requirement can still run on its CPUs. To exclude them too, cordon the node.")
         return PartActs(name, self._maintain(names, f"{holders} {rest}", at, zone=name), at)
 
     def _maintain(self, names: dict[str, str], text: str, at: Maintenance | None, **part: Any) -> Act:
         if at is not None:
             title = _("End the maintenance of %(part)s of %(node)s?") % names
-            said = _("Pods may be placed on it again; those that wait for it are tried at once.")
-            done = _("The maintenance of %(part)s of %(node)s is over.") % names
+            said = _("The scheduler can place pods on it again and retries pending pods immediately.")
+            done = _("The maintenance of %(part)s of %(node)s has ended.") % names
             return self._act(_("End maintenance"), title, said, done, action="end-maintenance", **part)
-        title = _("Maintenance of %(part)s of %(node)s?") % names
-        said = _("Nothing new is placed on it until then, or until somebody ends the maintenance.")
+        title = _("Start maintenance of %(part)s of %(node)s?") % names
+        said = _("The scheduler places no new pods on it until the maintenance expires or an operator ends it.")
         done = _("%(part)s of %(node)s is in maintenance.") % names
-        label = _("Maintenance…")
+        label = _("Start maintenance…")
         act = self._act(label, title, f"{text} {said}", done, more=MAINTAIN_FIELDS, action="maintenance", **part)
-        return msgspec.structs.replace(act, confirm=_("Begin maintenance"))
+        return msgspec.structs.replace(act, confirm=_("Start maintenance"))
 
     def _holders(self, has: Any) -> str:
         names = sorted(one.pod.key for one in self.held if has(one.allocation))
         if not names:
-            return _("Nobody holds it.")
-        said = ngettext("%(count)d pod holds it and keeps it:", "%(count)d pods hold it and keep it:", len(names))
-        return f"{said % {'count': len(names)}} {_listed(names)}."
+            return _("No pods use it.")
+        said = ngettext(
+            "%(count)d pod uses it and is not evicted:", "%(count)d pods use it and are not evicted:", len(names)
+        )
+        return f"{said % {'count': len(names)}} {listed(names)}."
 
     def rule(self, at: Any) -> list[Act]:
         names = {"fact": f"{at.fact} {at.item}".strip(), "node": self.node.name, "known": at.known, "told": at.told}
         shrunk = at.change == "shrunk"
-        label = _("It is gone") if shrunk else _("Let it count")
-        text = _("Known so far: %(known)s. Told now: %(told)s.") % names
+        label = _("Confirm removal") if shrunk else _("Approve")
+        text = _("Known value: %(known)s. Reported value: %(told)s.") % names
         follows = (
-            _("What is missing is gone for good; that is refused while pods hold something of it.")
+            _("The missing capacity is removed permanently. The server rejects this while pods use it.")
             if shrunk
-            else _("What is told counts from now on, and pods may be placed on it.")
+            else _("The reported value takes effect now and is used for scheduling.")
         )
         title = _("%(fact)s of %(node)s") % names
-        done = _("Ruled on %(fact)s of %(node)s.") % names
+        done = _("The decision on %(fact)s of %(node)s is saved.") % names
         found = [self._act(label, title, f"{text} {follows}", done, action="approve", fact=at.id)]
         if at.state == "open":
-            label = _("It is still there") if shrunk else _("Reject")
+            label = _("Keep") if shrunk else _("Reject")
             follows = (
-                _("It takes pods again, although it is not reported.")
+                _("The scheduler can place pods on it again, although no source reports it.")
                 if shrunk
-                else _("What was known counts on, until something else is told.")
+                else _("The previous value stays in effect until a new report replaces it.")
             )
             tone = "bad" if shrunk else ""
             found.append(self._act(label, title, f"{text} {follows}", done, tone=tone, action="reject", fact=at.id))
         return found
 
     def override(self) -> Act:
-        title = _("State a fact of %(node)s otherwise?") % {"node": self.node.name}
-        text = _("It counts before what anybody else says, until then. What runs stays where it is.")
+        title = _("Override a fact of %(node)s?") % {"node": self.node.name}
+        text = _("The override takes precedence over all other sources until it expires. Running pods are not moved.")
         act = self._act(
-            _("Override a fact…"), title, text, _("The fact is overridden."), more=OVERRIDE_FIELDS, action="override"
+            _("Override fact…"), title, text, _("The override is active."), more=OVERRIDE_FIELDS, action="override"
         )
         return msgspec.structs.replace(act, confirm=_("Override"))
 
     def take_back(self, fact: str) -> Act:
-        title = _("Take back what is stated of %(fact)s?") % {"fact": fact}
-        text = _("What the node and other sources say counts again, at once.")
-        return self._act(_("Take back"), title, text, _("The override is taken back."), action="override", fact=fact)
+        title = _("Remove the override of %(fact)s?") % {"fact": fact}
+        text = _("The values reported by the node and other sources take effect immediately.")
+        return self._act(
+            _("Remove override"), title, text, _("The override was removed."), action="override", fact=fact
+        )
 
 
 def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) -> list[Act]:
-    """Return what this person may do to a workload; `counts` are its pods by state."""
+    """Return the actions that the user may run on a workload; `counts` are its pods by state."""
     if not subject.may(Action.SUBMIT):
         return []
     live = workload.cluster.kind == ClusterKind.KUBERNETES
@@ -247,30 +264,30 @@ def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) ->
 
     if tried:
         said = ngettext(
-            "%(count)d pod that was refused or failed is decided anew, at once.",
-            "%(count)d pods that were refused or failed are decided anew, at once.",
+            "The scheduler retries %(count)d rejected or failed pod immediately.",
+            "The scheduler retries %(count)d rejected or failed pods immediately.",
             tried,
         )
-        add(_("Try again"), _("Try again"), _("Try %(name)s again?"), said % {"count": tried},
-            _("%(name)s is being tried again."), "retry")  # fmt: skip
+        add(_("Retry"), _("Retry"), _("Retry %(name)s?"), said % {"count": tried},
+            _("The scheduler retries %(name)s."), "retry")  # fmt: skip
     if waiting and subject.may(Action.OPERATE):
         said = ngettext(
-            "%(count)d pod that waits gets it; what is placed keeps its place.",
-            "%(count)d pods that wait get it; what is placed keeps its place.",
+            "The new priority applies to %(count)d pending pod. Placed pods stay on their nodes.",
+            "The new priority applies to %(count)d pending pods. Placed pods stay on their nodes.",
             waiting,
         )
-        now = _("The priority is %(priority)d now.") % {"priority": workload.priority}
-        add(_("Set priority…"), _("Set priority"), _("Another priority for %(name)s?"),
-            f"{now} {said % {'count': waiting}}", _("%(name)s has another priority."), "priority",
+        now = _("The current priority is %(priority)d.") % {"priority": workload.priority}
+        add(_("Set priority…"), _("Set priority"), _("Set the priority of %(name)s?"),
+            f"{now} {said % {'count': waiting}}", _("The priority of %(name)s was changed."), "priority",
             more=PRIORITY_FIELDS)  # fmt: skip
     if unfinished and (not live or workload.objects_there.exists()):
         add(_("Cancel workload…"), _("Cancel workload"), _("Cancel %(name)s?"), _ended(workload, unfinished, live),
-            _("%(name)s is cancelled."), "cancel", tone="bad")  # fmt: skip
+            _("%(name)s was cancelled."), "cancel", tone="bad")  # fmt: skip
     return found
 
 
 def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
-    """Say what a cancellation ends, and what becomes free."""
+    """Describe which pods a cancellation ends and which resources it releases."""
     total = sum(unfinished.values())
     said = ngettext("%(count)d pod ends: %(states)s.", "%(count)d pods end: %(states)s.", total)
     states = ", ".join(f"{count} {LABELS[State(state)]}" for state, count in sorted(unfinished.items()))
@@ -287,10 +304,10 @@ def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
             amount_words(MEMORY, freed[MEMORY]),
             *([_("%(cards)s GPU") % {"cards": f"{cards / 1000:g}"}] if cards else []),
         ]
-        text.append(_("That frees %(amounts)s.") % {"amounts": ", ".join(amounts)})
+        text.append(_("This releases %(amounts)s.") % {"amounts": ", ".join(amounts)})
     if live:
-        text.append(_("Its objects are deleted from the cluster."))
-    text.append(_("This cannot be taken back."))
+        text.append(_("hetsched deletes its objects from the cluster."))
+    text.append(_("This cannot be undone."))
     return " ".join(text)
 
 
@@ -298,7 +315,8 @@ def _milli(allocation: Allocation | None) -> int:
     return sum(grant.milli for grant in allocation.gpus) if allocation is not None else 0
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first names and the number of the others."""
     shown = ", ".join(names[:_NAMED])
     more = len(names) - _NAMED
     return shown if more <= 0 else _("%(names)s and %(more)d more") % {"names": shown, "more": more}

@@ -1,9 +1,8 @@
 """Advice: which running pods to move, what each move gains and costs, and the plans that operators confirmed.
 
-Rule: the question stands in the address, so a link asks it again; the answer is worked out for this page and does not
-change under the hand: it says of when it is. A plan is confirmed as a whole or move by move, with a reason and the
-plan's tag, through the same REST as everybody's. Without a question the page follows the cluster, and shows how far
-confirmed plans are.
+The query string contains the input, so a link repeats the search. The result is computed once per request and
+names its time; it does not update. A user confirms the whole plan or single moves through REST, with a reason and the
+ETag of the plan. Without input the page updates live and shows the progress of confirmed plans.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from web.api import bodies
 from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 from web.api.problems import Refused
 
-from .acting import Act, body_of
-from .amounts import amount_words
+from .acting import Act, body_of, listed
+from .amounts import amount_words, duration
 from .shell import Shell, page
 from .told import told
 
@@ -39,24 +38,34 @@ LATEST = 5
 MOST_WORKLOADS = 100
 MOST_MANIFEST = 6000
 _SHOWN_BUDGETS = 3
+PODS_OF_PLAN = "pods-of-plan"  # templates that list pods, source and target in the confirmation
 GOALS = {
-    Goal.BALANCE: (gettext_lazy("Balance"), gettext_lazy("The fewest moves until every node is used evenly.")),
-    Goal.ROOM: (gettext_lazy("Room"), gettext_lazy("The fewest moves after which a shape fits that finds no node.")),
+    Goal.BALANCE: (
+        gettext_lazy("Balance"),
+        gettext_lazy("Finds the smallest number of moves that reaches the balance target."),
+    ),
+    Goal.ROOM: (
+        gettext_lazy("Capacity"),
+        gettext_lazy("Finds the smallest number of moves after which a pending workload or manifest fits."),
+    ),
     Goal.RARE: (
         gettext_lazy("Rare nodes"),
-        gettext_lazy("The fewest moves after which who needs cards, vectors or size finds them free."),
+        gettext_lazy(
+            "Finds the smallest number of moves off rare nodes that frees capacity for pending pods that "
+            "need these nodes."
+        ),
     ),
 }
 STAYS = {
-    "StaticPod": gettext_lazy("its kubelet runs it from a file"),
-    "DaemonSet": gettext_lazy("a DaemonSet runs one on each node"),
-    "Held": gettext_lazy("it is room that is held for a pod to come"),
-    "SafeToEvict": gettext_lazy("its owner says that it is not to be evicted"),
-    "LocalVolume": gettext_lazy("it keeps data on its node"),
-    "Foreign": gettext_lazy("another scheduler places it"),
-    "Busy": gettext_lazy("it is being bound, nominated or taken off"),
-    "GangMember": gettext_lazy("a member of its gang stays"),
-    "NotReady": gettext_lazy("what it asks for is wrong, so nobody would place it again"),
+    "StaticPod": gettext_lazy("static pod of its kubelet"),
+    "DaemonSet": gettext_lazy("pod of a DaemonSet"),
+    "Held": gettext_lazy("reserved capacity of a hold"),
+    "SafeToEvict": gettext_lazy("marked as not evictable by its owner"),
+    "LocalVolume": gettext_lazy("uses local storage on its node"),
+    "Foreign": gettext_lazy("managed by another scheduler"),
+    "Busy": gettext_lazy("binding, nominated or terminating"),
+    "GangMember": gettext_lazy("a member of its gang cannot move"),
+    "NotReady": gettext_lazy("its request is invalid, so it could not be scheduled again"),
 }
 _TONES = {
     AdviceVerdict.PLAN: "info",
@@ -106,7 +115,7 @@ def advice(shell: Shell) -> HttpResponse:
 
 
 def _waiting(cluster: Cluster) -> list[Workload]:
-    """Return the workloads that found no room, the latest first."""
+    """Return the workloads with pods that are not-now, the latest first."""
     rows = Workload.objects.filter(cluster=cluster, state=State.NOT_NOW.value).defer("manifest")
     return list(rows.order_by("-id")[:MOST_WORKLOADS])
 
@@ -115,7 +124,7 @@ def _plans(cluster: Cluster) -> list[Rebalance]:
     return list(Rebalance.objects.filter(cluster=cluster).select_related("cluster").prefetch_related("moves")[:LATEST])
 
 
-# -- the answer --------------------------------------------------------------------------------------------------------
+# -- the result --------------------------------------------------------------------------------------------------------
 
 
 def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], may: bool) -> dict[str, Any]:
@@ -125,7 +134,7 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
         if goal is Goal.BALANCE:
             question["target"] = float(form["target"])
     except ValueError:
-        return {"problem": {"code": "QueryInvalid", "detail": _("A number is expected."), "hint": ""}}
+        return {"problem": {"code": "QueryInvalid", "detail": _("Enter a number."), "hint": ""}}
     if goal is not Goal.BALANCE and form["manifest"].strip():
         question["manifest"] = form["manifest"]
     elif goal is Goal.ROOM:
@@ -133,7 +142,9 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     try:
         asked = bodies.convert(question, AdviceQuestion)
     except InputError:
-        bounds = _("The balance to reach is from 0 to 1, and moves are from 1 to %(most)d.") % {"most": MOST_MOVES}
+        bounds = _("The balance target must be between 0 and 1, and the maximum moves between 1 and %(most)d.") % {
+            "most": MOST_MOVES
+        }
         return {"problem": {"code": "QueryInvalid", "detail": bounds, "hint": ""}}
     try:
         found = advice_for(cluster, asked)
@@ -151,11 +162,12 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
             {"reason": STAYS.get(one.code, MESSAGES.get(one.code, one.code)), "pods": one.pods, "example": one.example}
             for one in found.stays
         ],
-        "hours": found.cost.lost_seconds / 3600,
+        "lost": duration(found.cost.lost_seconds),
         "command": _command(cluster, question),
     }
     if may and found.moves:
         context["confirm"] = _confirm(cluster, found, question, None)
+        context["dialogs"] = [(PODS_OF_PLAN, moves), *((f"{PODS_OF_PLAN}-{row['step']}", [row]) for row in moves)]
         if len(found.moves) > 1:
             for step, row in enumerate(moves):
                 row["confirm"] = _confirm(cluster, found, question, step)
@@ -163,31 +175,29 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
 
 
 def _sentence(found: Advice) -> str:
-    """Say what the plan comes to."""
+    """Summarise the result of the plan in a sentence."""
     count = len(found.moves)
     moves = ngettext("%(count)d move", "%(count)d moves", count) % {"count": count}
     figures = {"moves": moves, "before": f"{found.balance.before:.4f}", "after": f"{found.balance.after:.4f}"}
     if found.verdict is AdviceVerdict.NOTHING:
         return {
-            Goal.BALANCE: _("Nothing is to be done: the balance is %(before)s already.") % figures,
-            Goal.ROOM: _("Nothing is to be done: there is room already."),
-            Goal.RARE: _("Nothing is to be done: nobody sits on a rare node that others need without needing it."),
+            Goal.BALANCE: _("No moves needed: the balance is already %(before)s.") % figures,
+            Goal.ROOM: _("No moves needed: the workload already fits."),
+            Goal.RARE: _("No moves needed: no pending pod needs a rare node without free capacity."),
         }[found.goal]
     if found.verdict is AdviceVerdict.NONE:
         return {
-            Goal.BALANCE: _("No move evens the cluster out any further."),
-            Goal.ROOM: _("No moves within the bounds make room."),
-            Goal.RARE: _("Those who sit on rare nodes without needing them have no other place."),
+            Goal.BALANCE: _("No plan found: no move improves the balance further."),
+            Goal.ROOM: _("No plan found: no moves within the limits free enough capacity."),
+            Goal.RARE: _("No plan found: no moves off rare nodes free enough capacity for a pending pod."),
         }[found.goal]
     if found.goal is Goal.BALANCE:
-        said = _("By %(moves)s the balance rises from %(before)s to %(after)s.") % figures
-    elif found.goal is Goal.ROOM:
-        nodes = ", ".join(dict.fromkeys(place.node for place in found.places))
-        said = _("By %(moves)s there is room on %(nodes)s.") % {**figures, "nodes": nodes}
+        said = _("After %(moves)s, the balance rises from %(before)s to %(after)s.") % figures
     else:
-        said = _("By %(moves)s rare nodes are free for those who need them.") % figures
+        nodes = ", ".join(dict.fromkeys(place.node for place in found.places))
+        said = _("After %(moves)s, there is enough capacity on %(nodes)s.") % {**figures, "nodes": nodes}
     if found.verdict is AdviceVerdict.PARTLY:
-        said = f"{said} {_('That goes only a part of the way.')}"
+        said = f"{said} {_('This reaches the target only in part.')}"
     return said
 
 
@@ -197,7 +207,7 @@ def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
         "pods": [
             {
                 "pod": pod,
-                "hours": None if pod.age_seconds is None else pod.age_seconds / 3600,
+                "age": None if pod.age_seconds is None else duration(pod.age_seconds),
                 "ghost": _ghost(shell, pod),
             }
             for pod in move.pods
@@ -210,7 +220,7 @@ def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
 
 
 def _ghost(shell: Shell, pod: Any) -> str:
-    """Return the address of the new node, where it shows as a ghost what the pod would hold."""
+    """Return the address of the target node with a preview of the pod's allocation."""
     cpus = ",".join(zone.cpus for zone in pod.zones if zone.cpus)
     cards = [f"gpu:{card.index}/{card.milli}" for card in pod.gpus]
     parts = ([f"cpus:{cpus}"] if cpus else []) + cards
@@ -223,20 +233,18 @@ def _ghost(shell: Shell, pod: Any) -> str:
 def _why(found: Advice, move: Move) -> str:
     nodes = ", ".join(dict.fromkeys(pod.from_ for pod in move.pods))
     if found.goal is Goal.BALANCE:
-        return _("evens out %(nodes)s") % {"nodes": nodes}
-    if found.goal is Goal.ROOM:
-        return _("makes room on %(nodes)s") % {"nodes": nodes}
-    return move.why
+        return _("balances %(nodes)s") % {"nodes": nodes}
+    return _("frees capacity on %(nodes)s for %(pods)s") % {"nodes": nodes, "pods": listed(list(move.makes_room_for))}
 
 
 def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: int | None) -> Act:
-    """Return the button that has a plan, or one move of it, carried out."""
+    """Return the button that confirms a plan, or one of its moves."""
     moves = found.moves if step is None else found.moves[step : step + 1]
     pods = [pod for move in moves for pod in move.pods]
     text = [
         ngettext(
-            "%(count)d pod is taken off its node and starts anew on another.",
-            "%(count)d pods are taken off their nodes, one move after the other, and start anew on others.",
+            "%(count)d pod is evicted from its node and restarts on another node.",
+            "%(count)d pods are evicted from their nodes, one move at a time, and restart on other nodes.",
             len(pods),
         )
         % {"count": len(pods)}
@@ -244,12 +252,17 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     alone = [pod.pod for pod in pods if not pod.comes_back]
     if alone:
         said = ngettext(
-            "%(count)d of them would not come back by itself: %(names)s.",
-            "%(count)d of them would not come back by themselves: %(names)s.",
+            "No controller recreates %(count)d of them: %(names)s.",
+            "No controller recreates %(count)d of them: %(names)s.",
             len(alone),
         )
-        text.append(said % {"count": len(alone), "names": ", ".join(alone[:4])})
-    text.append(_("Each move is tried again before it is made; where it cannot be made, the plan stops there."))
+        text.append(said % {"count": len(alone), "names": listed(alone)})
+    text.append(
+        _(
+            "hetsched checks each move again before it starts. The plan stops at the first move that is no "
+            "longer possible."
+        )
+    )
     body = dict(question)
     if step is not None:
         body["steps"] = [step]
@@ -257,18 +270,19 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     return Act(
         label=label,
         url=f"/api/v1/clusters/{cluster.name}/rebalances/",
-        title=_("Carry this plan out?") if step is None else _("Make move %(step)d alone?") % {"step": step + 1},
+        title=_("Confirm this plan?") if step is None else _("Start only move %(step)d?") % {"step": step + 1},
         text=" ".join(text),
-        confirm=_("Move them") if len(pods) > 1 else _("Move it"),
+        confirm=_("Start moves") if len(pods) > 1 else _("Start move"),
         body=body_of(body),
         etag=f'"{found.token}"',
-        done=_("The plan is confirmed."),
+        done=_("The plan was confirmed."),
         tone="bad",
+        more=PODS_OF_PLAN if step is None else f"{PODS_OF_PLAN}-{step + 1}",
     )
 
 
 def _command(cluster: Cluster, question: dict[str, Any]) -> str:
-    """Return the command that asks the same."""
+    """Return the CLI command that computes the same plan."""
     parts = ["hetsched", "advise", "--of", cluster.name, "--goal", question["goal"]]
     if "target" in question:
         parts += ["--target", f"{question['target']:g}"]
@@ -295,11 +309,11 @@ def _plan(plan: Rebalance, may: bool) -> dict[str, Any]:
             label=_("Stop…"),
             url=f"/api/v1/clusters/{plan.cluster.name}/rebalances/{plan.pk}/actions/",
             title=_("Stop this plan?"),
-            text=_("What was moved stays moved; no further move is made."),
+            text=_("Completed moves stay in effect. No further moves start."),
             confirm=_("Stop the plan"),
             body='{"action":"stop"}',
             etag=plan_tag(plan),
-            done=_("The plan is stopped."),
+            done=_("The plan was stopped."),
             tone="bad",
         )
     return shown

@@ -1,4 +1,4 @@
-"""Amounts as people read them: rounded, with a unit; the exact quantity stands in the title beside them."""
+"""Format amounts for display: rounded, with a unit; the title attribute has the exact quantity."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils.formats import number_format
 
+from hetsched.contracts.durations import in_units, whole_seconds
 from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, MEMORY, MIB, NETWORK_MBPS, format_amount
 
 _RATES = {NETWORK_MBPS: "Mbit/s", DISK_MBPS: "MB/s"}
@@ -31,7 +32,7 @@ def bytes_words(amount: int) -> str:
 
 
 def mib_words(mib: int | None) -> str | None:
-    """Write MiB; None stays None, so a template can say that it is unknown."""
+    """Write MiB; None stays None, so that a template can show it as unknown."""
     return None if mib is None else bytes_words(mib * MIB)
 
 
@@ -40,18 +41,10 @@ def percent(ratio: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a time span with its two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = round(seconds)
-    if whole < 1:
+    """Write a time span with its two largest units, rounded up: `< 1 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 1:
         return "< 1 s" if seconds > 0 else "0 s"
-    for size, unit, smaller, low in _SPANS:
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {low}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-_SPANS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+    return in_units(whole_seconds(seconds))
 
 
 def use(resource: str, whole: int, requested: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The audit trail: who did what to which object, when and why; and whether it is what was sealed."""
+"""The audit log: actor, action, object, time and reason of each entry, and the verification of the seals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MOST_VALUES = 200
 _MOST_NAME_CHARACTERS = 253
 _MOST_DETAIL_CHARACTERS = 300
 SUBMISSIONS = "workload.submit"
-# What is behind the tabs: people mostly look for what was done to the fleet, and each submission is an entry, too.
+# Submissions have a tab of their own: most readers look for actions on the fleet.
 TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"), "all": gettext_lazy("all")}
 
 
 def object_url(row: AuditEntry) -> str:
-    """Return the page of what an entry is about, empty where there is none."""
+    """Return the page of the object of an entry; empty if it has none."""
     name = row.object_name
     if row.object_kind == "node" and "/" in name:
         cluster, _slash, node = name.partition("/")
@@ -61,10 +61,10 @@ def _details_cell(row: AuditEntry) -> Cell:
 
 COLUMNS = (
     Column(
-        "at", gettext_lazy("When"), lambda row: row.at, lambda row: Cell(row.at, look="time"), order=("id",),
+        "at", gettext_lazy("Time"), lambda row: row.at, lambda row: Cell(row.at, look="time"), order=("id",),
         falling=True,
     ),
-    Column("actor", gettext_lazy("Who"), lambda row: row.actor, _actor_cell, order=("actor",)),
+    Column("actor", gettext_lazy("Actor"), lambda row: row.actor, _actor_cell, order=("actor",)),
     Column("action", gettext_lazy("Action"), lambda row: row.action, lambda row: Cell(row.action, look="mono"),
            order=("action",)),
     Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
@@ -77,21 +77,27 @@ COLUMNS = (
     Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("who", Kind(), gettext_lazy("person, token or program; * stands for anything"), path="actor", found=True),
-    Field("action", Kind(), gettext_lazy("such as node.cordon; node.* is all on nodes"), path="action", found=True),
+    Field("who", Kind(), gettext_lazy("user, token or program; * is a wildcard"), path="actor", found=True),
+    Field(
+        "action",
+        Kind(),
+        gettext_lazy("for example node.cordon; node.* matches all node actions"),
+        path="action",
+        found=True,
+    ),
     Field("kind", Kind(), gettext_lazy("node, workload, cluster, policy, token, …"), path="object_kind", found=True),
-    Field("object", Kind(), gettext_lazy("name of what it is about"), path="object_name"),
-    Field("reason", Kind(), gettext_lazy("why it was done"), path="reason"),
-    Field("role", Kind(), gettext_lazy("under which it was done"), path="role"),
-    Field("request", Kind(), gettext_lazy("id of the request, as errors and logs name it"), path="request_id"),
-    Field("age", Age(), gettext_lazy("how long ago"), path="at"),
+    Field("object", Kind(), gettext_lazy("name of the object"), path="object_name"),
+    Field("reason", Kind(), gettext_lazy("reason of the action"), path="reason"),
+    Field("role", Kind(), gettext_lazy("role of the actor"), path="role"),
+    Field("request", Kind(), gettext_lazy("request ID, as in errors and logs"), path="request_id"),
+    Field("age", Age(), gettext_lazy("age of the entry"), path="at"),
 )
 _FOUND = {"who": "actor", "action": "action", "kind": "object_kind"}
 
 
 def _found_by(word: str) -> Q:
-    return Q(actor__icontains=word) | Q(action__icontains=word) | Q(object_name__icontains=word) | Q(
-        reason__icontains=word
+    return Q(actor__text_contains=word) | Q(action__text_contains=word) | Q(object_name__text_contains=word) | Q(
+        reason__text_contains=word
     )  # fmt: skip
 
 
@@ -114,7 +120,8 @@ def audit(shell: Shell) -> HttpResponseBase:
     elif not tab:
         rows = rows.exclude(action=SUBMISSIONS)
     context = {
-        "chain": chain_state(),
+        "chain": (chain := chain_state()),
+        "entries_in_all": chain.sealed + chain.unsealed,
         "settled_minutes": int(SETTLED.total_seconds() // 60),
         "tabs": [{"label": label, "url": view.url(show=name), "current": name == tab} for name, label in TABS.items()],
     }

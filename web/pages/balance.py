@@ -1,10 +1,10 @@
-"""How evenly a cluster is used: what is requested beside what is measured, and by whom.
+"""The balance page: requested and measured use of a cluster, and the metric sources.
 
-Rule: what counts of a node is its latest sample with what was placed since, or, without a fresh one, what is requested;
-a node that is to be measured and is not is said to be so. The figures are the engine's own, of its present state. What
-is measured is what the fresh samples say, as on a node's own tab, whatever was placed since.
-Freshness is relative: a sample is stale once another one of its cluster is so much younger. When all of them stay away
-together they go on counting, so the page says how old the newest is, by the clock.
+The effective use of a node is its latest sample plus the pods placed since, or the requests if it has no current
+sample. The page marks nodes that should be measured and are not. The values are those of the engine's present state.
+Measured use is that of the current samples, without pods placed since.
+A sample is stale if it is older than the limit, by the server's clock or relative to the newest sample of its cluster;
+a collector may have a longer limit. The page shows the age of the newest sample, stale or not.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def balance(shell: Shell) -> HttpResponse:
 
 
 def _newest_sample(state: ClusterState) -> datetime | None:
-    """Return when the newest sample that counts was taken, None where none says so."""
-    counting = [report.usage for report, fresh in zip(state.reports, state.samples.fresh, strict=True) if fresh]
-    taken = [seconds(usage.observed_at) for usage in counting if usage is not None]
+    """Return the time of the newest sample, stale or not; None if no sample has a timestamp."""
+    taken = [seconds(report.usage.observed_at) for report in state.reports if report.usage is not None]
     newest = max((moment for moment in taken if moment is not None), default=None)
     return None if newest is None else datetime.fromtimestamp(newest, UTC)
 
@@ -85,7 +84,7 @@ def _label(resource: str) -> str:
 
 
 def _resources(state: ClusterState) -> list[dict[str, Any]]:
-    """Return the four resources over all nodes; what is measured is the samples' sum, over the nodes that have one."""
+    """Return the four resources over all nodes; measured use is the sum over the nodes with a sample."""
     rows = []
     allocatable, requested = state.all_rows.static("allocatable"), state.all_rows.load("requested")
     used, measured = state.all_rows.load("used"), state.all_rows.static("measured") != 0
@@ -111,13 +110,13 @@ def _resources(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def _sampled(state: ClusterState, resource: str, known: Bools) -> int:
-    """Return what the samples of these rows say together; a row that is known has one."""
+    """Return the sum of the samples of these rows; each known row has one."""
     usages = (state.reports[row].usage for row in np.flatnonzero(known).tolist())
     return sum(usage.amounts[resource] for usage in usages if usage is not None)
 
 
 def _nodes(state: ClusterState, late: frozenset[str]) -> list[dict[str, Any]]:
-    """Return every node with what counts of it, the least even first."""
+    """Return every node with its effective use, the least balanced first."""
     degrees = node_balance(state).tolist()
     measured = (state.all_rows.static("measured") != 0).any(axis=0).tolist()
     allocatable, used = state.all_rows.static("allocatable"), state.all_rows.load("used")

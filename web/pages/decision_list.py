@@ -18,7 +18,7 @@ from hetsched.placement.queries.topics import DECISIONS
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
-from .lists.reasons import Code, codes_of, with_codes
+from .lists.reasons import Code, codes_of
 from .lists.view import Listing, View
 from .shell import Shell, page
 from .told import told
@@ -33,8 +33,8 @@ def _words(word: str) -> Q:
     """Look for a pod's name, or for `namespace/name`."""
     namespace, slash, name = word.rpartition("/")
     if slash:
-        return Q(namespace__iexact=namespace, pod_name__icontains=name)
-    return Q(pod_name__icontains=word) | Q(node_name__iexact=word)
+        return Q(namespace__text_equals=namespace, pod_name__text_contains=name)
+    return Q(pod_name__text_contains=word) | Q(node_name__text_equals=word)
 
 
 def _address(row: Decision) -> str:
@@ -62,21 +62,21 @@ def _node_cell(row: Decision) -> Cell:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("name of the pod; * stands for anything"), path="pod_name"),
+    Field("name", Kind(), gettext_lazy("pod name; * is a wildcard"), path="pod_name"),
     Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
-    Field("verdict", Choice(*(one.value for one in VERDICTS)), gettext_lazy("what was decided"), path="verdict"),
-    Field("node", Kind(), gettext_lazy("node it was placed on"), path="node_name", found=True),
-    Field("policy", Kind(), gettext_lazy("policy that decided"), path="policy_name", found=True),
-    Field("version", Number(), gettext_lazy("version of the policy"), path="policy_version"),
-    Field("code", Code(), gettext_lazy("code of a reason for which nodes refused it"), path="codes", found=True),
-    Field("score", Number(), gettext_lazy("score of the chosen node"), path="score"),
-    Field("age", Age(), gettext_lazy("time since it was decided"), path="created_at"),
-    Field("snapshot", Kind(), gettext_lazy("digest of the state it rests on"), path="snapshot"),
+    Field("verdict", Choice(*(one.value for one in VERDICTS)), gettext_lazy("verdict of the decision"), path="verdict"),
+    Field("node", Kind(), gettext_lazy("node of the placement"), path="node_name", found=True),
+    Field("policy", Kind(), gettext_lazy("policy of the decision"), path="policy_name", found=True),
+    Field("version", Number(), gettext_lazy("policy version"), path="policy_version"),
+    Field("code", Code(), gettext_lazy("code of a rejection reason"), path="reasons", found=True),
+    Field("score", Number(), gettext_lazy("score of the selected node"), path="score"),
+    Field("age", Age(), gettext_lazy("age of the decision"), path="created_at"),
+    Field("snapshot", Kind(), gettext_lazy("digest of the cluster state"), path="snapshot"),
 )
 COLUMNS = (
     Column(
         "age",
-        gettext_lazy("When"),
+        gettext_lazy("Time"),
         lambda row: row.created_at,
         lambda row: Cell(row.created_at, look="time"),
         order=("id",),
@@ -139,8 +139,6 @@ def decisions(shell: Shell) -> HttpResponseBase:
     if view.wanted_values:
         return view.answer_values(_values(rows, view.wanted_values))
     shell.follow(DECISIONS)
-    if view.asks("code"):
-        rows = with_codes(rows, "reasons")
     rows = view.filtered(rows.filter(verdict=verdict) if verdict else rows)
     tabs = [("", _("all"))] + [(state.value, str(LABELS[state])) for state in VERDICTS]
     return view.show(
@@ -158,5 +156,5 @@ def _values(rows: Any, name: str) -> list[str]:
     recent = rows.order_by("-id")
     if name == "code":
         return codes_of(recent.values_list("reasons", flat=True))
-    # Of a long ledger the recent part says what there is to choose from.
+    # In a long ledger only the recent part supplies the suggestions.
     return list(recent.values_list(_FOUND[name], flat=True)[:5000]) if name in _FOUND else []

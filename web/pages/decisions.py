@@ -1,4 +1,4 @@
-"""One decision by its own address: why, on what, the same again, and beside another one."""
+"""The page of one decision: explanation, input, repetition and comparison with another decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .words import after_name, again_words, matrix_words, result_words, state_wo
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
-    """Return decisions with what their rows say beside the pod's name."""
+    """Return decisions with the text that their rows show after the pod name."""
     return [(row, told(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
 
 
@@ -55,25 +55,25 @@ def _find(shell: Shell, pk: int) -> Decision | None:
 
 
 def _expired(shell: Shell, pk: int) -> HttpResponse:
-    """Answer 410 with what was kept of a decision whose workload was forgotten.
+    """Answer 410 with the stored summary of a decision whose workload was deleted.
 
-    Raises: Http404 where nothing was.
+    Raises: Http404 without a stored summary.
     """
     kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
     if kept is None or not subject_of(shell.request).may_in(kept.namespace):
-        raise Http404(_("There is no decision %(id)s.") % {"id": pk})
+        raise Http404(_("Decision %(id)s does not exist.") % {"id": pk})
     shell.turn_to(kept.cluster)
     return shell.render("decision_gone", {"kept": kept}, status=410)
 
 
 def _before(decision: Decision) -> int | None:
-    """Return the decision about the same pod that this one followed."""
+    """Return the previous decision for the same pod."""
     rows = Decision.objects.filter(pod_id=decision.pod_id, pk__lt=decision.pk).order_by("-pk")
     return rows.values_list("pk", flat=True).first()
 
 
 def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
-    """Return what two decisions say, row by row."""
+    """Compare two decisions row by row."""
     words = state_words()
     rows = [
         (_("Pod"), _pod(one), _pod(other)),
@@ -81,10 +81,10 @@ def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
         (_("Node"), one.node_name, other.node_name),
         (_("Score"), _score(one), _score(other)),
         (_("Policy"), one.policy_words, other.policy_words),
-        (_("In a sentence"), told(one.summary), told(other.summary)),
+        (_("Summary"), told(one.summary), told(other.summary)),
         (_("Snapshot"), one.snapshot, other.snapshot),
         (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
-        (_("Inventory of revision"), str(one.inventory_revision), str(other.inventory_revision)),
+        (_("Inventory revision"), str(one.inventory_revision), str(other.inventory_revision)),
     ]
     for row in changed(other, one).reasons:
         rows.append((f"{row.plugin}: {told(row.message)}", str(row.now), str(row.before)))

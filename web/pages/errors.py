@@ -1,8 +1,7 @@
-"""What people see when a page cannot be shown: what happened, what to do, and the id to quote.
+"""Error pages: what happened, what to do, and the request ID.
 
-Rule: below `/api/` the same refusals are problem documents. What is not there or not allowed is told inside the
-console's frame to whoever may go on from it. The page for a failure of our own needs neither the database nor the
-session, which may be what failed.
+Below `/api/` the same errors are problem documents. 403 and 404 show the console's navigation to users with read
+access. The page for 500 uses neither the database nor the session, because either may have failed.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ from .visible import visible
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _plain(request, 400, _("This request cannot be read"), _("Go back and try it another way."))
+    return _plain(request, 400, _("Bad request"), _("Go back and try a different request."))
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _said(exception) or _("Your account may not do this. Ask an administrator for the role it needs.")
-    return _page(request, exception, 403, _("Not allowed"), said)
+    said = _said(exception) or _(
+        "Your account does not have permission for this. Ask an administrator for the required role."
+    )
+    return _page(request, exception, 403, _("Permission denied"), said)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _said(exception) or _("Nothing is at this address. It may have been removed, or the address is misspelt.")
+    said = _said(exception) or _("This page does not exist. The object was removed, or the address is wrong.")
     return _page(request, exception, 404, _("Not found"), said)
 
 
@@ -42,25 +43,38 @@ def failed(request: HttpRequest) -> HttpResponse:
     if refused is not None and refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
         if request.path.startswith("/api/"):
             return problems.response(refused, request)
-        said = _("The server cannot be reached. Nothing was changed; try again.")  # what it stands on cannot
-        return _plain(request, refused.status, _("This did not work"), said)
-    said = _("Something went wrong here, and it was logged. Try again; if it stays, quote the id below.")
-    return _plain(request, 500, _("This did not work"), said)
+        said = _("The server is unreachable. Nothing was changed. Try again.")  # the database is unavailable
+        return _plain(request, refused.status, _("Internal error"), said)
+    said = _(
+        "An internal error occurred and was logged. Try again. If the error persists, report the request ID below."
+    )
+    return _plain(request, 500, _("Internal error"), said)
+
+
+def too_many_requests(request: HttpRequest, refused: problems.Refused) -> HttpResponse:
+    """Answer a request over the page limit; addresses for programs get a problem document."""
+    if request.GET.get("format"):
+        return problems.response(refused, request)
+    said = _("Your account exceeded its page limit. Wait %(seconds)s s, then reload the page.")
+    answer = _plain(request, 429, _("Too many requests"), said % {"seconds": refused.headers["Retry-After"]})
+    for name, value in refused.headers.items():
+        answer.headers[name] = value
+    return answer
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    said = _("The form was too old, or cookies are blocked. Load the page again, then repeat what you did.")
-    return _plain(request, 403, _("The form is no longer valid"), said)
+    said = _("The form expired, or the browser blocks cookies. Reload the page and repeat the action.")
+    return _plain(request, 403, _("Form expired"), said)
 
 
 def _refusal() -> problems.Refused | None:
-    """Return what the failure that is being answered means; one outside of any view comes here too."""
+    """Return the problem of the exception being handled, also outside of a view."""
     error = sys.exc_info()[1]
     return problems.refusal_of(error) if isinstance(error, Exception) else None
 
 
 def _said(exception: Exception) -> str:
-    """Return the sentence that a view gave, if it gave one."""
+    """Return the message of the exception, if the view gave one."""
     first = exception.args[0] if exception.args else ""
     return first if isinstance(first, str) else ""
 
@@ -77,7 +91,7 @@ def _page(request: HttpRequest, exception: Exception, status: int, title: str, t
 
 
 def _frame(request: HttpRequest) -> dict[str, Any]:
-    """Return the navigation of somebody who is logged in: the places they may go to, none for whoever may not look."""
+    """Return the navigation of a logged-in user: the permitted places, none without read access."""
     if not hasattr(request, "user") or not request.user.is_authenticated:
         return {}
     places = places_for(subject_of(request))

@@ -1,8 +1,8 @@
-"""The first screen: is anything wrong, how full is the fleet, what was decided last.
+"""The fleet page: workload status, use of the nodes, latest decisions.
 
-Rule: the page carries the documents of its live topics with their revisions, so the first paint needs no socket, and
-the socket goes on where the page ends. Nodes come as columns, a fifth of the size of their tiles. Of decisions it has
-its own cluster's, which a busier cluster's may have displaced in the topic. Headroom is asked for afterwards.
+The page contains the documents of its live topics with their revisions, so the first paint needs no socket and
+the socket continues from these revisions. Nodes are encoded as columns, a fifth of the size of their tiles. Decisions
+are those of the cluster; in the topic, a busier cluster may have displaced them. The browser requests headroom later.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
 
 
 def _initial(cluster: Cluster) -> dict[str, Any]:
-    """Return the documents of the page's topics as their deltas up to these revisions make them."""
+    """Return the documents of the page's topics at these revisions."""
     with one_moment():
         return {
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
@@ -66,29 +66,30 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
 
 
 def fleet_words() -> dict[str, str]:
-    """Return what the heat map and the table of headroom say."""
+    """Return the labels of the heat map and the headroom table."""
     return {
         "heat": _("Heat map"),
         "nodes-by": _("nodes, coloured by"),
         "balance": _("balance"),
         "state": _("state"),
-        "even": _("even"),
-        "uneven": _("uneven"),
-        "no-cards": _("no cards"),
-        "gone": _("gone"),
-        "updates": _("Show {n} moved nodes"),
+        "even": _("balanced"),
+        "uneven": _("unbalanced"),
+        "no-cards": _("no GPUs"),
+        "gone": _("removed"),
+        "updates": _("Show {n} updated nodes"),
         "pool": _("Pool"),
         "headroom-now": _("now"),
-        "headroom-counting": _("It is being counted for the first time."),
-        "headroom-unknown": _("It could not be counted; it is asked for again."),
+        "headroom-counting": _("The first computation is in progress."),
+        "headroom-unknown": _("The computation failed. hetsched retries it."),
         "headroom-fits": _("{count} more fit in {pool} now"),
         "headroom-fits-least": _("at least {count} more fit in {pool} now"),
+        "headroom-emulated": _("{count} of them with emulation (slower than native)"),
         "headroom-none": _("none fits in {pool} now: {reason}"),
-        "headroom-like": _("asked for by {count} recent workloads, such as {pod}"),
-        "headroom-example": _("an example"),
-        "headroom-part": _("{milli} ‰ of a GPU card"),
-        "headroom-cards": _("{cards} GPU cards"),
-        "headroom-anything": _("nothing in particular"),
+        "headroom-like": _("requested by {count} recent workloads, for example {pod}"),
+        "headroom-example": _("example"),
+        "headroom-part": _("{milli} ‰ of a GPU"),
+        "headroom-cards": _("{cards} GPUs"),
+        "headroom-anything": _("no requests"),
         "headroom-any": _("any"),
     }
 
@@ -103,7 +104,7 @@ def measures() -> list[dict[str, str]]:
 
 
 def verdicts() -> list[dict[str, str]]:
-    """Return the four figures on top: which states each one counts, and where it leads."""
+    """Return the four status counts: the states that each one counts, and its link."""
     return [
         {
             "state": "running",
@@ -116,21 +117,21 @@ def verdicts() -> list[dict[str, str]]:
             "state": "not-now",
             "states": "pending not-now",
             "tone": "wait",
-            "label": _("Waiting"),
-            "meaning": _("fits later, or not tried yet"),
+            "label": _("Pending"),
+            "meaning": _("not now, or not scheduled yet"),
         },
         {
             "state": "never-fits",
             "states": "never-fits",
             "tone": "bad",
             "label": _("Never fits"),
-            "meaning": _("no node could take it, even empty"),
+            "meaning": _("fits no node, even if empty"),
         },
         {
             "state": "misconfigured",
             "states": "misconfigured",
             "tone": "bad",
             "label": _("Misconfigured"),
-            "meaning": _("the request itself is wrong"),
+            "meaning": _("the request is invalid"),
         },
     ]

@@ -1,7 +1,7 @@
-"""Whether everything works: the parts of the installation, each cluster, and first what is wrong and what to do.
+"""The health page: problems with their fixes, each cluster, and the components of the installation.
 
-Rule: figures are those of `/readyz`, `/metrics` and `clusters/{name}/connection/`; a problem is told with what to do
-about it and where. Names of credentials, hosts and namespaces are shown, what is in them never.
+Values are those of `/readyz`, `/metrics` and `clusters/{name}/connection/`; a problem has a fix and a link. The page
+shows names of credentials, hosts and namespaces, never their content.
 """
 
 from __future__ import annotations
@@ -26,33 +26,36 @@ from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.agent_messages import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.tiles import tile
 from hetsched.journal import counters, figures
 from hetsched.policies.models import GoldenPlacement, Policy
 from web.api import collectors as collector_documents
 from web.api.connections import ConnectionDetail, cluster_tag, connection_of
-from web.api.health import LATE_CANARY_SECONDS, Component, components
+from web.api.health import Component, components, late_after
 
 from .amounts import percent
 from .shell import Shell, page
 from .told import told
 
 _BAD, _WAIT = "bad", "wait"
-# Parts of the installation stop without a word.
+_MOST_MAINTAINED = 20
+# Components of the installation stop without sending a message, so the page polls.
 _SECONDS_BETWEEN_LOOKS = 30
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is not as it should be, what to do, and where to look."""
+    """A problem, its fix and a link; `until` is the time at which it ends by itself."""
 
     tone: str
     text: str
     todo: str
     url: str = ""
     label: str = ""
+    until: str = ""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of the installation: whether it works, None where nobody knows, and what is to say about it."""
+    """One component: whether it works (None: unknown), and details."""
 
     name: str
     ok: bool | None
@@ -62,7 +65,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One cluster as it stands."""
+    """The state of one cluster."""
 
     cluster: Cluster
     live: bool
@@ -100,15 +103,15 @@ def clusters(shell: Shell) -> HttpResponse:
 
 
 def _words() -> dict[str, str]:
-    """Return what the test of a connection says."""
+    """Return the texts of the connection test."""
     return {
-        "asking": _("Asking…"),
-        "unreachable": _("The server cannot be reached."),
-        "well": _("well"),
-        "wrong": _("wrong"),
-        "allWell": _("{name}: everything is there"),
-        "someWrong": _("{name}: something is missing"),
-        "nothing": _("{name} lives only here: there is nothing to ask"),
+        "asking": _("Testing…"),
+        "unreachable": _("The server is unreachable."),
+        "well": _("ok"),
+        "wrong": _("failed"),
+        "allWell": _("{name}: all checks passed"),
+        "someWrong": _("{name}: checks failed"),
+        "nothing": _("{name} is an offline cluster: there is no API server to test"),
     }
 
 
@@ -118,15 +121,25 @@ def _words() -> dict[str, str]:
 def _parts() -> Iterator[Part]:
     found = components()
     words = {
-        "database": (_("Database"), _("Look at the database server and DATABASE_URL; nothing works without it.")),
-        "migrations": (
-            pgettext("of a database", "Tables"),
-            _("Run `python manage.py migrate`; the tables are older than the program."),
+        "database": (
+            _("Database"),
+            _("Check the database server and DATABASE_URL. hetsched cannot work without the database."),
         ),
-        "broker": (_("Redis"), _("Look at Redis and REDIS_URL; submissions are kept, nothing is decided.")),
-        "outbox": (_("Live events"), _("Look at the workers of the queue io; pages do not move until they work.")),
-        "scheduler": (_("Scheduling"), _("Look at the workers of the queue schedule and their log.")),
-        "watch": (_("Watches"), _("Run `hetsched scheduler`; below stands which cluster is not followed, and why.")),
+        "migrations": (
+            pgettext("of a database", "Migrations"),
+            _("Run `python manage.py migrate`. The database schema is older than the program."),
+        ),
+        "pages": (_("Pages"), _("Reinstall hetsched. Its templates or static files are missing or broken.")),
+        "broker": (
+            _("Redis"),
+            _("Check Redis and REDIS_URL. hetsched stores submissions but schedules no pods until Redis works."),
+        ),
+        "outbox": (_("Live events"), _("Check the workers of the queue io. Pages do not update until they work.")),
+        "scheduler": (_("Scheduling"), _("Check the workers of the queue schedule and their log.")),
+        "watch": (
+            _("Watches"),
+            _("Run `hetsched scheduler`. The list below shows the clusters without an informer and the reason."),
+        ),
     }
     now = timezone.now()
     for name, (label, todo) in words.items():
@@ -140,15 +153,15 @@ def _parts() -> Iterator[Part]:
 
 
 def _component(name: str, component: Component) -> str:
-    """Return what is to say of a part; queues stand for themselves, so workers are left out here."""
+    """Return the details of a component; queues have rows of their own, so workers are left out."""
     idle = {
-        "outbox": _("every event is sent"),
-        "scheduler": _("no pod waits for its first look"),
-        "migrations": _("all are there"),
+        "outbox": _("all events are sent"),
+        "scheduler": _("no pod is waiting for its first attempt"),
+        "migrations": _("all applied"),
     }
     late = {
-        "outbox": _("the oldest live event that was not sent"),
-        "scheduler": _("the oldest pod that was never looked at"),
+        "outbox": _("oldest unsent live event"),
+        "scheduler": _("oldest pod without an attempt"),
     }
     if component.ok and component.age_seconds is None and name in idle:
         return idle[name]
@@ -161,8 +174,10 @@ def _queues() -> Iterator[Part]:
     now = timezone.now()
     at = {one.labels[0]: one.at for one in counters.told(figures.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
-        ok = queue in at and (now - at[queue]).total_seconds() < LATE_CANARY_SECONDS
-        said = _("a canary came through") if queue in at else _("no worker was ever seen")
+        ok = queue in at and (now - at[queue]).total_seconds() < late_after(queue)
+        said = _("test task completed")
+        if not ok:
+            said = _("no recent test task") if queue in at else _("no worker has connected")
         todo = "" if ok else _("Start a worker of this queue: celery -A hetsched.project.celery:app worker -Q …")
         yield Part(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
 
@@ -177,8 +192,10 @@ def _invariants() -> Part:
     if not broken:
         said = ngettext("%(count)d rule holds", "all %(count)d rules hold", len(checks)) % {"count": len(checks)}
         return Part(label, True, said, at)
-    todo = _("Keep the database as it is (`hetsched backup`), and look for “invariant broken” in the log.")
-    return Part(label, False, _("broken: %(list)s") % {"list": ", ".join(broken)}, at, todo)
+    todo = _(
+        "Back up the database (`hetsched backup`) before you change it, and search the log for “invariant broken”."
+    )
+    return Part(label, False, _("violated: %(list)s") % {"list": ", ".join(broken)}, at, todo)
 
 
 def _goldens() -> Iterator[Part]:
@@ -188,10 +205,12 @@ def _goldens() -> Iterator[Part]:
     broken = [name for state, name, _at in states if state == GoldenPlacement.BROKEN]
     at = min((at for _state, _name, at in states if at is not None), default=None)
     if broken:
-        todo = _("See what came out on the page of policies; a policy that breaks one cannot be activated.")
-        yield Part(_("Golden placements"), False, _("broken: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo)
+        todo = _(
+            "See the results on the policies page. A policy version that breaks a golden placement cannot be activated."
+        )
+        yield Part(_("Golden placements"), False, _("violated: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo)
     else:
-        said = ngettext("%(count)d is kept", "%(count)d are kept", len(states)) % {"count": len(states)}
+        said = ngettext("%(count)d holds", "all %(count)d hold", len(states)) % {"count": len(states)}
         yield Part(_("Golden placements"), True, said, at)
 
 
@@ -201,7 +220,7 @@ def _goldens() -> Iterator[Part]:
 def _shown(cluster: Cluster, subject: Subject) -> Shown:
     connection = connection_of(cluster, subject) if cluster.kind == ClusterKind.KUBERNETES else None
     collectors = [collector_documents.detail(row) for row in cluster.collectors.select_related("cluster")]
-    gpu = cluster.gpu_milli_used / (1000 * cluster.card_count) if cluster.card_count else None
+    gpu = cluster.gpu_milli_used / (1000 * cluster.cards_installed) if cluster.cards_installed else None
     shares = [
         (_("CPU"), percent(_ratio(cluster, CPU))),
         (_("memory"), percent(_ratio(cluster, MEMORY))),
@@ -234,24 +253,27 @@ def _problems(
     if cluster.kind == ClusterKind.KUBERNETES:
         yield from _of_connection(cluster, connection, name, here)
     if not cluster.node_count:
-        todo = _("Import nodes from a file.") if connection is None else _("They come once the cluster is followed.")
-        yield Problem(_WAIT, _("%(cluster)s has no nodes.") % name, todo, here, _("look"))
+        todo = (
+            _("Import nodes from a file.") if connection is None else _("Nodes appear after the cluster is connected.")
+        )
+        yield Problem(_WAIT, _("%(cluster)s has no nodes.") % name, todo, here, _("show"))
     elif lame := cluster.node_count - cluster.ready_count:
         said = ngettext(
-            "%(count)d node of %(cluster)s is not ready or takes nothing new.",
-            "%(count)d nodes of %(cluster)s are not ready or take nothing new.",
+            "%(count)d node of %(cluster)s is not ready or not schedulable.",
+            "%(count)d nodes of %(cluster)s are not ready or not schedulable.",
             lame,
         )
         url = f"{reverse('nodes')}?{urlencode({'cluster': cluster.name, 'q': 'state!=ready'})}"
-        todo = _("See which, and why; a cordoned one waits for whoever cordoned it.")
-        yield Problem(_WAIT, said % {**name, "count": lame}, todo, url, _("these nodes"))
+        todo = _("Check these nodes. A cordoned node stays unschedulable until an operator uncordons it.")
+        yield Problem(_WAIT, said % {**name, "count": lame}, todo, url, _("show nodes"))
+    yield from _in_maintenance(cluster)
     if agents is not None and agents["reporting"] < agents["all"]:
         silent = agents["all"] - agents["reporting"]
         said = ngettext(
             "%(count)d agent of %(cluster)s is silent.", "%(count)d agents of %(cluster)s are silent.", silent
         )
-        todo = _("Look whether its pod runs there and its token is valid: kubectl logs daemonset/hetsched-agent")
-        yield Problem(_WAIT, said % {**name, "count": silent}, todo, here, _("look"))
+        todo = _("Check that the agent pod is running and its token is valid: kubectl logs daemonset/hetsched-agent")
+        yield Problem(_WAIT, said % {**name, "count": silent}, todo, here, _("show"))
     if agents is not None and agents["doubted"]:
         said = ngettext(
             "%(count)d node of %(cluster)s has facts in quarantine.",
@@ -259,45 +281,66 @@ def _problems(
             agents["doubted"],
         )
         url = f"{reverse('node', args=[agents['doubted_first']])}?{urlencode(name)}#quarantine"
-        todo = _("Rule on them: what is missing takes nothing new, what grew does not count yet.")
-        yield Problem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("the first one"))
+        todo = _("Approve or reject them. Missing capacity accepts no new pods; added capacity is not used yet.")
+        yield Problem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("first node"))
     for row in collectors:
         if row.enabled and not row.up:
-            said = _("The source %(source)s of %(cluster)s does not answer: %(why)s") % {
-                **name, "source": row.name, "why": row.failure or _("it was never heard of"),
+            said = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {
+                **name, "source": row.name, "why": row.failure or _("no contact yet"),
             }  # fmt: skip
-            todo = _("Look at its address, token and network; requests count instead of measured use meanwhile.")
-            yield Problem(_WAIT, said, todo, here, _("look"))
+            todo = _(
+                "Check its address, token and network. Until it answers, hetsched uses requests instead of "
+                "measured use."
+            )
+            yield Problem(_WAIT, said, todo, here, _("show"))
+
+
+def _in_maintenance(cluster: Cluster) -> Iterator[Problem]:
+    """Yield nodes with GPUs or zones in maintenance with their reasons; of many, the first ones."""
+    nodes = cluster.nodes.exclude(maintenance=[]).order_by("name").defer("report")
+    for node in nodes[:_MOST_MAINTAINED]:
+        at = tile(node)["maintenance"]
+        if at is None:
+            continue
+        named = {"node": node.name, "count": at["cards"], "all": node.cards_installed, "zones": at["zones"]}
+        said = [
+            *([_("%(count)d of %(all)d GPUs") % named] if at["cards"] else []),
+            *([ngettext("%(zones)d NUMA zone", "%(zones)d NUMA zones", at["zones"]) % named] if at["zones"] else []),
+        ]
+        text = _("%(node)s: %(parts)s in maintenance") % {"node": node.name, "parts": ", ".join(said)}
+        tab = "gpu" if at["cards"] else "numa"
+        url = f"{reverse('node', args=[node.name, tab])}?{urlencode({'cluster': cluster.name})}"
+        yield Problem(_WAIT, text, at["reason"], url, _("show node"), at["until"])
 
 
 def _of_connection(
     cluster: Cluster, connection: ConnectionDetail | None, name: dict[str, str], here: str
 ) -> Iterator[Problem]:
     if connection is None:
-        yield Problem(_BAD, _("%(cluster)s is not connected.") % name, _("Say how it is reached."), here, _("look"))
+        yield Problem(_BAD, _("%(cluster)s is not connected.") % name, _("Configure its connection."), here, _("show"))
         return
     if connection.stale is not None:
-        said = _("What is known of %(cluster)s is too old to decide on: %(why)s") % {
+        said = _("The cached state of %(cluster)s is too old for scheduling: %(why)s") % {
             **name, "why": connection.stale.reason,
         }  # fmt: skip
         todo = (
-            _("Run `hetsched scheduler`, and look at its log.")
+            _("Run `hetsched scheduler` and check its log.")
             if connection.follower is None
-            else _("Test the connection: it names missing rights and what does not answer.")
+            else _("Test the connection. The test lists missing permissions and unreachable endpoints.")
         )
-        yield Problem(_BAD, said, todo, here, _("look"))
+        yield Problem(_BAD, said, todo, here, _("show"))
     odd = sum(len(one.quarantined) for one in connection.resources)
     if odd:
         said = ngettext(
             "%(count)d object of %(cluster)s cannot be read.", "%(count)d objects of %(cluster)s cannot be read.", odd
         )
-        todo = _("They were left out; below stands which, and what is wrong with them.")
-        yield Problem(_WAIT, said % {**name, "count": odd}, todo, here, _("look"))
+        todo = _("hetsched ignores them. The list below shows the objects and their errors.")
+        yield Problem(_WAIT, said % {**name, "count": odd}, todo, here, _("show"))
     for policy in connection.policies:
         if not policy.accepted:
-            said = _("Policy %(policy)s of %(cluster)s is not accepted: %(why)s") % {
+            said = _("Policy %(policy)s of %(cluster)s is invalid: %(why)s") % {
                 **name, "policy": policy.name, "why": f"{policy.place} {told(policy.message)}".strip(),
             }  # fmt: skip
             yield Problem(
-                _WAIT, said, _("Mend it in the cluster; the version before counts meanwhile."), here, _("look")
+                _WAIT, said, _("Fix it in the cluster. The previous version stays active until then."), here, _("show")
             )

@@ -1,4 +1,4 @@
-"""Holds: room that is kept for pods that do not exist yet, for whom, until when; and what it keeps of which nodes."""
+"""Holds: capacity reserved for pods that are not submitted yet, with owner, expiry and nodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COLUMNS = (
     Column("id", gettext_lazy("Hold"), lambda row: row.pk, lambda row: Cell(row.pk, url=_url(row), look="mono"),
            order=("id",), falling=True),
     Column("state", gettext_lazy("State"), lambda row: row.state, _state_cell, order=("state",)),
-    Column("note", gettext_lazy("What for"), lambda row: row.note or None,
+    Column("note", gettext_lazy("Note"), lambda row: row.note or None,
            lambda row: Cell(row.note or None, look="text")),
     Column("pods", gettext_lazy("Pods"), lambda row: row.pod_count, order=("pod_count",), number=True, falling=True),
     Column("namespace", gettext_lazy("Namespace"), lambda row: row.namespace or None, order=("namespace",)),
@@ -85,18 +85,23 @@ COLUMNS = (
     Column("policy", gettext_lazy("Policy"), lambda row: row.policy_name, order=("policy_name",), shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("state", Choice(*Hold.STATES), gettext_lazy("how it stands"), path="state"),
-    Field("note", Kind(), gettext_lazy("what for; * stands for anything"), path="note"),
+    Field("state", Choice(*Hold.STATES), gettext_lazy("state of the hold"), path="state"),
+    Field("note", Kind(), gettext_lazy("note; * is a wildcard"), path="note"),
     Field("namespace", Kind(), gettext_lazy("namespace of its pods"), path="namespace"),
-    Field("by", Kind(), gettext_lazy("who holds it"), path="held_by"),
-    Field("workload", Kind(), gettext_lazy("id of the workload that claimed it"), path="workload_id"),
-    Field("policy", Kind(), gettext_lazy("by which it was decided"), path="policy_name"),
-    Field("age", Age(), gettext_lazy("how long ago it was made"), path="created_at"),
+    Field("by", Kind(), gettext_lazy("owner of the hold"), path="held_by"),
+    Field("workload", Kind(), gettext_lazy("ID of the workload that claimed it"), path="workload_id"),
+    Field("policy", Kind(), gettext_lazy("policy of the decision"), path="policy_name"),
+    Field("age", Age(), gettext_lazy("age of the hold"), path="created_at"),
 )
 
 
 def _words(word: str) -> Q:
-    return Q(note__icontains=word) | Q(held_by__icontains=word) | Q(namespace__icontains=word) | Q(id__startswith=word)
+    return (
+        Q(note__text_contains=word)
+        | Q(held_by__text_contains=word)
+        | Q(namespace__text_contains=word)
+        | Q(id__text_starts=word)
+    )
 
 
 LISTING = Listing("holds", FIELDS, COLUMNS, _words, stable=("-id",), example="by=ada  namespace=ci  age<1h")
@@ -135,7 +140,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
     seen = reach.holds(subject).select_related("cluster")
     row = seen.filter(pk=pk).first()
     if row is None:
-        raise Http404(_("There is no hold %(id)s.") % {"id": pk})
+        raise Http404(_("Hold %(id)s does not exist.") % {"id": pk})
     shell.turn_to(row.cluster)
     shell.follow(cluster_topic(row.cluster))
     row = seen.get(pk=pk)  # not older than the revision that the page names
@@ -164,33 +169,36 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
 
 
 def on_hold(row: Hold, subject: Subject) -> list[Act]:
-    """Return what this person may do to a hold: nothing once it is claimed or over."""
+    """Return the actions that the user may run on a hold: none once it is claimed or ended."""
     if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and reach.may_change_hold(subject, row)):
         return []
     act = partial(Act, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
     return [
         act(
             label=_("Extend…"),
-            title=_("Keep this room for longer?"),
-            text=_("It is kept for as long from now on. Nobody else is placed there meanwhile."),
+            title=_("Extend this hold?"),
+            text=_(
+                "The hold lasts for the selected duration from now on. The scheduler places no other pods on "
+                "this capacity."
+            ),
             confirm=_("Extend"),
             body=body_of({"action": "extend"}),
-            done=_("The room is kept for longer."),
+            done=_("The hold was extended."),
             more="extend-fields",
         ),
         act(
             label=_("Cancel hold…"),
             title=_("Cancel this hold?"),
-            text=_("Others may take it at once. A submission that names this hold is refused from then on."),
+            text=_("The capacity is released immediately. The server then rejects submissions that name this hold."),
             confirm=_("Cancel hold"),
             body=body_of({"action": "cancel"}),
-            done=_("The room is free."),
+            done=_("The hold was cancelled."),
             tone="bad",
         ),
     ]
 
 
 def spans() -> list[tuple[str, int]]:
-    """Return the choices of how long room is kept, as words and seconds, none longer than is allowed."""
+    """Return the durations to choose from as label and seconds, up to the limit."""
     most = settings.HETSCHED_LONGEST_HOLD_SECONDS
     return [(duration(seconds), seconds) for seconds in [span for span in _SPANS if span <= most] or [most]]

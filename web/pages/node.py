@@ -1,7 +1,7 @@
-"""One node: what it is, what is known of it and by whom, and who holds what of it.
+"""The pages of one node: its facts with their sources, its resources and their holders.
 
-Rule: a tab is an address. Facts come from the same documents as REST (`web.api.facts`), each group with its source and
-age; a fact that nobody stated is shown as unknown, never as 0 or no.
+A tab is an address. Facts come from the same documents as REST (`web.api.facts`), each group with its source and
+age; a fact without a source is shown as unknown, never as 0 or no.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ Held = list[Reservation]
 def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
     cluster = shell.need_cluster()
     if tab not in TABS:
-        raise Http404(_("There is no such tab."))
+        raise Http404(_("This tab does not exist."))
     shell.follow(node_topic(cluster, name))
     found = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
     if found is None:
-        raise Http404(_("There is no node %(name)s in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name})
+        raise Http404(
+            _("Node %(name)s does not exist in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name}
+        )
     rows = Reservation.objects.filter(node=found, active=True).select_related("pod").defer("pod__spec")
     held = list(rows.order_by("pod_id"))
     label, show = TABS[tab]
@@ -98,6 +100,7 @@ def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
         "lead": "" if room is None else room.sentence,
         "sentence": _sentence(node, resources),
         "resources": resources,
+        "measured_cpu": _measured(node, CPU),
         "origin": facts.origin(node, timezone.now()),
         "taints": node.report.taints,
         "labels": sorted(node.report.labels.items()),
@@ -110,8 +113,15 @@ def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
     }
 
 
+def _measured(node: Node, name: str) -> str:
+    """Return the measured share of a resource as text; empty without a sample."""
+    sample = node.report.usage.amounts.get(name) if node.report.usage else None
+    whole = node.allocatable.get(name, 0)
+    return percent(sample / whole) if sample is not None and whole else ""
+
+
 def _believed(node: Node, held: Held) -> Context:
-    """Return who says what of a node, and what of it does not count as it is told."""
+    """Return the reports of each source, and the facts that are not accepted as reported."""
     row = facts.stated(node)
     if row is None:
         return {}
@@ -123,16 +133,16 @@ def _believed(node: Node, held: Held) -> Context:
 
 
 def _sentence(node: Node, resources: list[Context]) -> str:
-    """Say in one line whether pods may come, and what would run out first."""
+    """Summarise whether the node accepts pods, and its fullest resource."""
     if not node.ready:
-        return _("Not ready: no pod is placed here until it is.")
+        return _("Not ready. The scheduler places no pods here until the node is ready.")
     if node.cordoned_by_operator:
-        return _("Cordoned by an operator: what runs stays, nothing new comes.")
+        return _("Cordoned by an operator. Running pods stay; the scheduler places no new pods here.")
     if node.unschedulable:
-        return _("Marked unschedulable: what runs stays, nothing new comes.")
+        return _("Marked unschedulable. Running pods stay; the scheduler places no new pods here.")
     fullest = max((row for row in resources if row["ratio"] is not None), key=lambda row: row["ratio"], default=None)
     if fullest is None:
-        return _("It states no capacity, so nothing fits.")
+        return _("The node reports no capacity, so no pod fits.")
     if not fullest["ratio"]:
         return _("Ready and empty.")
     return _("Ready. The fullest resource is %(name)s: %(percent)s requested, %(free)s free.") % fullest
@@ -145,10 +155,16 @@ def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
     for name in USAGE_RESOURCES:
         whole = node.allocatable.get(name, 0)
         sample = measured.get(name)
+        counted = shown.resources.get(name)
+        since = 0
+        if sample is not None and counted is not None and not shown.stale and whole:
+            # Computed from the rounded values, so that the displayed values add up.
+            since = round(100 * counted.ratio) - round(100 * sample / whole)
         rows.append(
             {
                 "name": name,
-                "counted": shown.resources.get(name),
+                "counted": counted,
+                "since": percent(since / 100) if since > 0 else "",
                 "whole": amount_words(name, whole),
                 "requested": use(name, whole, node.requested.get(name, 0)),
                 "measured": None if sample is None else use(name, whole, sample),

@@ -1,7 +1,7 @@
-"""The cards of a node as a board: who holds which slice, what is left, and the largest request that still fits.
+"""The GPU tab of a node: allocations, free share, and the largest request that fits.
 
-Rule: allocation and utilisation stand side by side and are never mixed; utilisation is unknown where nothing measures
-single cards. Owners keep their colour and pattern on all tabs of a node. A ghost stands where the address names one.
+Allocation and utilisation are separate columns; utilisation is unknown if nothing measures single GPUs. Owners
+keep their colour and pattern on all tabs of a node. The query string may name a preview.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def owner_colours(owners: Iterable[str]) -> dict[str, int]:
 
 
 def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
-    """Return what the tab of the cards shows."""
+    """Return the context of the GPU tab."""
     shown = facts.gpu_facts(node, held, timezone.now())
     colours = owner_colours(holder.pod for card in shown.cards for holder in card.holders)
     known = holders(held)
@@ -87,28 +87,28 @@ def _memory_ratio(card: facts.CardFacts) -> float:
 
 
 def _largest(card: facts.CardFacts) -> str:
-    """Say what one card still takes in one piece."""
+    """Describe the largest request that fits on one GPU."""
     if card.card.maintenance:
-        return _("nothing: it is in maintenance")
+        return _("none (in maintenance)")
     if not card.card.healthy:
-        return _("nothing: it is not healthy")
+        return _("none (not available)")
     if card.free_milli == 0 or card.free_memory_mib == 0:
-        return _("nothing")
+        return _("none")
     memory = mib_words(card.free_memory_mib) or _("unknown memory")
     if card.free_milli == WHOLE:
-        return _("the whole card, %(memory)s") % {"memory": memory}
+        return _("whole GPU, %(memory)s") % {"memory": memory}
     return _("%(milli)d ‰ with %(memory)s") % {"milli": card.free_milli, "memory": memory}
 
 
 def _largest_of_all(cards: list[facts.CardFacts]) -> dict[str, Any] | None:
-    """Return the card that takes the largest share, and of equal ones the most memory."""
+    """Return the GPU that fits the largest share; of equal ones, the most memory."""
     usable = [card for card in cards if card.card.healthy and card.free_milli and card.free_memory_mib != 0]
     best = max(usable, key=lambda card: (card.free_milli, card.free_memory_mib or 0, -card.card.index), default=None)
     return None if best is None else {"index": best.card.index, "text": _largest(best)}
 
 
 def _ghost(card: facts.CardFacts, ghost: Ghost) -> Context | None:
-    """Return the share that the candidate would hold, and whether it is there."""
+    """Return the share of the previewed candidate, and whether it is free."""
     milli = ghost.cards.get(card.card.index)
     if not milli:
         return None
@@ -116,7 +116,7 @@ def _ghost(card: facts.CardFacts, ghost: Ghost) -> Context | None:
 
 
 def _mig(node: Node) -> list[Context]:
-    """Return the MIG devices that the node offers beside whole cards."""
+    """Return the MIG devices that the node offers in addition to whole GPUs."""
     return [
         {"name": name, "whole": whole, "requested": node.requested.get(name, 0)}
         for name, whole in sorted(node.allocatable.items())

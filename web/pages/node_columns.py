@@ -1,4 +1,4 @@
-"""What columns the list of nodes has."""
+"""The columns of the node list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _name_cell(row: NodeRow) -> Cell:
 
 
 def _state_cell(row: NodeRow) -> Cell:
-    words = {"ready": _("ready"), "cordoned": _("cordoned"), "not-ready": _("not ready"), "gone": _("gone")}
+    words = {"ready": _("ready"), "cordoned": _("cordoned"), "not-ready": _("not ready"), "gone": _("removed")}
     return Cell(words[row.state], look="chip" if row.state in _TONES else "muted", tone=_TONES.get(row.state, ""))
 
 
@@ -84,7 +84,7 @@ COLUMNS = (
         shown=False,
         falling=True,
     ),
-    Column("free.gpu", gettext_lazy("Free cards"), free("gpu"), number=True, shown=False, falling=True),
+    Column("free.gpu", gettext_lazy("Free GPUs"), free("gpu"), number=True, shown=False, falling=True),
     Column(
         "total.cpu",
         gettext_lazy("CPUs"),
@@ -96,20 +96,20 @@ COLUMNS = (
     ),
     Column(
         "total.memory",
-        gettext_lazy("All memory"),
+        gettext_lazy("Memory capacity"),
         whole(MEMORY),
         partial(_amount_cell, resource=MEMORY, amount=whole(MEMORY)),
         number=True,
         shown=False,
         falling=True,
     ),
-    Column("total.gpu", gettext_lazy("Cards"), lambda row: row.cards, number=True, shown=False, falling=True),
+    Column("total.gpu", gettext_lazy("GPUs"), lambda row: row.cards, number=True, shown=False, falling=True),
     Column(
-        "gpu.model", gettext_lazy("Card model"), lambda row: ", ".join(row.told.models) or None, shown=False, heavy=True
+        "gpu.model", gettext_lazy("GPU model"), lambda row: ", ".join(row.told.models) or None, shown=False, heavy=True
     ),
     Column(
         "gpu.memory",
-        gettext_lazy("Card memory"),
+        gettext_lazy("GPU memory"),
         lambda row: row.told.card_memory_bytes,
         _card_memory_cell,
         number=True,

@@ -1,4 +1,4 @@
-"""What the nodes of a list can be filtered by."""
+"""The filter fields of the node list."""
 
 from __future__ import annotations
 
@@ -29,35 +29,41 @@ def whole(resource: str) -> Callable[[NodeRow], int | None]:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("name of the node; * stands for anything"), lambda row: row.name),
-    Field("state", Choice(*STATES), gettext_lazy("may it be used"), lambda row: row.state),
-    Field("pool", Kind(), gettext_lazy("the group it belongs to"), lambda row: row.pool, found=True),
+    Field("name", Kind(), gettext_lazy("node name; * is a wildcard"), lambda row: row.name),
+    Field("state", Choice(*STATES), gettext_lazy("node state"), lambda row: row.state),
+    Field(
+        "maintenance",
+        Choice("yes", "no"),
+        gettext_lazy("has a GPU or a NUMA zone in maintenance"),
+        lambda row: row.maintenance,
+    ),
+    Field("pool", Kind(), gettext_lazy("node pool"), lambda row: row.pool, found=True),
     Field(
         "arch",
         Choice(*FAMILIES),
-        gettext_lazy("family of instruction sets"),
+        gettext_lazy("ISA family"),
         lambda row: row.family,
     ),
     Field(
         "isa",
         IsaKind(),
-        gettext_lazy(">= runs programs for it; <= has nothing beyond it"),
+        gettext_lazy(">= runs binaries for this ISA; <= has no extensions beyond it"),
         lambda row: row.isa or None,
         found=True,
     ),
-    Field("cpu", Number(percent=True), gettext_lazy("CPU requested, percent"), ratio(CPU)),
-    Field("memory", Number(percent=True), gettext_lazy("memory requested, percent"), ratio(MEMORY)),
-    Field("gpu", Number(percent=True), gettext_lazy("cards granted, percent"), ratio("gpu")),
-    Field("free.cpu", Quantity(CPU), gettext_lazy("CPUs not requested"), free(CPU)),
-    Field("free.memory", Quantity(MEMORY), gettext_lazy("memory not requested"), free(MEMORY)),
-    Field("free.gpu", Number(), gettext_lazy("cards not granted"), free("gpu")),
+    Field("cpu", Number(percent=True), gettext_lazy("requested CPU (percent)"), ratio(CPU)),
+    Field("memory", Number(percent=True), gettext_lazy("requested memory (percent)"), ratio(MEMORY)),
+    Field("gpu", Number(percent=True), gettext_lazy("allocated GPUs (percent)"), ratio("gpu")),
+    Field("free.cpu", Quantity(CPU), gettext_lazy("free CPUs"), free(CPU)),
+    Field("free.memory", Quantity(MEMORY), gettext_lazy("free memory"), free(MEMORY)),
+    Field("free.gpu", Number(), gettext_lazy("free GPUs"), free("gpu")),
     Field("total.cpu", Quantity(CPU), gettext_lazy("allocatable CPUs"), whole(CPU)),
     Field("total.memory", Quantity(MEMORY), gettext_lazy("allocatable memory"), whole(MEMORY)),
-    Field("total.gpu", Number(), gettext_lazy("cards"), lambda row: row.cards),
+    Field("total.gpu", Number(), gettext_lazy("GPUs"), lambda row: row.cards),
     Field(
         "gpu.model",
         Model(),
-        gettext_lazy("card model, as pods name it"),
+        gettext_lazy("GPU model, as in pod requests"),
         lambda row: row.told.models or None,
         heavy=True,
         found=True,
@@ -65,23 +71,21 @@ FIELDS = (
     Field(
         "gpu.memory",
         Quantity(MEMORY),
-        gettext_lazy("memory of its largest card"),
+        gettext_lazy("memory of the largest GPU"),
         lambda row: row.told.card_memory_bytes,
         heavy=True,
     ),
     Field("zones", Number(), gettext_lazy("NUMA zones"), lambda row: row.told.zones, heavy=True),
-    Field("pods", Number(), gettext_lazy("pods on it"), lambda row: row.pods),
-    Field("label", Labels(), gettext_lazy("a label by its key"), lambda row: row.told.labels, heavy=True, found=True),
+    Field("pods", Number(), gettext_lazy("number of pods"), lambda row: row.pods),
+    Field("label", Labels(), gettext_lazy("label by key"), lambda row: row.told.labels, heavy=True, found=True),
     Field(
         "taint",
         Any_(),
-        gettext_lazy("key=value:effect of a taint; * stands for anything"),
+        gettext_lazy("taint as key=value:effect; * is a wildcard"),
         lambda row: row.told.taints,
         heavy=True,
         found=True,
     ),
-    Field(
-        "doubtful", Choice("yes", "no"), gettext_lazy("facts that its kubelet contradicts"), lambda row: row.doubtful
-    ),
-    Field("reported", Age(), gettext_lazy("time since its last report"), lambda row: row.updated_at),
+    Field("doubtful", Choice("yes", "no"), gettext_lazy("facts contradicted by the kubelet"), lambda row: row.doubtful),
+    Field("reported", Age(), gettext_lazy("age of the last report"), lambda row: row.updated_at),
 )

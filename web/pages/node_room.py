@@ -1,7 +1,7 @@
-"""What still fits on a node: copies of the shapes that people ask for most, and what runs out first.
+"""Headroom of a node: additional copies of the most common pod shapes, and the binding resource.
 
-Rule: the engine's own filters count (`hetsched.engine.simulation.node_capacity`). The first sentence is about the shape
-that is asked for most among those that fit.
+The engine's own filters compute it (`hetsched.engine.simulation.node_capacity`). The summary describes the most
+requested shape among those that fit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .amounts import amount_words, mib_words
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The first sentence, and a row for each shape."""
+    """The summary and a row for each shape."""
 
     sentence: str
     rows: list[dict[str, Any]]
 
 
 def room_of(node: Node) -> Room | None:
-    """Return what still fits on a node, None where no policy decides for its cluster."""
+    """Return the headroom of a node; None if its cluster has no active policy."""
     found = rooms_on(node.cluster, node.name)
     if not found:
         return None
@@ -49,7 +49,7 @@ def _row(one: ShapeRoom) -> dict[str, Any]:
 
 
 def _more(room: NodeRoom) -> str:
-    """Return why the next copy is refused; of a resource that runs out that is its name again, and what is asked."""
+    """Return why the next copy does not fit; for a resource, its name and the request."""
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
@@ -59,9 +59,9 @@ def _sentence(found: list[ShapeRoom]) -> str:
     room, names = best.room, {"shape": best.common.like or shape_words(best.common.pod)}
     binding = binding_words(room)
     if not fitting:
-        said = _("Fits none of the common shapes now.")
+        said = _("None of the common pod shapes fits now.")
         return (
-            f"{said} {_('For %(shape)s, %(binding)s runs out first.') % {**names, 'binding': binding}}"
+            f"{said} {_('The binding resource for %(shape)s is %(binding)s.') % {**names, 'binding': binding}}"
             if binding
             else said
         )
@@ -75,21 +75,21 @@ def _sentence(found: list[ShapeRoom]) -> str:
 
 
 def binding_words(room: NodeRoom) -> str:
-    """Name what runs out first; empty where it is no resource."""
+    """Name the binding resource; empty if the reason is not a resource."""
     named = {
-        CARDS: _("GPU cards"),
+        CARDS: _("GPUs"),
         CARD_MEMORY: _("GPU memory"),
-        ZONE_CPU: _("CPU of one zone"),
-        ZONE_MEMORY: _("memory of one zone"),
+        ZONE_CPU: _("CPUs of one NUMA zone"),
+        ZONE_MEMORY: _("memory of one NUMA zone"),
         CPU: _("CPU"),
         MEMORY: _("memory"),
-        PODS: _("the number of pods"),
+        PODS: _("pod count"),
     }
     return named.get(room.binding, room.binding)
 
 
 def shape_words(pod: PodSpec) -> str:
-    """Write what a shape asks for in a few words."""
+    """Write the requests of a shape in a few words."""
     shape, parts = pod.shape, []
     for name, amount in shape.requests:
         if not amount or name == PODS or name in GPU_RESOURCES:
@@ -103,14 +103,14 @@ def shape_words(pod: PodSpec) -> str:
     gpu = shape.gpu
     if gpu is not None and gpu.count:
         if gpu.milli < 1000:
-            parts.append(_("%(milli)d ‰ of a card") % {"milli": gpu.milli})
+            parts.append(_("%(milli)d ‰ of a GPU") % {"milli": gpu.milli})
         else:
-            parts.append(ngettext("%(count)d card", "%(count)d cards", gpu.count) % {"count": gpu.count})
+            parts.append(ngettext("%(count)d GPU", "%(count)d GPUs", gpu.count) % {"count": gpu.count})
         if gpu.memory_mib:
             parts.append(_("%(memory)s of GPU memory") % {"memory": mib_words(gpu.memory_mib)})
         parts += gpu.models
     if shape.isa is not None and shape.isa.is_stated:
         parts.append(shape.isa.native or shape.isa.emulated or shape.isa.cross or shape.isa.qemu)
     if shape.numa is not None and shape.numa.cpu_policy != "none":
-        parts.append(_("CPUs of its own"))
-    return ", ".join(parts) or _("nothing in particular")
+        parts.append(_("exclusive CPUs"))
+    return ", ".join(parts) or _("no requests")

@@ -1,9 +1,10 @@
-"""Nodes as the list reads them: light rows out of the columns, and what only reports say, kept between requests.
+"""Rows of the node list: database columns, and a cache of facts that only node reports contain.
 
-Problem: 5,000 reports take longer to read than a page may, and change far less often than what is booked.
-Rule: a row is made of columns alone. What reports say (`Told`) is kept in this process by node, and read again where
-the cluster's layout, the node's revision or the time of its report is another than it was.
-Units: ratios 0-1; free and whole amounts in base units (millicores, bytes); cards, a shared one in part.
+Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. A
+row therefore has database columns only; the process caches report facts (`Told`) by node and reads them again when the
+cluster's layout, the node's revision or the time of its report changed.
+Units: ratios 0-1; free and whole amounts in base units (millicores, bytes); GPUs as a number, shared ones as a
+fraction. `held_out`: thousandths of GPUs that are allocated but accept no new pods.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from hetsched.contracts.cards import cards_of
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.units import MIB
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.models import Reservation
+from hetsched.storage.batches import parts
 
 MOST_KEPT = 50_000
 CHUNK = 500
 _COLUMNS = (
-    "id", "name", "isa_family", "isa", "pool", "ready", "unschedulable", "gone", "card_count", "allocatable",
+    "id", "name", "isa_family", "isa", "pool", "ready", "unschedulable", "gone", "card_count", "cards_installed",
+    "maintenance", "allocatable",
     "requested", "pods", "gpu_milli_used", "updated_at", "changed_revision", "doubts",
 )  # fmt: skip
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a node's report says beyond its columns."""
+    """Facts of a node's report that are not columns."""
 
     labels: dict[str, str]
     taints: tuple[str, ...]
@@ -38,33 +42,36 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class NodeRow:
-    """One node of the list; `told` is there once `tell` was called for it."""
+    """One node of the list; `tell` sets `told`."""
 
     __slots__ = (
-        "allocatable", "cards", "doubtful", "family", "gpu_milli_used", "id", "isa", "name", "pods", "pool",
-        "requested", "state", "told", "updated_at", "version",
+        "allocatable", "cards", "doubtful", "family", "gpu_milli_used", "held_out", "id", "installed", "isa",
+        "maintenance", "name", "pods", "pool", "requested", "state", "told", "updated_at", "version",
     )  # fmt: skip
     told: Told
 
     def __init__(self, columns: tuple[Any, ...], layout_revision: int) -> None:
         (
-            self.id, self.name, self.family, self.isa, self.pool, ready, cordoned, gone, self.cards, self.allocatable,
+            self.id, self.name, self.family, self.isa, self.pool, ready, cordoned, gone, self.cards, self.installed,
+            maintained, self.allocatable,
             self.requested, self.pods, self.gpu_milli_used, self.updated_at, changed, doubts,
         ) = columns  # fmt: skip
         self.state = "gone" if gone else "not-ready" if not ready else "cordoned" if cordoned else "ready"
         self.doubtful = "yes" if doubts else "no"
+        self.maintenance = "yes" if maintained else "no"
+        self.held_out = 0
         self.version = (layout_revision, changed, self.updated_at)
 
     def ratio(self, resource: str) -> float | None:
-        """Return what is requested of what is allocatable, rounded as everywhere."""
+        """Return requested / allocatable, rounded."""
         if resource == "gpu":
-            return round(self.gpu_milli_used / (self.cards * 1000), 4) if self.cards else None
+            return round(self.gpu_milli_used / (self.installed * 1000), 4) if self.installed else None
         whole = self.allocatable.get(resource, 0)
         return round(self.requested.get(resource, 0) / whole, 4) if whole else None
 
     def free(self, resource: str) -> float | None:
         if resource == "gpu":
-            return self.cards - self.gpu_milli_used / 1000 if self.cards else None
+            return self.cards - (self.gpu_milli_used - self.held_out) / 1000 if self.installed else None
         whole = self.allocatable.get(resource)
         return None if whole is None else whole - self.requested.get(resource, 0)
 
@@ -79,11 +86,27 @@ _kept: dict[int, tuple[tuple[int, int, datetime], Told]] = {}
 def node_rows(cluster: Cluster) -> list[NodeRow]:
     """Return every node of a cluster by name."""
     rows = Node.objects.filter(cluster=cluster).order_by("name").values_list(*_COLUMNS)
-    return [NodeRow(columns, cluster.layout_revision) for columns in rows]
+    found = [NodeRow(columns, cluster.layout_revision) for columns in rows]
+    _add_held_out([row for row in found if row.installed > row.cards and row.gpu_milli_used])
+    return found
+
+
+def _add_held_out(rows: list[NodeRow]) -> None:
+    """Add the allocated share of GPUs that accept no new pods."""
+    by_id = {row.id: row for row in rows}
+    for some in parts(sorted(by_id)):
+        healthy = {
+            pk: {card.index for card in cards_of(report)}
+            for pk, report in Node.objects.filter(pk__in=some).values_list("pk", "report")
+        }
+        held = Reservation.objects.filter(node__in=some, active=True).values_list("node_id", "allocation")
+        for pk, allocation in held:
+            grants = allocation.gpus if allocation is not None else ()
+            by_id[pk].held_out += sum(grant.milli for grant in grants if grant.index not in healthy[pk])
 
 
 def tell(rows: Iterable[NodeRow]) -> None:
-    """Give these rows what their reports say."""
+    """Add the report facts to these rows."""
     missing: dict[int, NodeRow] = {}
     for row in rows:
         kept = _kept.get(row.id)
@@ -100,7 +123,7 @@ def tell(rows: Iterable[NodeRow]) -> None:
             row = missing.pop(pk)
             row.told = _told(report)
             _kept[pk] = (row.version, row.told)
-    for row in missing.values():  # gone since
+    for row in missing.values():  # deleted in the meantime
         row.told = Told({}, (), (), None, 0)
 
 

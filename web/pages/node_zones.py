@@ -1,8 +1,8 @@
-"""The NUMA zones of a node as a map of CPUs: who holds each, which are reserved, which are shared.
+"""The NUMA tab of a node: a map of CPUs with their owners, reserved and shared CPUs.
 
-Rule: hyper-threads of one core stand together. Beside the map every owner is named with its CPUs, so nothing is told by
-colour alone. Where a kubelet pins by itself, what was predicted stands beside what it did. A ghost stands where the
-address names one: the CPUs that a candidate would be pinned to.
+Hyper-threads of one core are adjacent. A list names every owner with its CPUs, so no information depends on
+colour alone. For pods that the kubelet pins, the tab shows the predicted and the actual zones. The query string may
+name a preview: the CPUs of a candidate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Held = list[Reservation]
 
 
 def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
-    """Return what the tab of the zones shows."""
+    """Return the context of the NUMA tab."""
     now = timezone.now()
     shown = facts.numa_facts(node, held, now, at_risk=zones_at_risk(node, held))
     zones = shown.zones or []
@@ -41,7 +41,9 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
     cards = facts.gpu_facts(node, held, now).cards
     known = frozenset[int]().union(*(_cpus(zone.cpus) for zone in zones))
     owners = holders(held)
-    boxes = [_box(zone, colours, owners, reserved, cards, ghost.cpus) for zone in zones]
+    elsewhere = _cpus(shown.kubelet_cpus)
+    spread = any(not one.allocation.zones and dict(one.pod.spec.shape.requests).get(MEMORY) for one in held)
+    boxes = [_box(zone, colours, owners, reserved, cards, ghost.cpus, elsewhere, spread=spread) for zone in zones]
     return {
         "numa": shown,
         "zones": boxes,
@@ -65,16 +67,20 @@ def _box(
     reserved: frozenset[int],
     cards: list[facts.CardFacts],
     ghost: frozenset[int],
+    elsewhere: frozenset[int],
+    *,
+    spread: bool,
 ) -> Context:
     own, taken = _cpus(zone.cpus), _held_cpus([zone])
     return {
         "zone": zone,
-        "cores": _cores(zone, colours, owners, reserved, ghost),
+        "cores": _cores(zone, colours, owners, reserved, ghost, elsewhere),
         "held": [{**grant, "colour": colours[grant["pod"]], "holder": owners.get(grant["pod"])} for grant in zone.held],
-        "shared": format_cpuset(own - taken - reserved),
+        "shared": format_cpuset(own - taken - reserved - elsewhere),
+        "elsewhere": format_cpuset(own & elsewhere),
         "reserved": format_cpuset(own & reserved),
         "ghost": format_cpuset(own & ghost),
-        "memory": _memory(zone),
+        "memory": _memory(zone, spread=spread),
         "cpu": _cpu(zone),
         "cards": [card.card for card in cards if card.card.numa_zone == zone.name],
     }
@@ -97,8 +103,9 @@ def _cores(
     known: dict[str, Holder],
     reserved: frozenset[int],
     ghost: frozenset[int],
+    elsewhere: frozenset[int],
 ) -> list[list[Context]] | None:
-    """Return the zone's CPUs, hyper-threads of one core together; None where the zone is only counted."""
+    """Return the zone's CPUs, hyper-threads of one core together; None if the numbers of its CPUs are unknown."""
     if zone.cpus is None:
         return None
     owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}
@@ -114,6 +121,7 @@ def _cores(
                 "colour": colours.get(owners.get(cpu, "")),
                 "holder": known.get(owners.get(cpu, "")),
                 "reserved": cpu in reserved,
+                "elsewhere": cpu in elsewhere,
                 "ghost": cpu in ghost,
             }
             for cpu in core
@@ -122,20 +130,21 @@ def _cores(
     ]
 
 
-def _memory(zone: facts.ZoneFacts) -> Context | None:
+def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
+    """Return the memory allocated in a zone; `spread` if pods without a zone hold memory of any zone of the node."""
     if MEMORY not in zone.allocatable:
         return None
     held = [int(grant.get("memoryMiB") or 0) for grant in zone.held]
     shown = use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), sum(held) * MIB)
-    # Zones are given without their memory unless the policy says that it counts.
-    return {**shown, "uncounted": held.count(0), "counted": any(held) or not held}
+    # A zone grant contains memory only if the policy accounts memory by zone.
+    return {**shown, "uncounted": held.count(0), "counted": any(held) or not (held or spread)}
 
 
 def _cpu(zone: facts.ZoneFacts) -> Context | None:
     if CPU not in zone.allocatable:
         return None
-    held = sum(int(grant.get("cpuMillis") or 0) for grant in zone.held)
-    return use(CPU, parse_amount(CPU, zone.allocatable[CPU]), held)
+    used = 0 if zone.used is None else parse_amount(CPU, zone.used)
+    return {**use(CPU, parse_amount(CPU, zone.allocatable[CPU]), used), "unknown": zone.used is None}
 
 
 def _distances(zones: list[facts.ZoneFacts]) -> Context | None:
@@ -147,7 +156,7 @@ def _distances(zones: list[facts.ZoneFacts]) -> Context | None:
 
 
 def _predictions(shown: facts.NumaFacts, held: Held) -> list[Context]:
-    """Return, of pods that their kubelet pins by itself, what it was expected to take and what it took."""
+    """Return the predicted and the actual zones of pods that the kubelet pins."""
     actual: dict[str, frozenset[int]] = {}
     for pin in shown.pins or []:
         if pin.actual is not None:

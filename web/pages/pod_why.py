@@ -1,4 +1,4 @@
-"""Why one pod is where it is, or nowhere: verdict, what would help, where the time went, what changed."""
+"""The explanation page of one pod: verdict, changes that would help, time by reason, and history."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hetsched.access.subject import subject_of
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.lifecycle import LABELS, QUEUED, State
 from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.topics import workload_topic
 from hetsched.placement.queries.why import (
     PLACED_CODE,
@@ -22,6 +23,7 @@ from hetsched.placement.queries.why import (
     changed,
     decisions_of,
     gang_of,
+    preemptions_of,
     spans_of,
 )
 
@@ -32,7 +34,7 @@ from .why import left_out, why
 from .words import matrix_words, result_words, state_words, why_words
 
 _COLOURS = 6
-# The pod whose reason is worth most: the first in the order of the states.
+# The most relevant pod is the first in this order of states.
 _WORST = (State.MISCONFIGURED, State.NEVER_FITS, State.NOT_NOW, State.PENDING, State.FAILED)
 
 
@@ -41,7 +43,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
     rows = Pod.objects.select_related("cluster", "workload", "node", "decision").defer("node__report")
     pod = rows.filter(pk=pk).first()
     if pod is None or not subject_of(shell.request).may_in(pod.namespace):
-        raise Http404(_("There is no pod %(id)s; it may have been forgotten.") % {"id": pk})
+        raise Http404(_("Pod %(id)s does not exist, or was deleted after its retention time.") % {"id": pk})
     shell.turn_to(pod.cluster)
     shell.follow(workload_topic(pod.workload_id) if pod.workload_id else cluster_topic(pod.cluster))
     decisions = decisions_of(pod)
@@ -65,6 +67,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
                 for span in spans
             ],
             "changed": changed(*decisions[-2:]) if len(decisions) > 1 else None,
+            "preemptions": Redaction(subject_of(shell.request).namespaces).preemptions(preemptions_of([pod])),
             "gang": gang
             and {
                 "name": gang.name,
@@ -80,14 +83,14 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
 
 def _words(span: ReasonSpan) -> str:
     if span.code == QUEUED_CODE:
-        return _("in the queue, not looked at yet")
+        return _("in the queue, no attempt yet")
     if span.code == PLACED_CODE:
         return _("placed on %(node)s") % {"node": span.message} if span.message else _("running")
     return told(span.message) or span.code
 
 
 def _by_reason(spans: Sequence[ReasonSpan]) -> list[dict[str, Any]]:
-    """Return the time it waited by reason, the longest first; the shares add up to the whole."""
+    """Return the pending time by reason, the longest first; the shares add up to 1."""
     grouped: dict[tuple[str, str, str], list[ReasonSpan]] = {}
     for span in spans:
         if span.pending:
@@ -110,12 +113,12 @@ def _by_reason(spans: Sequence[ReasonSpan]) -> list[dict[str, Any]]:
 
 @page("workloads")
 def workload_why(shell: Shell, pk: str) -> HttpResponse:
-    """Lead to the pod of a workload whose reason is worth most: the one that keeps it from running, else the first."""
+    """Redirect to the most relevant pod of a workload: one that keeps it from running, else the first."""
     found = Workload.objects.filter(pk=pk).first()
     pods = list(found.pods.order_by("id").values_list("pk", "state", "namespace")) if found else []
     pods = [pod for pod in pods if subject_of(shell.request).may_in(pod[2])]
     if not pods:
-        raise Http404(_("There is no workload %(id)s.") % {"id": pk})
+        raise Http404(_("Workload %(id)s does not exist.") % {"id": pk})
     order = {state.value: at for at, state in enumerate(_WORST)}
     worst = min(pods, key=lambda pod: order.get(pod[1], len(order)))
     return HttpResponseRedirect(reverse("pod-why", args=[worst[0]]) + shell.keep())

@@ -1,4 +1,4 @@
-"""Planned activations as sentences: when which version is to decide, and what became of the plan."""
+"""Planned activations as text: trigger, version and result."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ METRICS = {
     "cpuUtilization": gettext_lazy("CPU requested (0–1)"),
     "memoryUtilization": gettext_lazy("Memory requested (0–1)"),
     "balance": gettext_lazy("Balance (0–1)"),
-    "pendingPods": gettext_lazy("Pods that wait (number)"),
+    "pendingPods": gettext_lazy("Pending pods (number)"),
 }
 _STATES = {
-    PolicyPlan.WAITING: gettext_lazy("waits"),
+    PolicyPlan.WAITING: gettext_lazy("scheduled"),
     PolicyPlan.DONE: gettext_lazy("done"),
     PolicyPlan.REFUSED: gettext_lazy("refused"),
     PolicyPlan.SKIPPED: gettext_lazy("skipped"),
-    PolicyPlan.OFF: gettext_lazy("off"),
+    PolicyPlan.OFF: gettext_lazy("disabled"),
 }
 
 
 def plan_rows(policy: Policy) -> list[dict[str, Any]]:
-    """Return the plans of a policy with what they say."""
+    """Return the plans of a policy with their texts."""
     rows = PolicyPlan.objects.filter(policy=policy)
     return [
         {
@@ -42,7 +42,7 @@ def plan_rows(policy: Policy) -> list[dict[str, Any]]:
 
 
 def when(plan: PolicyPlan) -> str:
-    """Say when a plan activates what."""
+    """Describe the trigger and the version of a plan."""
     if plan.once is not None:
         at = date_format(localtime(plan.once.at), "Y-m-d H:i e")
         return _("v%(version)d at %(at)s") % {"version": plan.once.version, "at": at}

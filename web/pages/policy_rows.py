@@ -1,8 +1,8 @@
-"""The plugins of a policy as rows of a form, made from what each plugin declares about itself.
+"""Form rows of a policy's plugins, built from each plugin's declaration.
 
-Rule: a parameter's JSON Schema says which control it gets: a choice, a switch, a number with its bounds, a text; what
-has no control of its own (lists, mappings) is edited as JSON. A unit is the last word of a parameter's name.
-Invariant: a plugin that a policy lists and this release does not know keeps what it says.
+A parameter's JSON Schema selects its control: choice, switch, number with bounds, or text; other types (lists,
+mappings) are edited as JSON. The last word of a parameter's name is its unit.
+Invariant: a listed plugin that this release does not have keeps its settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNITS = {"seconds": "s", "percent": "%", "mib": "MiB", "millis": "ms", "bytes":
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One parameter: `value` and `default` are JSON text, as the script reads them; `shown` is what stands in it."""
+    """One parameter: `value` and `default` are JSON text for the script; `shown` is the text of the control."""
 
     name: str
     title: str
@@ -39,14 +39,14 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """Say between which values it must lie; nothing where there is no bound."""
+        """Return the bounds as text; empty without bounds."""
         if self.least is not None and self.most is not None:
             return f"{self.least:g}–{self.most:g}"
         return f"≥ {self.least:g}" if self.least is not None else ""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One plugin; `parts` are what it takes part in, as words."""
+    """One plugin; `parts` are its extension points as text."""
 
     name: str
     summary: str
@@ -79,7 +79,7 @@ def rows_of(spec: PolicySpec, registry: Registry) -> tuple[list[Row], list[Row]]
 def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
     params = _json(use.params)
     if use.name not in registry:
-        summary = _("This release does not know it; a policy that lists it cannot be activated.")
+        summary = _("This release does not have this plugin. A policy that lists it cannot be activated.")
         return Row(use.name, summary, (), use.weight, False, on, params=params, known=False)
     info = registry[use.name]
     defaults = default_params(info.params)
@@ -88,7 +88,7 @@ def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
         _field(name, schema, use.params.get(name, defaults.get(name)), defaults.get(name))
         for name, schema in properties.items()
     )
-    # What plugins of the product say of themselves stands in the catalogue; of others it is shown as they say it.
+    # Texts of built-in plugins are in the catalogue; those of other plugins are shown unchanged.
     summary = translation.gettext(info.summary) if info.summary else ""
     return Row(use.name, summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
 
@@ -113,33 +113,33 @@ def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Field
 
 
 def _declared(text: str) -> str:
-    """Return what a plugin says of its parameters in the reader's language."""
+    """Return the translated descriptions of the parameters of a plugin."""
     return pgettext("parameter", text) if text else ""
 
 
 def _choice(value: str) -> str:
-    """Name a choice; where it has another name in the reader's language, with the word that stands in the policy."""
+    """Name a choice; a translated name is followed by the value of the policy."""
     said = _declared(value)
     return said if said == value else _("%(said)s (%(word)s)") % {"said": said, "word": value}
 
 
 def _json(value: Any) -> str:
-    """Write a value as JSON, a whole number without its point, as a script would."""
+    """Write a value as JSON; a float without fraction is written as an integer, as JavaScript does."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return msgspec.json.encode(value).decode()
 
 
 def parts_of(info: PluginInfo) -> tuple[tuple[str, str], ...]:
-    """Return what a plugin takes part in: a kind for its look, and the word."""
+    """Return the extension points of a plugin: a style and a label each."""
     points = set(info.points)
     found = (
-        ("queue", _("orders the queue"), {"queue-sort"}),
+        ("queue", _("queue sort"), {"queue-sort"}),
         ("filter", _("filter"), {"filter", "pre-filter"}),
         ("score", _("score"), {"score"}),
-        ("room", _("makes room"), {"post-filter"}),
-        ("hold", _("holds together"), {"permit"}),
-        ("reserve", _("reserves"), {"reserve"}),
-        ("bind", _("binds"), {"bind", "pre-bind", "post-bind"}),
+        ("room", _("preemption"), {"post-filter"}),
+        ("hold", _("permit"), {"permit"}),
+        ("reserve", _("reserve"), {"reserve"}),
+        ("bind", _("bind"), {"bind", "pre-bind", "post-bind"}),
     )
     return tuple((kind, word) for kind, word, served in found if points & served)

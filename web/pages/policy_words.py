@@ -1,4 +1,4 @@
-"""What the scripts of the policy desk say, translated here, since there is one catalogue."""
+"""Translated texts of the policy editor's scripts; JavaScript has no catalogue of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 
 
 def desk_words() -> dict[str, str]:
-    """Return the sentences of the desk."""
+    """Return the texts of the editor."""
     drafting, deciding = {**_draft_words(), **_diff_words()}, {**_deciding_words(), **_plan_words()}
     return {**drafting, **deciding, **_trying_words(), **_golden_words(), **_replay_words()}
 
@@ -14,53 +14,53 @@ def desk_words() -> dict[str, str]:
 def _draft_words() -> dict[str, str]:
     return {
         "checking": _("Checking…"),
-        "unreachable": _("The server cannot be reached. The draft stays in this tab; try again."),
-        "not-valid": _("not valid yet"),
+        "unreachable": _("The server is unreachable. The draft stays in this tab. Try again."),
+        "not-valid": _("not valid"),
         "unsaved": _("unsaved"),
         "unchanged": _("no draft"),
         "saved-draft": _("draft v{version}"),
         "earlier": _("earlier version v{version}"),
         "differs": _("{count} differences from v{version}."),
         "differs-one": _("1 difference from v{version}."),
-        "kept-in-tab": _("Kept in this tab until you save it."),
-        "begin-here": _("Change something to begin a draft; nothing takes effect until it is activated."),
-        "yaml-alike": _("Form and text show the same draft; change either."),
-        "restored": _("Your unsaved changes are here again."),
-        "saved": _("Draft v{version} is saved. It decides nothing until it is activated."),
-        "save-and-activate": _("Save and activate…"),
+        "kept-in-tab": _("Stored in this tab until you save it."),
+        "begin-here": _("Edit the policy to start a draft. A draft takes effect only after activation."),
+        "yaml-alike": _("The form and the YAML show the same draft. You can edit either."),
+        "restored": _("Your unsaved changes were restored."),
+        "saved": _("Draft v{version} is saved. It takes effect only after activation."),
+        "save-and-activate": _("Save draft and activate…"),
         "activate": _("Activate…"),
         "copied": _("Copied"),
         "set-count": _("{count} set"),
-        "now-at": _("{plugin} is now at place {place}."),
+        "now-at": _("{plugin} is now at position {place}."),
         "draft": _("draft"),
     }
 
 
 def _diff_words() -> dict[str, str]:
     return {
-        "no-change": _("Nothing: both say the same."),
-        "nothing-to-compare": _("There is no version yet to compare with."),
-        "compare-later": _("Can be compared once the draft is valid."),
-        "on-at": _("{plugin} · on at place {place}, weight {weight}"),
-        "was-on-at": _("{plugin} · at place {place}, weight {weight}"),
+        "no-change": _("No changes: both versions are equal."),
+        "nothing-to-compare": _("There is no version to compare with."),
+        "compare-later": _("The comparison needs a valid draft."),
+        "on-at": _("{plugin} · added at position {place}, weight {weight}"),
+        "was-on-at": _("{plugin} · position {place}, weight {weight}"),
         "weight-of": _("{plugin} · weight {weight}"),
-        "place-of": _("{plugin} · place {place}"),
-        "ties": _("Equal totals"),
+        "place-of": _("{plugin} · position {place}"),
+        "ties": _("Tie breaking"),
         "description": _("Description"),
-        "differs-title": _("From v{before}, which decides, to v{after}"),
-        "two-edits": _("Two edits of this policy"),
-        "two-edits-text": _("{author} saved version {version} since this page was loaded. Nothing of yours is lost."),
-        "active-moved": _("v{version} decides by now. Nothing of yours is lost: look at the changes, then save again."),
-        "meanwhile": _("{author} saved version {version} meanwhile; what is on this desk stays as it is."),
-        "look-at-both": _("Look at both"),
-        "open-it": _("Open it"),
-        "chosen-already": _("What only one of you changed is chosen already."),
+        "differs-title": _("From v{before} (active) to v{after}"),
+        "two-edits": _("Edit conflict"),
+        "two-edits-text": _("{author} saved version {version} after you loaded this page. Your changes are not lost."),
+        "active-moved": _("v{version} is now active. Your changes are not lost. Check the changes, then save again."),
+        "meanwhile": _("{author} saved version {version}. Your editor content did not change."),
+        "look-at-both": _("Compare both"),
+        "open-it": _("Open version"),
+        "chosen-already": _("Fields that only one of you changed are already selected."),
         "their-edit": _("Theirs: v{version} by {author}"),
         "my-edit": _("Mine: this draft"),
-        "edits-alike": _("Both say the same."),
-        "merge-edits": _("Take what is chosen"),
-        "keep-mine": _("Keep all of mine"),
-        "take-theirs": _("Take theirs, drop mine"),
+        "edits-alike": _("Both versions are equal."),
+        "merge-edits": _("Apply selection"),
+        "keep-mine": _("Keep all my changes"),
+        "take-theirs": _("Use their version and discard mine"),
         "plugin": _("Plugin"),
         "off": _("off"),
         "weight": _("weight"),
@@ -72,16 +72,22 @@ def _diff_words() -> dict[str, str]:
 
 def _deciding_words() -> dict[str, str]:
     return {
-        "activate-title": _("Let v{version} of {name} decide?"),
-        "activate-text": _("It decides from the next batch on. What is placed stays where it is."),
+        "activate-title": _("Activate v{version} of {name}?"),
+        "activate-text": _("The version takes effect with the next scheduling batch. Placed pods are not moved."),
         "activate-confirm": _("Activate v{version}"),
-        "activated": _("Version {version} decides from the next batch on."),
-        "rollback-title": _("Go back to v{version} of {name}?"),
-        "rollback-text": _("The version that decided before decides again from the next batch on."),
+        "activated": _("Version {version} takes effect with the next scheduling batch."),
+        "rollback-title": _("Roll back to v{version} of {name}?"),
+        "rollback-text": _("The previously active version takes effect again with the next scheduling batch."),
         "rollback-confirm": _("Roll back"),
-        "no-goldens": _("No golden placement watches this policy."),
-        "goldens-hold": _("{kept} of {all} golden placements hold under it."),
-        "goldens-break": _("{broken} of {all} golden placements break, so it cannot be activated:"),
+        "rollforward-title": _("Roll forward to v{version} of {name}?"),
+        "rollforward-confirm": _("Roll forward"),
+        "blocked-by-goldens": _(
+            "The draft breaks golden placements and cannot be activated. Change the draft, or change or "
+            "remove the golden placements."
+        ),
+        "no-goldens": _("No golden placement applies to this policy."),
+        "goldens-hold": _("{kept} of {all} golden placements hold with this draft."),
+        "goldens-break": _("The draft breaks {broken} of {all} golden placements and cannot be activated:"),
         "expected-got": _("expected {expected}, got {got}"),
     }
 
@@ -90,33 +96,33 @@ def _plan_words() -> dict[str, str]:
     return {
         "plan-add": _("Plan an activation"),
         "plan-add-text": _(
-            "Carried out by the scheduler itself, through the same door: golden placements may refuse it."
+            "The scheduler activates the version. It rejects the activation if a golden placement breaks."
         ),
-        "plan-save": _("Save the plan"),
-        "plan-saved": _("Plan {name} is saved."),
+        "plan-save": _("Save plan"),
+        "plan-saved": _("Plan {name} was saved."),
         "plan-change": _("Change plan {name}"),
         "plan-remove": _("Remove plan {name}?"),
-        "plan-remove-text": _("What decides now goes on deciding."),
+        "plan-remove-text": _("The active version does not change."),
         "plan-remove-confirm": _("Remove"),
-        "plan-removed": _("Plan {name} is removed."),
-        "plan-tried": _("By the last {samples} measurements it would have switched {count} times:"),
-        "plan-never": _("By the last {samples} measurements it would not have switched."),
+        "plan-removed": _("Plan {name} was removed."),
+        "plan-tried": _("With the last {samples} measurements, the plan would have switched {count} times:"),
+        "plan-never": _("With the last {samples} measurements, the plan would not have switched."),
         "plan-switch": _("{at}: v{version}, at {value}"),
     }
 
 
 def _trying_words() -> dict[str, str]:
     return {
-        "not-again": _("This decision cannot be worked out again: its state is gone, or no node was feasible."),
-        "still-wins": _("{node} still wins, by {margin} points."),
-        "now-wins": _("{node} wins instead of {other}, by {margin} points."),
-        "only-node": _("{node} is the only node that was feasible."),
-        "tied": _("{node} and {other} are equal; the first by name wins."),
-        "not-scored": _("Did not score then, so it is left out here: {plugins}."),
-        "weights-only": _("Only weights count here; filters and parameters are as they were."),
+        "not-again": _("This decision cannot be repeated. Its stored state was deleted, or no node was feasible."),
+        "still-wins": _("{node} still wins by {margin} points."),
+        "now-wins": _("{node} wins instead of {other} by {margin} points."),
+        "only-node": _("{node} was the only feasible node."),
+        "tied": _("{node} and {other} have equal totals. The first by name wins."),
+        "not-scored": _("These plugins do not score this pod and are not listed: {plugins}."),
+        "weights-only": _("This test applies only the weights. Filters and parameters are those of the decision."),
         "the-decision": _("The decision"),
         "node": _("Node"),
-        "points-then": _("Points then"),
+        "points-then": _("Points at decision"),
         "points-now": _("Points now"),
         "tips-above": _("above {at} {node} wins"),
         "tips-below": _("below {at} {node} wins"),
@@ -125,20 +131,22 @@ def _trying_words() -> dict[str, str]:
 
 def _golden_words() -> dict[str, str]:
     return {
-        "golden-from": _("Agree on this placement…"),
-        "golden-add": _("Agree on a placement"),
+        "golden-from": _("Add as golden placement…"),
+        "golden-add": _("Add a golden placement"),
         "golden-add-text": _(
-            "It is judged on the cluster's nodes as if they were empty: rather say what must hold, such as labels or "
-            "an instruction set, than name one node. No version that breaks it can be activated from then on."
+            "A golden placement from a decision is evaluated on the cluster state of that decision, "
+            "otherwise on empty nodes. For empty nodes, prefer labels or an instruction set to one node "
+            "name. A version that breaks it cannot be activated."
         ),
-        "golden-agree": _("Agree"),
-        "golden-added": _("{name} is agreed: expected {expected}, got {got}."),
-        "golden-added-broken": _("{name} is agreed, and broken as it is: expected {expected}, got {got}."),
+        "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
+        "golden-agree": _("Add"),
+        "golden-added": _("{name} was added: expected {expected}, got {got}."),
+        "golden-added-broken": _("{name} was added and is currently broken: expected {expected}, got {got}."),
         "golden-change": _("Change {name}"),
-        "golden-remove": _("Take {name} back?"),
-        "golden-remove-text": _("It guards nothing any more."),
-        "golden-remove-confirm": _("Take back"),
-        "golden-removed": _("{name} is taken back."),
+        "golden-remove": _("Remove {name}?"),
+        "golden-remove-text": _("The golden placement is no longer checked."),
+        "golden-remove-confirm": _("Remove override"),
+        "golden-removed": _("{name} was removed."),
         "golden-kept": _("holds"),
         "golden-broken": _("breaks"),
         "golden-unknown": _("unknown"),
@@ -147,7 +155,7 @@ def _golden_words() -> dict[str, str]:
 
 def _replay_words() -> dict[str, str]:
     return {
-        "state-waiting": _("waits for a worker"),
+        "state-waiting": _("queued for a worker"),
         "state-running": _("running"),
         "state-done": _("done"),
         "state-failed": _("failed"),
@@ -160,36 +168,41 @@ def _replay_words() -> dict[str, str]:
         "feasible": _("newly feasible"),
         "pendingBoth": _("placed under neither"),
         "measure": _("Measure"),
-        "before": _("v{version}, as it is"),
-        "after": _("v{version}, as it would be"),
+        "before": _("v{version} (current)"),
+        "after": _("v{version} (simulated)"),
         "change": _("Change"),
         "pod": _("Pod"),
         "from": _("From"),
         "to": _("To"),
         "margin": _("Margin"),
-        "why": _("Why"),
+        "why": _("Reason"),
         "decision": _("Decision"),
         "all": _("all"),
-        "nothing-moves": _("Nothing would have moved."),
-        "none-of-kind": _("None of this kind."),
-        "shown-of": _("{shown} of {all} are shown; the CSV has all of them."),
+        "nothing-moves": _("No placements would change."),
+        "none-of-kind": _("No changes of this kind."),
+        "shown-of": _("Shows {shown} of {all}. The CSV file contains all."),
         "cluster": _("Cluster"),
-        "last": _("Last decisions"),
+        "last": _("Latest decisions"),
         "replay": _("Replay"),
-        "save-and-replay": _("Save the draft and replay"),
+        "save-and-replay": _("Save draft and replay"),
+        "replay-asks": _("Replay…"),
+        "replay-title": _("Save the draft first?"),
+        "replay-text": _(
+            "A worker replays saved versions. This saves the draft as a new version and does not activate it."
+        ),
         "cancel": _("Cancel"),
         "replay-failed": _("The replay failed: {message}"),
         "fidelity": _(
-            "{equal} of {compared} recorded decisions came out the same again under the version that decided, those "
-            "without a place included."
+            "With their original version, {equal} of {compared} recorded decisions gave the same result "
+            "again (including pods that were not placed)."
         ),
-        "nowhere": _("nowhere"),
+        "nowhere": _("no node"),
         "points": _("{margin} points"),
         "placed": _("Pods placed"),
         "pending": _("Pods not placed"),
-        "balance": _("Balance (0–1, more is better)"),
-        "gpuFragmentation": _("GPU fragmentation (0–1, less is better)"),
-        "unallocatedGpus": _("GPUs not allocated (cards)"),
+        "balance": _("Balance (0–1, higher is better)"),
+        "gpuFragmentation": _("GPU fragmentation (0–1, lower is better)"),
+        "unallocatedGpus": _("Unallocated GPUs"),
         "gpuAllocation": _("GPU allocation (0–1)"),
         "cpuUtilization": _("CPU requested (0–1)"),
         "memoryUtilization": _("Memory requested (0–1)"),

@@ -1,7 +1,7 @@
-"""The queue: who waits, at which place, for what and until when.
+"""The queue page: pending pods with their position, state and next attempt.
 
-Rule: the figures are those of the first screen: what no node could take is counted apart from what waits for room, with
-a tab of its own, though it is tried again when the cluster changes.
+The counts are those of the fleet page. Pods that never fit are counted separately and have a tab of their own,
+although they are retried when the cluster changes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from .shell import Shell, page
 from .told import told
 from .words import state_words
 
-# More than anybody reads; what stands behind is counted, and found by the list of workloads.
+# Maximum number of listed pods; the page counts the others, and the workload list shows them.
 MOST_LISTED = 1000
 _TONES = {Standing.DUE: "info", Standing.BACK_OFF: "wait", Standing.IMAGES: "wait", Standing.GATED: "wait"}
 LABELS = {
     Standing.DUE: gettext_lazy("due"),
     Standing.BACK_OFF: gettext_lazy("backing off"),
     Standing.IMAGES: gettext_lazy("reading images"),
-    Standing.RESTING: gettext_lazy("resting"),
+    Standing.RESTING: gettext_lazy("unschedulable"),
     Standing.GATED: gettext_lazy("gated"),
 }
-# Beside the standings: what no node could take.
+# In addition to the queue states: pods that never fit.
 NEVER = "never-fits"
 NEVER_FITS = gettext_lazy("never fits")
 
 
 def waits(one: InLine) -> str:
-    """Return in words what a pod waits for."""
+    """Describe the event that a pod waits for."""
     if one.standing is Standing.DUE:
-        return _("its turn") if not one.attempts else in_words(one.waits_for) or _("its turn")
+        return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
     if one.standing is Standing.IMAGES:
-        return _("what its images are built for; they are being read")
+        return _("the platforms of its images (being read)")
     if one.standing is Standing.GATED:
-        return one.message or _("its scheduling gates to be taken away")
+        return one.message or _("removal of its scheduling gates")
     return in_words(one.waits_for) or _("a change of the cluster")
 
 
@@ -74,9 +74,11 @@ def _waits_cell(one: InLine) -> Cell:
 
 def _again_cell(one: InLine) -> Cell:
     if one.standing is Standing.DUE:
-        return Cell(_("with the next batches"), look="muted")
+        return Cell(_("in one of the next batches"), look="muted")
+    if one.state == State.NEVER_FITS:
+        return Cell(_("when the cluster changes"), look="muted")
     if one.again_at is None:
-        return Cell(_("when that happens"), look="muted")
+        return Cell(_("on that event"), look="muted")
     return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is Standing.RESTING else "")
 
 
@@ -92,14 +94,14 @@ def _time(name: str) -> Any:
 
 
 COLUMNS = (
-    Column("position", gettext_lazy("Place"), lambda one: one.position, number=True),
+    Column("position", gettext_lazy("Position"), lambda one: one.position, number=True),
     Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
-    Column("standing", gettext_lazy("Standing"), lambda one: one.standing.value, _standing_cell),
+    Column("standing", gettext_lazy("Queue state"), lambda one: one.standing.value, _standing_cell),
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
-    Column("again", gettext_lazy("Tried again"), lambda one: one.again_at, _again_cell),
-    Column("attempts", gettext_lazy("Tries"), lambda one: one.attempts, number=True, falling=True),
-    Column("tried", gettext_lazy("Last try"), lambda one: one.tried_at, _time("tried_at")),
-    Column("since", gettext_lazy("Waits since"), lambda one: one.created_at, _time("created_at")),
+    Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
+    Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
+    Column("tried", gettext_lazy("Last result"), lambda one: one.tried_at, _time("tried_at")),
+    Column("since", gettext_lazy("Pending since"), lambda one: one.created_at, _time("created_at")),
     Column("priority", gettext_lazy("Priority"), lambda one: one.priority, number=True, falling=True),
     Column("policy", gettext_lazy("Policy"), lambda one: one.policy, _policy_cell),
     Column("gang", gettext_lazy("Gang"), lambda one: one.gang),
@@ -107,18 +109,18 @@ COLUMNS = (
     Column("workload", gettext_lazy("Workload"), lambda one: one.workload_id, shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("pod", Kind(), gettext_lazy("namespace/name; * stands for anything"), lambda one: one.key),
+    Field("pod", Kind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
     Field("namespace", Kind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
     Field("policy", Kind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
-    Field("gang", Kind(), gettext_lazy("the gang it belongs to"), lambda one: one.gang, found=True),
-    Field("priority", Number(), gettext_lazy("a higher one is tried first"), lambda one: one.priority),
-    Field("tries", Number(), gettext_lazy("how often it was tried"), lambda one: one.attempts),
-    Field("place", Number(), gettext_lazy("1 is tried next"), lambda one: one.position),
+    Field("gang", Kind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
+    Field("priority", Number(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
+    Field("tries", Number(), gettext_lazy("number of attempts"), lambda one: one.attempts),
+    Field("place", Number(), gettext_lazy("1 is next"), lambda one: one.position),
     Field(
-        "state", Choice("pending", "not-now", "never-fits"), gettext_lazy("what the last try said"),
+        "state", Choice("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
         lambda one: one.state,
     ),
-    Field("age", Age(), gettext_lazy("how long it waits"), lambda one: one.created_at),
+    Field("age", Age(), gettext_lazy("pending time"), lambda one: one.created_at),
 )  # fmt: skip
 LISTING = Listing(
     "queue", FIELDS, COLUMNS, lambda one: f"{one.key} {one.policy} {one.gang or ''} {waits(one)}".lower(),

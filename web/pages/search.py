@@ -1,7 +1,7 @@
-"""One search over all that has a page: places, nodes, pods, decisions, extensions, policies and clusters.
+"""Search over all pages: places, nodes, pods, decisions, extensions, policies and clusters.
 
-Rule: each group answers with its best few and an address that lists the rest; the same answer as a page and, for the
-box that `/` opens, as JSON. What is large is searched where it is recent, or by what is indexed.
+Each group returns its best hits and a link to the full list, as a page or, for the `/` dialog, as JSON. Large
+tables are searched by index or in their recent part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The hits of one kind; `more` is the address of a list of all, where there is one."""
+    """The hits of one kind; `more` is the address of the full list, if there is one."""
 
     label: str
     hits: list[Hit]
@@ -80,7 +80,9 @@ def _clusters(shell: Shell, query: str) -> Group:
 def _nodes(shell: Shell, query: str) -> Group:
     if not query or shell.cluster is None:
         return Group(_("Nodes"), [])
-    rows = Node.objects.filter(cluster=shell.cluster).filter(Q(name__icontains=query) | Q(pool__icontains=query))
+    rows = Node.objects.filter(cluster=shell.cluster).filter(
+        Q(name__text_contains=query) | Q(pool__text_contains=query)
+    )
     found = rows.order_by("name").values_list("name", "pool", "isa")[:MOST]
     hits = [Hit(name, _address(shell, "node", name), f"{pool} · {shortened(isa, 40)}") for name, pool, isa in found]
     return Group(_("Nodes"), hits, _more(shell, "nodes", hits, q=_quoted(query)))
@@ -90,10 +92,10 @@ def _pods(shell: Shell, query: str) -> Group:
     if len(query) < 2 or shell.cluster is None:
         return Group(_("Workloads"), [])
     if query.startswith("w-"):
-        named = Workload.objects.filter(pk__startswith=query).order_by("pk")[:MOST]
+        named = Workload.objects.filter(pk__startswith=query.lower()).order_by("pk")[:MOST]
         return Group(_("Workloads"), [Hit(one.pk, reverse("workload", args=[one.pk]), one.name) for one in named])
     namespace, slash, name = query.rpartition("/")
-    wanted = Q(namespace=namespace, name__icontains=name) if slash else Q(name__icontains=query)
+    wanted = Q(namespace=namespace, name__text_contains=name) if slash else Q(name__text_contains=query)
     rows = Pod.objects.filter(wanted, cluster=shell.cluster).exclude(workload=None).order_by("-id")
     found = rows.values_list("namespace", "name", "workload_id", "state")[:MOST]
     hits = [
@@ -111,7 +113,7 @@ def _holds(shell: Shell, query: str) -> Group:
     if len(query) < 2 or shell.cluster is None:
         return Group(_("Holds"), [])
     rows = reach.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
-    found = rows.filter(Q(note__icontains=query) | Q(pk__startswith=query)).order_by("-id")[:MOST]
+    found = rows.filter(Q(note__text_contains=query) | Q(pk__text_starts=query)).order_by("-id")[:MOST]
     hits = [Hit(row.note or row.pk, _address(shell, "hold", row.pk), str(HOLD_LABELS[row.state])) for row in found]
     return Group(_("Holds"), hits, _more(shell, "holds", hits, q=_quoted(query), show="all"))
 
@@ -121,7 +123,7 @@ def _decisions(shell: Shell, query: str) -> Group:
         return Group(_("Decisions"), [])
     rows = Decision.objects.filter(cluster=shell.cluster).order_by("-id")
     newest = rows.values_list("id", flat=True).first() or 0
-    wanted = Q(pod_name__icontains=query.rpartition("/")[2], id__gt=newest - RECENT_DECISIONS)
+    wanted = Q(pod_name__text_contains=query.rpartition("/")[2], id__gt=newest - RECENT_DECISIONS)
     if query.isdecimal() and len(query) <= 18:
         wanted |= Q(pk=int(query))
     found = rows.filter(wanted).values_list("id", "namespace", "pod_name", "summary")[:MOST]
@@ -141,7 +143,7 @@ def _extensions(shell: Shell, query: str) -> Group:
         Hit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
         for one in (find(query, MOST) if query else [])
     ]
-    return Group(_("Extensions: the nodes that have them"), hits)
+    return Group(_("Extensions: nodes with the extension"), hits)
 
 
 def _of(one: Any) -> tuple[str, str]:
@@ -149,7 +151,7 @@ def _of(one: Any) -> tuple[str, str]:
 
 
 def _policies(shell: Shell, query: str) -> Group:
-    rows = Policy.objects.filter(Q(name__icontains=query) | Q(description__icontains=query)).order_by("name")
+    rows = Policy.objects.filter(Q(name__text_contains=query) | Q(description__text_contains=query)).order_by("name")
     found = rows.values_list("name", "description")[:MOST] if query else []
     hits = [Hit(name, _address(shell, "policy", name), Truncator(text).chars(NOTE_CHARACTERS)) for name, text in found]
     return Group(_("Policies"), hits)

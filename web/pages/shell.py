@@ -1,8 +1,8 @@
-"""What every page shares: who may see it, which cluster it shows, and what stands around it.
+"""Shared context of every page: permission, selected cluster and navigation.
 
-Rule: a page needs a login and the right to view. It shows the cluster of `?cluster=`, else the configured default, else
-the first one; links keep the choice. A page with a live topic names it and the topic's revision as of before its rows
-were read, so the browser sees whether something changed since.
+A page needs a login and the view permission, and takes a token from the read rate limit, as REST does. It shows
+the cluster of `?cluster=`, else the configured default, else the first one; links keep the selection. A page with a
+live topic names it and its revision from before the rows were read, so the browser detects later changes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
+from web.api.problems import Refused
+from web.api.rates import READ, take_turn
 
 from .sentences_document import address as sentences
 from .visible import visible
 
 MOST_QUERY_CHARACTERS = 200
 GROUPS = {
-    "see": gettext_lazy("See"),
-    "ask": gettext_lazy("Ask"),
+    "see": gettext_lazy("Monitor"),
+    "ask": gettext_lazy("Simulate"),
     "change": gettext_lazy("Change"),
-    "run": gettext_lazy("Run"),
+    "run": gettext_lazy("Manage"),
 }
-# Section (the name of its route), key after `g`, label, group, and which action one must be allowed to see it. An entry
-# shows once its route exists. The first six stand in the bar; the menu beside it has all.
+# Section (the name of its route), key after `g`, label, group, and the permission to see it. An entry is shown if its
+# route exists. The bar has the first six entries, the menu has all.
 PLACES = (
     ("fleet", "f", gettext_lazy("Fleet"), "see", Action.VIEW),
     ("nodes", "n", gettext_lazy("Nodes"), "see", Action.VIEW),
@@ -57,7 +59,7 @@ PLACES = (
     ("advice", "a", gettext_lazy("Advice"), "ask", Action.VIEW),
     ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),
     ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
-    ("audit", "u", gettext_lazy("Audit"), "run", Action.VIEW),
+    ("audit", "u", gettext_lazy("Audit log"), "run", Action.VIEW),
     ("webhooks", "h", gettext_lazy("Webhooks"), "run", Action.SUBMIT),
     ("sessions", "e", gettext_lazy("Sessions"), "run", Action.VIEW),
     ("tokens", "t", gettext_lazy("Tokens"), "run", Action.ADMIN),
@@ -80,7 +82,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def places_for(subject: Subject) -> list[Place]:
-    """Return the places that there are and that this asker may go to, in the order of the table."""
+    """Return the existing places that the user may open, in the order of the table."""
     routes = get_resolver().reverse_dict
     return [
         Place(section, key, str(label), reverse(section), group)
@@ -106,16 +108,16 @@ class Shell:
         name = self.named or settings.HETSCHED_DEFAULT_CLUSTER
         self.cluster = next((found for found in self.clusters if not name or found.name == name), None)
         if self.named and self.cluster is None:
-            raise Http404(_("There is no cluster of this name."))
+            raise Http404(_("This cluster does not exist."))
         self.topic = ""
         self._revision = 0
 
     def text(self, name: str) -> str:
-        """Return a value of the query string, cut to a sane length and without NUL, which databases refuse."""
+        """Return a value of the query string, truncated and without NUL characters, which databases reject."""
         return self.request.GET.get(name, "")[:MOST_QUERY_CHARACTERS].replace("\0", "")
 
     def turn_to(self, cluster: Cluster) -> None:
-        """Show this cluster, whose own the page is, whatever the address says; links keep to it."""
+        """Select the cluster of the page's object, regardless of the query string; links keep it."""
         if self.cluster is None or self.cluster.pk != cluster.pk:
             self.named = cluster.name
         self.cluster = cluster
@@ -123,14 +125,14 @@ class Shell:
     def need_cluster(self) -> Cluster:
         """Return the cluster in view.
 
-        Raises: Http404 when there is none yet.
+        Raises: Http404 without any cluster.
         """
         if self.cluster is None:
-            raise Http404(_("There is no cluster yet."))
+            raise Http404(_("There are no clusters."))
         return self.cluster
 
     def follow(self, topic: str) -> None:
-        """Have the browser follow a topic; call it before the rows of the page are read."""
+        """Subscribe the browser to a topic; call it before the rows of the page are read."""
         self.topic, self._revision = topic, revision_of(topic)
 
     def keep(self, **more: str) -> str:
@@ -139,7 +141,7 @@ class Shell:
         return f"?{urlencode(wanted)}" if wanted else ""
 
     def page_of(self, rows: Any, size: int) -> Page[Any]:
-        """Return the page of rows that `?page=` asks for, the nearest there is."""
+        """Return the requested page of rows, or the nearest one."""
         return Paginator(rows, size).get_page(self.text("page"))
 
     def render(self, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
@@ -165,7 +167,7 @@ class Shell:
         return HttpResponse(visible(text), status=status)
 
     def _of_a_live_cluster(self) -> dict[str, Any]:
-        """Return how old what is known of the cluster is, and in whose shadow it is followed; nothing of others."""
+        """Return cache age and shadow mode of a live cluster; empty for other clusters."""
         if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
             return {}
         connection = Connection.objects.filter(cluster=self.cluster).first()
@@ -180,7 +182,7 @@ class Shell:
 
 
 def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
-    """Make a function of (shell, …) a view of the console."""
+    """Turn a function of (shell, …) into a view of the console."""
 
     def decorate(show: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @require_safe
@@ -189,8 +191,19 @@ def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[.
         @functools.wraps(show)
         def view(request: HttpRequest, **parts: Any) -> HttpResponseBase:
             if not subject_of(request).may(Action.VIEW):
-                raise PermissionDenied(_("Your account has no role that may look at the fleet. Ask an administrator."))
-            return show(Shell(request, section), **parts)
+                raise PermissionDenied(
+                    _("Your account has no role with read access to the fleet. Ask an administrator for a role.")
+                )
+            try:
+                headers = take_turn(READ, subject_of(request))
+            except Refused as refused:
+                from .errors import too_many_requests  # a late import: that module imports this one
+
+                return too_many_requests(request, refused)
+            answer = show(Shell(request, section), **parts)
+            for name, value in headers.items():
+                answer.headers[name] = value
+            return answer
 
         return view
 

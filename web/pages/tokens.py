@@ -1,4 +1,4 @@
-"""API tokens: who may call, by what role, until when; for those who manage the product."""
+"""API tokens with role, scope and expiry; for administrators."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from .shell import Shell, page
 
 SOON = timedelta(days=7)
 ROLES = {
-    Role.VIEWER: gettext_lazy("sees everything, changes nothing"),
+    Role.VIEWER: gettext_lazy("reads everything, changes nothing"),
     Role.SUBMITTER: gettext_lazy("submits and cancels workloads: for CI"),
     Role.OPERATOR: gettext_lazy("acts on nodes, clusters and workloads"),
     Role.POLICY_ADMIN: gettext_lazy("edits and activates policies"),
-    Role.AGENT: gettext_lazy("reports for one node of one cluster"),
+    Role.AGENT: gettext_lazy("reports facts of one node"),
 }
 _STATES = {"valid": gettext_lazy("valid"), "soon": gettext_lazy("expires soon"), "expired": gettext_lazy("expired")}
 _TONES = {"valid": "good", "soon": "wait", "expired": "bad"}
 
 
 def state(row: Token) -> str:
-    """Return whether a token is valid, expires soon, or did."""
+    """Return whether a token is valid, expires soon or has expired."""
     now = timezone.now()
     if row.expiry is None or row.expiry > now + SOON:
         return "valid"
@@ -57,11 +57,20 @@ def _reach(row: Token) -> str:
 
 def _bounds(row: Token) -> str:
     told = [f"{name}={amount}" for name, amount in row.quota.items()]
-    if row.most_priority is not None:
-        told.append(_("priority up to %(number)s") % {"number": row.most_priority})
+    if row.submits and row.priority_ceiling is not None:
+        told.append(_("priority up to %(number)s") % {"number": row.priority_ceiling})
     if row.submits_per_minute is not None:
-        told.append(_("%(number)s submissions a minute") % {"number": row.submits_per_minute})
+        told.append(_("%(number)s submissions per minute") % {"number": row.submits_per_minute})
     return ", ".join(told)
+
+
+def _preempts(row: Token) -> str:
+    """Describe which pods the pods of a token can preempt."""
+    if not row.submits:
+        return ""
+    if row.priority_ceiling is None:
+        return _("pods of lower priority in every namespace")
+    return _("pods with a priority below %(number)s in every namespace") % {"number": row.priority_ceiling}
 
 
 def _reach_cell(row: Token) -> Cell:
@@ -78,11 +87,11 @@ def _act_cell(row: Token) -> Cell:
         label=_("Revoke…"),
         url=f"/api/v1/tokens/{row.token_key}/revoke/",
         title=_("Revoke %(name)s?") % names,
-        text=_("Whoever calls with %(key)s is refused from now on. This cannot be taken back.") % names,
+        text=_("The server rejects requests with %(key)s from now on. This cannot be undone.") % names,
         confirm=_("Revoke"),
         body="{}",
         etag="",
-        done=_("%(name)s is revoked.") % names,
+        done=_("%(name)s was revoked.") % names,
         tone="bad",
     )
     return Cell(act, look="act")
@@ -96,8 +105,9 @@ COLUMNS = (
         lambda row: Cell(_STATES[state(row)], look="chip", tone=_TONES[state(row)]), order=("expiry",),
     ),
     Column("role", gettext_lazy("Role"), lambda row: row.role, order=("role",)),
-    Column("reach", gettext_lazy("Reaches"), _reach, _reach_cell),
-    Column("bounds", gettext_lazy("Bounds"), _bounds, sortable=False),
+    Column("reach", gettext_lazy("Scope"), _reach, _reach_cell),
+    Column("bounds", gettext_lazy("Limits"), _bounds, sortable=False),
+    Column("preempts", gettext_lazy("May preempt"), _preempts, sortable=False),
     Column("owner", gettext_lazy("Owner"), lambda row: row.user.get_username(), order=("user__username",)),
     Column(
         "created", gettext_lazy("Created"), lambda row: row.created, lambda row: Cell(row.created, look="time"),
@@ -114,18 +124,18 @@ COLUMNS = (
 )  # fmt: skip
 _ACT = Column("act", gettext_lazy("Action"), lambda row: "", _act_cell, sortable=False)
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("what it is for; * stands for anything"), path="name"),
-    Field("role", Choice(*(role.value for role in Role)), gettext_lazy("what it may"), path="role"),
-    Field("owner", Kind(), gettext_lazy("the account it acts for"), path="user__username"),
-    Field("node", Kind(), gettext_lazy("the node an agent speaks for"), path="node"),
-    Field("cluster", Kind(), gettext_lazy("the cluster of that node"), path="cluster"),
-    Field("age", Age(), gettext_lazy("since it was made"), path="created"),
-    Field("unused", Age(), gettext_lazy("since it was used last"), path="last_used_at"),
+    Field("name", Kind(), gettext_lazy("name; * is a wildcard"), path="name"),
+    Field("role", Choice(*(role.value for role in Role)), gettext_lazy("role of the token"), path="role"),
+    Field("owner", Kind(), gettext_lazy("account of the token"), path="user__username"),
+    Field("node", Kind(), gettext_lazy("node of an agent token"), path="node"),
+    Field("cluster", Kind(), gettext_lazy("cluster of that node"), path="cluster"),
+    Field("age", Age(), gettext_lazy("age of the token"), path="created"),
+    Field("unused", Age(), gettext_lazy("time since the last use"), path="last_used_at"),
 )
 
 
 def _words(word: str) -> Q:
-    return Q(name__icontains=word) | Q(token_key__startswith=word) | Q(node__icontains=word)
+    return Q(name__text_contains=word) | Q(token_key__text_starts=word) | Q(node__text_contains=word)
 
 
 LISTING = Listing(
@@ -136,7 +146,9 @@ LISTING = Listing(
 @page("tokens")
 def tokens(shell: Shell) -> HttpResponseBase:
     if not subject_of(shell.request).may(Action.ADMIN):
-        raise PermissionDenied(_("Tokens are for administrators. Ask one for a token, or to revoke one."))
+        raise PermissionDenied(
+            _("Only administrators can manage tokens. Ask an administrator to create or revoke one.")
+        )
     view = View(shell, LISTING)
     rows = Token.objects.select_related("user")
     if view.wanted_values:

@@ -1,4 +1,4 @@
-"""Who is told how workloads fare, what was told, and how each attempt came out; for those who submit."""
+"""Webhooks, their deliveries and attempts; for submitters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_HOOKS = 200
 
 
 def _answer(row: Delivery) -> str | None:
-    """Say in a word how the latest attempt came out."""
+    """Return the result of the latest attempt: its status code or error code."""
     return str(row.status) if row.status is not None else row.code or None
 
 
@@ -47,19 +47,19 @@ def _about_cell(row: Delivery) -> Cell:
 
 
 def again(row: Delivery) -> Act | None:
-    """Return the button by which a delivery is made again; none while it is under way."""
+    """Return the button that repeats a delivery; none while it is in progress."""
     if row.state == Delivery.DUE:
         return None
     names = {"event": row.event, "host": row.host}
     return Act(
         label=_("Deliver again…"),
         url=f"/api/v1/deliveries/{row.pk}/redeliver/",
-        title=_("Tell %(host)s again?") % names,
-        text=_("It gets %(event)s once more, with the same id and content and a new signature.") % names,
+        title=_("Deliver to %(host)s again?") % names,
+        text=_("%(host)s receives %(event)s again with the same ID and content and a new signature.") % names,
         confirm=_("Deliver again"),
         body="{}",
         etag=told.tag(row),
-        done=_("It is on its way to %(host)s.") % names,
+        done=_("The delivery to %(host)s is queued.") % names,
     )
 
 
@@ -70,7 +70,7 @@ def _again_cell(row: Delivery) -> Cell:
 
 COLUMNS = (
     Column(
-        "at", gettext_lazy("When"), lambda row: row.created_at,
+        "at", gettext_lazy("Time"), lambda row: row.created_at,
         lambda row: Cell(row.created_at, look="time", url=reverse("delivery", args=[row.pk])), order=("id",),
         falling=True,
     ),
@@ -82,19 +82,21 @@ COLUMNS = (
     Column("state", gettext_lazy("State"), lambda row: row.state,
            lambda row: Cell(row.get_state_display(), look="chip", tone=_TONES[row.state]), order=("state",)),
     Column("attempts", gettext_lazy("Attempts"), lambda row: row.attempts, order=("attempts",), number=True),
-    Column("answer", gettext_lazy("Latest answer"), _answer, lambda row: Cell(_answer(row), title=row.message),
+    Column("answer", gettext_lazy("Last response"), _answer, lambda row: Cell(_answer(row), title=row.message),
            order=("status",)),
     Column("next", gettext_lazy("Next attempt"), lambda row: row.not_before if row.state == Delivery.DUE else None,
            lambda row: Cell(row.not_before, look="time") if row.state == Delivery.DUE else Cell(None)),
 )  # fmt: skip
 _ACT = Column("act", gettext_lazy("Action"), lambda row: "", _again_cell, sortable=False)
 FIELDS = (
-    Field("state", Choice(*(name for name, _label in Delivery.STATES)), gettext_lazy("how it stands"), path="state"),
-    Field("event", Kind(), gettext_lazy("such as workload.failed; * stands for anything"), path="event"),
-    Field("workload", Kind(), gettext_lazy("id of the workload that it tells of"), path="workload"),
-    Field("to", Kind(), gettext_lazy("host that is told"), path="host"),
+    Field(
+        "state", Choice(*(name for name, _label in Delivery.STATES)), gettext_lazy("state of the hold"), path="state"
+    ),
+    Field("event", Kind(), gettext_lazy("for example workload.failed; * is a wildcard"), path="event"),
+    Field("workload", Kind(), gettext_lazy("ID of the workload"), path="workload"),
+    Field("to", Kind(), gettext_lazy("receiving host"), path="host"),
     Field("webhook", Kind(), gettext_lazy("name of the webhook"), path="webhook__name"),
-    Field("age", Age(), gettext_lazy("how long ago"), path="created_at"),
+    Field("age", Age(), gettext_lazy("age of the entry"), path="created_at"),
 )
 
 
@@ -103,7 +105,7 @@ def _hook_name(row: Delivery) -> str:
 
 
 def _words(word: str) -> Q:
-    return Q(event__icontains=word) | Q(host__icontains=word) | Q(workload__startswith=word)
+    return Q(event__text_contains=word) | Q(host__text_contains=word) | Q(workload__text_starts=word)
 
 
 LISTING = Listing(
@@ -136,7 +138,7 @@ def webhooks(shell: Shell) -> HttpResponseBase:
 def delivery(shell: Shell, pk: str) -> HttpResponseBase:
     row = told.visible(_submitter(shell)).select_related("webhook").filter(pk=pk).first()
     if row is None:
-        raise Http404(_("There is no delivery %(id)s.") % {"id": pk})
+        raise Http404(_("Delivery %(id)s does not exist.") % {"id": pk})
     body = msgspec.json.format(row.body.encode(), indent=2).decode()
     log = row.log.order_by("-id")[: told.MOST_SHOWN_ATTEMPTS]
     context = {"row": row, "tone": _TONES[row.state], "body": body, "log": log, "again": again(row)}
@@ -144,7 +146,7 @@ def delivery(shell: Shell, pk: str) -> HttpResponseBase:
 
 
 def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str, Act | None]]:
-    """Return what was told of a workload, the latest first, as far as this person sees it."""
+    """Return the deliveries of a workload that the user may see, the latest first."""
     if not subject.may(Action.SUBMIT):
         return []
     rows = told.visible(subject).filter(workload=workload_id).select_related("webhook").defer("body")
@@ -154,12 +156,12 @@ def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str,
 def _submitter(shell: Shell) -> Subject:
     subject = subject_of(shell.request)
     if not subject.may(Action.SUBMIT):
-        raise PermissionDenied(_("Webhooks are for those who submit. Ask an administrator for that role."))
+        raise PermissionDenied(_("Webhooks need the role submitter. Ask an administrator for this role."))
     return subject
 
 
 def _shown(hook: Webhook) -> dict[str, Any]:
-    """Return a webhook with what its buttons send."""
+    """Return a webhook with the bodies of its buttons."""
     same = {
         "name": hook.name,
         "url": hook.url,

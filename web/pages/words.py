@@ -1,4 +1,4 @@
-"""The words that scripts write into pages, translated here, since there is one catalogue."""
+"""Translated texts of the scripts; JavaScript has no catalogue of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_tone(state: str) -> str:
 
 
 def grid_words() -> dict[str, str]:
-    """Return what the node grid says."""
+    """Return the texts of the node grid."""
     return {
         "riscv": "RISC-V",
         "arm": "Arm",
@@ -49,24 +49,26 @@ def grid_words() -> dict[str, str]:
         "short-memory": pgettext("three letters", "mem"),
         "short-gpu": _("GPU"),
         "pods": _("pods"),
+        "cards-in-maintenance": _("{count} of {all} GPUs in maintenance, ends {time}"),
+        "zones-in-maintenance": _("{count} NUMA zones in maintenance, ends {time}"),
     }
 
 
 def result_words() -> dict[str, str]:
-    """Return the sentences of an answer."""
+    """Return the texts of a result."""
     return {
-        "banner": _("Feasibility at {time}, not a reservation."),
+        "banner": _("Feasibility at {time}. Nothing is reserved."),
         "placed-on": _("Placed"),
         "pod": _("Pod"),
         "node": _("Node"),
-        "mode": _("Instructions"),
-        "cards": _("Cards"),
+        "mode": _("Instruction set"),
+        "cards": _("GPUs"),
         "zones": _("Zones"),
         "score": _("Score"),
         "total": _("Total"),
         "score-of-total": _("The score is the total divided by the sum of the weights, {weights}."),
         "score-without": _(
-            "Not among them, with nothing to rate this pod by: {plugins}. The other plugins of the policy only filter."
+            "These plugins have no score for this pod: {plugins}. The other plugins of the policy only filter."
         ),
         "rank": _("Rank"),
         "nodes": _("Nodes"),
@@ -76,89 +78,94 @@ def result_words() -> dict[str, str]:
         "missing": _("missing"),
         "not-placed": _("Not placed"),
         "best-nodes-of": _("Best nodes for {pod}: {feasible} of {all} are feasible"),
-        "first-pod": _("Shown for the first of {count} pods; the others see what it took."),
-        "chosen": _("chosen for {count}"),
-        "refused": _("refused: {reason}"),
+        "first-pod": _("Shows the first of {count} pods. The next pods are scheduled after its allocation."),
+        "chosen": _("selected for {count}"),
+        "refused": _("rejected: {reason}"),
         "balance": _("Balance {before} → {after}"),
         "policy": _("Policy {name} v{version}"),
         "snapshot": _("snapshot {digest}"),
-        "refused-nodes": _("Refused nodes:"),
-        "funnel": _("What is left after each rule"),
-        "pods-alike": _("{count} pods alike"),
+        "refused-nodes": _("Rejected nodes:"),
+        "funnel": _("Nodes after each filter"),
+        "pods-alike": _("{count} identical pods"),
         "more": _("and {count} more"),
         "copied": _("Copied"),
-        "not-copied": _("The browser does not allow copying; the text is below."),
-        "unreachable": _("The server cannot be reached. The question stays; it is asked again when you change it."),
+        "not-copied": _("The browser does not allow copying. Copy the text below."),
+        "unreachable": _(
+            "The server is unreachable. Your input is kept. The simulation runs again when you change it."
+        ),
         "code-of": _("Code {code}, request {id}"),
-        "long": _("The YAML is too long for the address; a link will not carry it."),
+        "long": _("The YAML is too long for a link. The link does not contain it."),
         "milli-of": _("{milli} ‰ of #{index}"),
         "card-of": "#{index}",
         "expected-use": _("Expected use"),
         "mib-each": _("{memory} MiB each"),
-        "displaced": _("Would move"),
-        "evicted-at": _("Would be evicted (priority {priority})"),
-        "evicted-against": _("Would be evicted (priority {priority}) against the disruption budget {budget}"),
-        "nowhere": _("nowhere"),
+        "displaced": _("Displaced pods"),
+        "evicted-at": _("Would be preempted (priority {priority})"),
+        "evicted-against": _("Would be preempted (priority {priority}), violates the disruption budget {budget}"),
+        "nowhere": _("no node"),
+        "warnings": _("Manifest warnings"),
         "nearest-fit": _("Nearest fit"),
-        "nearest-note": _("The smallest changes with which it would have been placed, each tried by the same rules."),
+        "nearest-note": _("The smallest changes of the request that make it fit. The scheduler verified each one."),
         "change": _("Change"),
         "field": _("Field"),
         "try": _("Try it"),
-        "margins": _("What would change the winner"),
+        "margins": _("Tipping points"),
         "margin": _("{node} wins by {margin} over {runnerUp}."),
-        "tie": _("{node} and {runnerUp} are equal; the first by name wins."),
-        "only-node": _("{node} is the only node that fits."),
-        "supposed": _("supposed"),
-        "see-there": _("See it drawn into the node as it is now"),
-        "firm": _("No change of one weight alone would make another node win."),
+        "tie": _("{node} and {runnerUp} have equal totals. The first by name wins."),
+        "only-node": _("{node} is the only feasible node."),
+        "supposed": _("simulated"),
+        "see-there": _("Show the preview on the node page"),
+        "firm": _("No change of a single weight makes another node win."),
         "weight": _("Weight"),
-        "at": _("Another wins"),
-        "winner": _("Then"),
+        "at": _("Threshold"),
+        "winner": _("New winner"),
         "above": _("above {at}"),
         "below": _("below {at}"),
     }
 
 
 def question_words() -> dict[str, Any]:
-    """Return what the what-if page says besides its answers."""
+    """Return the texts of the what-if page except its results."""
     return {
-        "to-answer": _("to the answer"),
-        "keep-room": _("Keep this room…"),
-        "keep-room-title": _("Keep this room for a while?"),
+        "to-answer": _("go to the result"),
+        "keep-room": _("Hold this capacity…"),
+        "keep-room-title": _("Hold this capacity?"),
         "keep-room-text": _(
-            "What every pod would hold is booked, for all of them or for none. "
-            "Nobody else is placed there until the hold is used, cancelled or over."
+            "hetsched reserves the capacity for all pods or for none. The scheduler places no other pods on "
+            "it until the hold is used, cancelled or expired."
         ),
-        "keep-room-confirm": _("Keep the room"),
-        "take-away": _("Take {name} away"),
-        "no-such-node": _("There is no node of this name"),
-        "drained": _("drained first"),
+        "keep-room-confirm": _("Hold capacity"),
+        "take-away": _("Remove {name}"),
+        "no-such-node": _("This node does not exist"),
+        "drained": _("drained"),
         "drains": _("without {name}"),
-        "other-nodes": _("and the nodes given as YAML"),
+        "other-nodes": _("and the nodes from YAML"),
         "reading": _("Reading {name} …"),
         "needs": _("{name} needs"),
-        "needs-unknown": _("What {name} needs is not known: it is for a machine that nodes here cannot be."),
+        "needs-unknown": _("{name} is built for an architecture that hetsched does not support."),
         "too-large": _("The file is too large for a manifest."),
-        "like": _("as {name} asked"),
-        "isa-means": _("{name}: {count} extensions with all it implies"),
+        "like": _("as requested by {name}"),
+        "isa-means": _("{name}: {count} extensions including implied ones"),
         "implies": _("implies {names}"),
-        "chip-implied": _("{name}, implied by what is chosen, on {count} nodes"),
+        "chip-implied": _("{name}, implied by the selection, on {count} nodes"),
         "chip-nodes": _("{name}, on {count} nodes"),
-        "comparison": _("Side by side"),
-        "exchange": _("Exchange the two"),
-        "this-one": _("This question"),
-        "the-other": _("The one beside"),
+        "comparison": _("Comparison"),
+        "exchange": _("Swap"),
+        "this-one": _("This simulation"),
+        "the-other": _("Pinned simulation"),
         "differs": _("differs"),
+        "same-answers": _("Both results are equal."),
+        "same-policy": _("Both results are equal because the inputs and the policy {policy} are equal."),
         "compared": {
-            "asked": _("Asked"),
+            "asked": _("Input"),
             "fleet": _("Nodes"),
             "policy": _("Policy"),
             "verdict": _("Verdict"),
-            "summary": _("In a sentence"),
-            "placements": _("Where"),
+            "summary": _("Summary"),
+            "placements": _("Placements"),
             "score": _("Mean score"),
             "evictions": _("Evicted"),
-            "displaced": _("Would move"),
+            "displaced": _("Displaced pods"),
             "nearest": _("Nearest fit"),
             "balance": _("Balance"),
         },
@@ -166,41 +173,41 @@ def question_words() -> dict[str, Any]:
 
 
 def why_words() -> dict[str, str]:
-    """Return what the why page says about a pod as of now."""
+    """Return the texts of the explanation page about the current state."""
     return {
-        "waits-no-more": _("It does not wait any more; load the page again."),
-        "ask-again": _("Ask again as a what-if"),
+        "waits-no-more": _("The pod is no longer pending. Reload the page."),
+        "ask-again": _("Simulate as a what-if"),
         "by-policy": _("By policy {name}."),
-        "would-do": _("{count} nodes would do, such as {node}"),
-        "would-do-one": _("{node} would do"),
-        "try-it": _("ask it as a what-if"),
-        "no-step": _("No small change of what {pod} asks would place it now."),
-        "blockers": _("Who stands in its way: on each node the fewest pods that would have to be gone"),
+        "would-do": _("{count} nodes fit, for example {node}"),
+        "would-do-one": _("{node} fits"),
+        "try-it": _("simulate as a what-if"),
+        "no-step": _("No small change of the request makes {pod} fit now."),
+        "blockers": _("Blocking pods: the smallest set of pods on each node that would have to end"),
         "would-have-to-go": _("Pods"),
         "with-priority": _("priority {priority}"),
-        "working-out": _("Working it out …"),
-        "as-decided": _("Every node as it was when this was decided."),
-        "as-now": _("The nodes changed since it was decided; this is how they would answer now."),
+        "working-out": _("Computing …"),
+        "as-decided": _("All nodes in the state of the decision."),
+        "as-now": _("The nodes changed after the decision. The table shows the current state."),
     }
 
 
 def again_words() -> dict[str, str]:
-    """Return what is said of a decision that was made again."""
+    """Return the texts of a repeated decision."""
     return {
-        "working-out": _("Working it out …"),
-        "again-same": _("The same answer: {summary}."),
-        "again-other": _("Another answer: {summary}."),
-        "by": _("By {name} v{version}, on the state that was decided on; nothing was written."),
-        "what": _("What"),
-        "was": _("Was"),
-        "now": _("Now"),
+        "working-out": _("Computing …"),
+        "again-same": _("Same result: {summary}."),
+        "again-other": _("Different result: {summary}."),
+        "by": _("Computed with {name} v{version} on the stored state of the decision. Nothing was written."),
+        "what": _("Property"),
+        "was": _("Original"),
+        "now": _("Repeated"),
     }
 
 
 def matrix_words() -> dict[str, str]:
-    """Return what the table of every node says."""
+    """Return the texts of the table of all nodes."""
     return {
-        "every-node": _("Every node"),
+        "every-node": _("All nodes"),
         "by-reason": _("Nodes by reason"),
         "all-nodes": _("all nodes"),
         "feasible": _("feasible"),
@@ -216,5 +223,5 @@ def matrix_words() -> dict[str, str]:
 
 
 def after_name(pod: str, summary: str) -> str:
-    """Return a decision's sentence without the pod's name in front, for places where the name stands beside it."""
+    """Return a decision's summary without the leading pod name, for rows that show the name separately."""
     return summary.removeprefix(f"{pod} ")

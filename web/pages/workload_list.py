@@ -1,4 +1,4 @@
-"""Pods by state, filtered and sorted, with one sentence each about why they are where they are."""
+"""The workload list: pods by state, with filter, order and one sentence of explanation each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hetsched.placement.models import Pod
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
-from .lists.reasons import Code, codes_of, with_codes
+from .lists.reasons import Code, codes_of
 from .lists.view import Listing, View
 from .picking import pickable
 from .shell import Shell, page
@@ -29,7 +29,7 @@ from .told import told
 from .words import after_name, state_tone, state_words
 
 SENTENCE_CHARACTERS = 140
-# A tab is one state, except that what counts as running or waiting on the first screen is one tab here too.
+# A tab is one state; running and pending combine the same states as on the fleet page.
 TABS: dict[str, tuple[State, ...]] = {
     "running": (State.RUNNING, State.BOUND, State.BINDING, State.PLACED),
     "not-now": (State.PENDING, State.NOT_NOW),
@@ -49,8 +49,8 @@ def _words(word: str) -> Q:
     """Look for a pod's name, or for `namespace/name`."""
     namespace, slash, name = word.rpartition("/")
     if slash:
-        return Q(namespace__iexact=namespace, name__icontains=name)
-    return Q(name__icontains=word) | Q(namespace__iexact=word)
+        return Q(namespace__text_equals=namespace, name__text_contains=name)
+    return Q(name__text_contains=word) | Q(namespace__text_equals=word)
 
 
 def _pod_cell(pod: Pod) -> Cell:
@@ -73,7 +73,7 @@ def _sentence(pod: Pod) -> str:
 
 def _why_cell(pod: Pod) -> Cell:
     if pod.decision is None:
-        return Cell(_("not looked at yet") if pod.workload_id else _("was here at the import"), look="muted")
+        return Cell(_("no attempt yet") if pod.workload_id else _("present at import"), look="muted")
     waits = in_words(pod.waits_for)
     note = _("Waits for: %(events)s") % {"events": told(waits)} if waits else ""
     short = Truncator(told(_sentence(pod))).chars(SENTENCE_CHARACTERS)
@@ -89,23 +89,29 @@ def _time(name: str) -> Any:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("name of the pod; * stands for anything"), path="name"),
+    Field("name", Kind(), gettext_lazy("pod name; * is a wildcard"), path="name"),
     Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
     Field(
         "state",
         Choice(*(state.value for state in State)),
-        gettext_lazy("state, more exact than the tabs"),
+        gettext_lazy("pod state"),
         path="state",
     ),
-    Field("node", Kind(), gettext_lazy("node it is on"), path="node__name", found=True),
-    Field("pool", Kind(), gettext_lazy("pool of its node"), path="node__pool", found=True),
-    Field("policy", Kind(), gettext_lazy("policy it asked for"), path="policy", found=True),
-    Field("gang", Kind(), gettext_lazy("group that starts together"), path="gang", found=True),
-    Field("code", Code(), gettext_lazy("code of a reason for which nodes refused it"), path="codes", found=True),
+    Field("node", Kind(), gettext_lazy("node of the pod"), path="node__name", found=True),
+    Field("pool", Kind(), gettext_lazy("pool of the node"), path="node__pool", found=True),
+    Field("policy", Kind(), gettext_lazy("requested policy"), path="policy", found=True),
+    Field("gang", Kind(), gettext_lazy("gang of the pod"), path="gang", found=True),
+    Field(
+        "code",
+        Code(),
+        gettext_lazy("code of a rejection reason"),
+        path="decision__reasons",
+        found=True,
+    ),
     Field("priority", Number(), gettext_lazy("priority"), path="priority"),
-    Field("attempts", Number(), gettext_lazy("how often it was looked at"), path="attempts"),
-    Field("age", Age(), gettext_lazy("time since it was submitted"), path="created_at"),
-    Field("tried", Age(), gettext_lazy("time since it was looked at last"), path="tried_at"),
+    Field("attempts", Number(), gettext_lazy("number of attempts"), path="attempts"),
+    Field("age", Age(), gettext_lazy("age of the submission"), path="created_at"),
+    Field("tried", Age(), gettext_lazy("time since the last attempt"), path="tried_at"),
 )
 COLUMNS = (
     Column("name", gettext_lazy("Pod"), lambda pod: pod.key, _pod_cell, order=("namespace", "name")),
@@ -113,7 +119,7 @@ COLUMNS = (
     Column(
         "node", gettext_lazy("Node"), lambda pod: pod.node.name if pod.node else None, _node_cell, order=("node__name",)
     ),
-    Column("why", gettext_lazy("Why"), _sentence, _why_cell, sortable=False),
+    Column("why", gettext_lazy("Reason"), _sentence, _why_cell, sortable=False),
     Column(
         "priority", gettext_lazy("Priority"), lambda pod: pod.priority, number=True, order=("priority",), falling=True
     ),
@@ -127,7 +133,7 @@ COLUMNS = (
     ),
     Column(
         "tried",
-        gettext_lazy("Last tried"),
+        gettext_lazy("Last attempt"),
         lambda pod: pod.tried_at,
         _time("tried_at"),
         order=("tried_at",),
@@ -159,7 +165,7 @@ LISTING = Listing(
     example="namespace=ci  code=IsaMissingExtension  age>10m  name",
 )  # fmt: skip
 
-# What can be done to several of them at once.
+# Actions on several workloads.
 _OFFERED = {
     "running": ("cancel",),
     "not-now": ("retry", "priority", "cancel"),
@@ -180,8 +186,6 @@ def workloads(shell: Shell) -> HttpResponseBase:
     if view.wanted_values:
         return view.answer_values(_values(rows, view.wanted_values))
     shell.follow(cluster_topic(shell.cluster))
-    if view.asks("code"):
-        rows = with_codes(rows, "decision__reasons")
     filtered = view.filtered(rows)
     counts = dict(filtered.order_by().values_list("state").annotate(Count("id")))
     found = view.ordered(filtered.filter(state__in=TABS[tab])).select_related("node", "decision").defer(*_HEAVY)
@@ -207,7 +211,7 @@ def _values(rows: Any, name: str) -> list[str]:
 
 
 def _tabs(view: View, counts: dict[str, int], current: str) -> list[dict[str, Any]]:
-    labels = {**state_words(), "running": _("running"), "not-now": _("waiting")}
+    labels = {**state_words(), "running": _("running"), "not-now": _("pending")}
     return [
         {
             "label": labels[name],

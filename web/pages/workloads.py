@@ -15,7 +15,9 @@ from hetsched.access.subject import subject_of
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, State
 from hetsched.placement.models import Hold, Workload
 from hetsched.placement.queries.images import images_of
+from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.topics import workload_topic
+from hetsched.placement.queries.why import preemptions_of
 
 from .acting import on_workload
 from .amounts import duration
@@ -35,7 +37,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
     shell.follow(workload_topic(pk))
     found = Workload.objects.select_related("cluster").filter(pk=pk).first()
     if found is None:
-        raise Http404(_("There is no workload %(id)s.") % {"id": pk})
+        raise Http404(_("Workload %(id)s does not exist.") % {"id": pk})
     shell.turn_to(found.cluster)
     counts = dict(found.pods.order_by().values_list("state").annotate(Count("id")))
     pods = found.pods.select_related("node", "decision").defer("node__report").order_by("id")
@@ -64,11 +66,12 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],
             "hold": Hold.objects.filter(workload=found).only("id").first(),
             "history": history,
+            "preemptions": Redaction(subject_of(shell.request).namespaces).preemptions(preemptions_of(shown)),
             "lasted": duration(sum(step["seconds"] for step in history)),
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
             "told": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
-            # What runs would be in its own way.
+            # A running pod would block its own what-if.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
             "page": shown,
             "filter_query": shell.keep(pod=wanted).replace("?", "&", 1),
@@ -77,7 +80,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
 
 
 def _history(workload: Workload, now: datetime) -> list[dict[str, Any]]:
-    """Return the states it went through, with how long it was in each; the last one of an unfinished one goes on."""
+    """Return the past states with their durations; the last state of an unfinished workload is still open."""
     steps = [(state, at) for state, text in workload.history if (at := parse_datetime(text))]
     ends = [at for _state, at in steps[1:]] + [now]
     over = State(workload.state) in FINISHED

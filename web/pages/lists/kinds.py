@@ -1,9 +1,10 @@
-"""What the values of a field are: how a filter writes them, and when a row's value is what was asked for.
+"""Kinds of filter fields: the syntax of their values, and the comparison with a row.
 
-Rule: a kind reads the text behind the operator once and gives back a test of values, or a condition of the database.
-What is unknown (None) is equal to nothing and less or more than nothing; `=unknown` finds it.
-ISA: `isa>=rv64gcv` keeps what runs programs for rv64gcv, `isa<=rva22u64` what offers nothing beyond that profile,
-`isa=x86-64-v3` what offers exactly that, each by the lattice of `hetsched.isa`; `~` looks for a piece of the text.
+A kind parses the text after the operator once and returns a test of values or a database condition. An unknown value
+(None) is not equal to, less than or greater than any value; `=unknown` matches it.
+ISA: `isa>=rv64gcv` matches nodes that run programs for rv64gcv, `isa<=rva22u64` those that offer nothing beyond that
+profile, `isa=x86-64-v3` those that offer exactly that level, each by the lattice of `hetsched.isa`; `~` matches a part
+of the text.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hetsched.contracts.cards import model_matches
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
+from hetsched.storage.text_lookups import Wildcard, folded
 
 from ..told import told
 
@@ -42,7 +44,7 @@ UNKNOWN = "unknown"
 
 
 class Wrong(Exception):
-    """A value that a kind cannot read; `nearest` is one that it can."""
+    """An invalid value; `nearest` is the closest valid one."""
 
     def __init__(self, message: str, nearest: str = "") -> None:
         super().__init__(message)
@@ -50,46 +52,33 @@ class Wrong(Exception):
 
 
 class Kind:
-    """Values that are compared as text, case aside; `*` stands for any characters."""
+    """Text, compared without the case of ASCII letters; `*` matches any characters."""
 
     operators: tuple[str, ...] = ("=", "!=", "~", "!~")
     word: Any = gettext_lazy("text")
     keyed = False
 
     def values(self) -> tuple[str, ...]:
-        """Return the values there are, where they are known beforehand."""
+        """Return the possible values if they are fixed."""
         return ()
 
     def test(self, operation: str, wanted: str) -> Test:
-        """Return the test of values for one of `operators` but the negated ones.
+        """Return the test of values for one of `operators`, except the negated ones.
 
         Raises: Wrong.
         """
         if operation == "~":
-            piece = wanted.lower()
-            return lambda value: piece in value.lower()
-        pattern = re.compile(_as_regex(wanted), re.IGNORECASE)
-        return lambda value: pattern.fullmatch(value) is not None
+            piece = folded(wanted)
+            return lambda value: piece in folded(value)
+        return Wildcard(wanted).matches
 
     def condition(self, operation: str, wanted: str, path: str) -> Q:
-        """Return the same as a condition on a column of the database."""
-        if operation == "~":
-            return Q(**{f"{path}__icontains": wanted})
-        if "*" not in wanted:
-            return Q(**{f"{path}__iexact": wanted})
-        inner = wanted.strip("*")
-        if inner and "*" not in inner:
-            lookup = {(True, True): "icontains", (True, False): "iendswith", (False, True): "istartswith"}
-            return Q(**{f"{path}__{lookup[wanted.startswith('*'), wanted.endswith('*')]}": inner})
-        return Q(**{f"{path}__iregex": f"^{_as_regex(wanted)}$"})
-
-
-def _as_regex(pattern: str) -> str:
-    return ".*".join(re.escape(piece) for piece in pattern.split("*"))
+        """Return the same test as a condition on a column of the database."""
+        return Q(**{f"{path}__{'text_contains' if operation == '~' else 'text_matches'}": wanted})
 
 
 class Choice(Kind):
-    """One of a few words."""
+    """One of a fixed set of values."""
 
     operators = ("=", "!=")
     word = gettext_lazy("one of")
@@ -105,7 +94,7 @@ class Choice(Kind):
             return wanted.lower()
         nearest = get_close_matches(wanted.lower(), self._values, 1, 0.3)
         listed = ", ".join(self._values)
-        raise Wrong(_("“%(value)s” is none of: %(values)s") % {"value": wanted, "values": listed}, "".join(nearest))
+        raise Wrong(_("“%(value)s” is not one of: %(values)s") % {"value": wanted, "values": listed}, "".join(nearest))
 
     def test(self, operation: str, wanted: str) -> Test:
         known = self._known(wanted)
@@ -143,7 +132,7 @@ class Number(Kind):
 
 
 class Quantity(Number):
-    """An amount of a resource as Kubernetes writes it: 500m, 2, 16Gi."""
+    """An amount of a resource in Kubernetes notation: 500m, 2, 16Gi."""
 
     word = gettext_lazy("quantity")
 
@@ -160,10 +149,11 @@ class Quantity(Number):
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST_AGE = timedelta(days=365_000)  # a longer age has no valid date
 
 
 class Age(Kind):
-    """How long ago a moment was: `age>5m` is older than five minutes; values are moments."""
+    """The age of a timestamp: `age>5m` is older than five minutes; values are timestamps."""
 
     operators = (">", "<")
     word = gettext_lazy("time span")
@@ -177,7 +167,8 @@ class Age(Kind):
             digits = "".join(re.findall(r"\d{1,6}", wanted)[:1])
             said = _("“%(value)s” is not a time span: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
             raise Wrong(said, f"{digits}m" if digits else "")
-        return timezone.now() - timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+        before = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+        return timezone.now() - min(before, _LONGEST_AGE)
 
     def test(self, operation: str, wanted: str) -> Test:
         moment = self._moment(wanted)
@@ -188,7 +179,7 @@ class Age(Kind):
 
 
 class IsaKind(Kind):
-    """Instruction sets, ordered by what runs on what; values are the strings that nodes state."""
+    """Instruction sets, ordered by compatibility; values are the strings that nodes report."""
 
     operators = (">=", "<=", ">", "<", "=", "!=", "~", "!~")
     word = gettext_lazy("instruction set")
@@ -218,7 +209,8 @@ class IsaKind(Kind):
         return holds
 
 
-# By whether the node runs programs for what is asked, and such a machine runs programs for the node.
+# By whether the node runs programs for the requested ISA, and whether a machine with that ISA runs programs for the
+# node.
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,
@@ -230,7 +222,7 @@ _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
 
 @lru_cache(maxsize=4096)
 def _offered(text: str) -> Isa | None:
-    """Read what a node states, as leniently as the engine does; None where it cannot be read."""
+    """Parse the ISA of a node as leniently as the engine does; None if it is invalid."""
     for source in ("node-label", "cpuinfo"):
         with suppress(InputError):
             return parse(text, source=source)
@@ -238,17 +230,17 @@ def _offered(text: str) -> Isa | None:
 
 
 class Model(Kind):
-    """Card models as pods name them: `A100` is no A10; values are the models of a node's cards."""
+    """GPU models as pods name them: `A100` does not match `A10`; values are the models of a node's GPUs."""
 
     operators = ("=", "!=")
-    word = gettext_lazy("card model")
+    word = gettext_lazy("GPU model")
 
     def test(self, operation: str, wanted: str) -> Test:
         return lambda models: any(model_matches(wanted, model) for model in models)
 
 
 class Any_(Kind):
-    """Several texts, of which one has to be it; values are tuples."""
+    """Several texts, of which one has to match; values are tuples."""
 
     def test(self, operation: str, wanted: str) -> Test:
         inner = super().test(operation, wanted)
@@ -263,6 +255,6 @@ class Labels(Kind):
 
 
 def is_any(tests: Iterable[Test]) -> Test:
-    """Return the test that holds where one of these does."""
+    """Return the test that passes if one of these passes."""
     listed = tuple(tests)
     return listed[0] if len(listed) == 1 else lambda value: any(test(value) for test in listed)

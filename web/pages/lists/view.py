@@ -1,7 +1,7 @@
-"""A list as somebody looks at it: its filter, order and columns, all of which stand in the address.
+"""One view of a list: filter, order and columns, all in the query string.
 
-Rule: `q` is the filter, `sort` a column (`-` in front: falling), `columns` the shown ones; a choice of columns is also
-kept in the browser by a cookie, and an address without one follows it. Equal rows keep a stable order, by name or id.
+`q` is the filter, `sort` a column (a leading `-`: descending), `columns` the shown columns. A cookie stores the latest
+choice of columns, for addresses without one. Equal rows have a stable order, by name or ID.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MOST_VALUES = 200
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What a list can be filtered by and can show. `words` is how free words are looked for, by row or by database."""
+    """Fields and columns of a list; `words` searches free words, in a row or in the database."""
 
     name: str
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
     words: Callable[[Any], Any]
-    # Names of the database's columns that end the order of rows, where they come from the database.
+    # The database columns that make the order of database rows stable.
     stable: tuple[str, ...] = ()
     sort: str = ""
     page_size: int = 100
@@ -42,7 +42,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The head of one shown column; without `url` it is not sorted by."""
+    """The head of one shown column; without `url` it is not sortable."""
 
     label: str
     number: bool
@@ -51,7 +51,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class View:
-    """One request for a list; `held` are further parameters of the address that stay."""
+    """One request for a list; `held` are other parameters of the query string to keep."""
 
     def __init__(self, shell: Shell, listing: Listing, **held: str) -> None:
         self.shell = shell
@@ -68,7 +68,7 @@ class View:
         self.sort = self._sort()
         self.page: Page[Any] | None = None
 
-    # --- What is chosen -----------------------------------------------------------------------------------------------
+    # --- Selection ----------------------------------------------------------------------------------------------------
     def _chosen(self) -> list[Column]:
         named = self.columns_given or self.shell.request.COOKIES.get(self._cookie, "")[:MOST_CHARACTERS]
         wanted = set(named.split("~"))
@@ -77,7 +77,7 @@ class View:
 
     @property
     def columns_given(self) -> str:
-        """Return the columns that the address names: in one parameter, or as a form without a script sends them."""
+        """Return the requested columns: from one parameter, or from a form without a script."""
         given = self.shell.request.GET
         return (given.get("columns", "") or "~".join(given.getlist("column")))[:MOST_CHARACTERS]
 
@@ -100,18 +100,14 @@ class View:
 
     @property
     def heavy(self) -> bool:
-        """Say whether filter, order or columns need facts that the rows are read without."""
+        """Return whether filter, order or columns need facts that are not loaded by default."""
         sorted_by = self.sort.removeprefix("-")
         used = [column for column in self.listing.columns if column in self.columns or column.name == sorted_by]
         return any(column.heavy for column in used) or any(term.field and term.field.heavy for term in self.terms)
 
-    def asks(self, name: str) -> bool:
-        """Say whether the filter names this field."""
-        return any(term.field is not None and term.field.name == name for term in self.terms)
-
     # --- Rows ---------------------------------------------------------------------------------------------------------
     def kept(self, rows: Iterable[Any]) -> list[Any]:
-        """Return the rows in memory that the filter keeps, in order; they come in their stable order."""
+        """Return the matching rows in memory, ordered; the input has the stable order."""
         if self.problem:
             return []
         holds = predicate(self.terms, self.listing.words)
@@ -119,21 +115,21 @@ class View:
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         if column is not None:
             valued = [(column.value(row), row) for row in found]
-            # What is not there stands last, whichever way the others go.
+            # Unknown values are last in either direction.
             there = [pair for pair in valued if pair[0] is not None]
             there.sort(key=itemgetter(0), reverse=self.sort.startswith("-"))
             found = [row for _value, row in there] + [row for value, row in valued if value is None]
         return found
 
     def filtered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows of the database that the filter keeps, without an order."""
+        """Return the matching rows of the database without an order."""
         return rows.none() if self.problem else rows.filter(self.condition())
 
     def condition(self) -> Q:
         return condition(self.terms, self.listing.words)
 
     def ordered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return rows of the database in the order that was asked for."""
+        """Return rows of the database in the requested order."""
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         names = column.order if column is not None else ()
         falling = self.sort.startswith("-")
@@ -142,7 +138,7 @@ class View:
 
     # --- Addresses ----------------------------------------------------------------------------------------------------
     def url(self, **changes: str) -> str:
-        """Return the address of this view with some of it changed; an empty value leaves the parameter out."""
+        """Return the address of this view with these changes; an empty value omits the parameter."""
         given = {
             **({"cluster": self.shell.named} if self.shell.named else {}),
             **self.held,
@@ -155,7 +151,7 @@ class View:
 
     @property
     def filter_query(self) -> str:
-        """Return what the pager adds to the number of the page."""
+        """Return the query string that the pager appends to the page number."""
         rest = self.url()[1:]
         return f"&{rest}" if rest else ""
 
@@ -171,7 +167,7 @@ class View:
     def downloads(self) -> list[tuple[str, str]]:
         return [(name.upper(), self.url(format=name)) for name in FORMATS]
 
-    # --- What pages show ----------------------------------------------------------------------------------------------
+    # --- Display ------------------------------------------------------------------------------------------------------
     @property
     def heads(self) -> list[Head]:
         return [self._head(column) for column in self.columns]
@@ -192,7 +188,7 @@ class View:
 
     @property
     def rows(self) -> Iterator[list[tuple[Column, Cell, str]]]:
-        """Yield the cells of the page, row by row, each with its column and the address it leads to."""
+        """Yield the cells of the page, row by row, each with its column and its link."""
         assert self.page is not None
         keep = self.shell.keep()
         for row in self.page.object_list:
@@ -205,13 +201,13 @@ class View:
 
     @property
     def hidden_fields(self) -> list[tuple[str, str]]:
-        """Return the parameters that a form of this view has to keep, but for its own."""
+        """Return the parameters that a form of this view keeps, except its own."""
         given = {"cluster": self.shell.named, **self.held, "sort": self.sort, "q": self.query}
         return [(name, value) for name, value in given.items() if value]
 
     @property
     def suggestions(self) -> dict[str, Any]:
-        """Return what the filter box suggests from, for its script."""
+        """Return the suggestions of the filter box for its script."""
         return {
             "fields": [
                 {
@@ -227,9 +223,9 @@ class View:
             ],
         }
 
-    # --- Answers ------------------------------------------------------------------------------------------------------
+    # --- Responses ----------------------------------------------------------------------------------------------------
     def show(self, rows: Any, template: str, context: dict[str, Any]) -> HttpResponseBase:
-        """Answer with the page of these rows, or with all of them as a file; rows are filtered and in order."""
+        """Return the page of these rows, or all of them as a file; rows are filtered and sorted."""
         if self.format:
             return export(self, rows)
         self.page = self.shell.page_of(rows, self.listing.page_size)
@@ -244,20 +240,20 @@ class View:
 
     @property
     def wanted_values(self) -> str:
-        """Return the name of the field, with a key where it has one, whose values the filter box asks for."""
+        """Return the field, with its key if it has one, whose values the filter box requests."""
         return self.shell.text("values")
 
     def answer_values(self, values: Iterable[str]) -> HttpResponse:
-        """Answer with values that occur in the data, shortest first among equals in order."""
+        """Return values that occur in the data, the shortest first."""
         found: Sequence[str] = sorted({value for value in values if value}, key=str.lower)[:MOST_VALUES]
         return JsonResponse({"values": found})
 
     @property
     def filter_words(self) -> str:
-        """Return what stands in the empty filter box."""
-        return self.listing.example or _("words, or field=value")
+        """Return the placeholder of the filter box."""
+        return self.listing.example or _("text or field=value")
 
 
 def _kept(url: str, keep: str) -> str:
-    """Return an address with the parameter that keeps the cluster in view."""
+    """Return an address with the parameter of the selected cluster."""
     return f"{url}{keep.replace('?', '&', 1) if '?' in url else keep}" if url else ""

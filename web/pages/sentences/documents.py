@@ -1,4 +1,4 @@
-"""What is wrong inside manifests, kubeconfigs and other documents that people hand in, field by field."""
+"""Errors in manifests, kubeconfigs and other submitted documents, by field."""
 
 DOCUMENTS = (
     # Fields
@@ -60,10 +60,12 @@ DOCUMENTS = (
     "write linux/amd64 or linux/arm64/v8",
     "{text} is no name of an image",
     "write host/path:tag",
-    # Annotations of our own
+    # Annotations of hetsched
     "it is not an allocation: {text}",
     "it names a card twice",
     "it is not a list of zones: {text}",
+    "is not a list of grants",
+    "counts devices below 0",
     "it is no allocation of Koordinator's: {text}",
     "it does not describe claims: {text}",
     "it is not a list of problems: {text}",
@@ -84,6 +86,31 @@ DOCUMENTS = (
     "may have at most {n} zones",
     "CPU {n} is in another zone too",
     "{text} is not an ascending range up to {n}",
+    # Warnings about manifests
+    "the field {text} is not known",
+    "the kind {text} is not one that is read",
+    "its pods are ignored",
+    "{text} has no kind {name}",
+    "the annotation is not known",
+    "the label is not known",
+    "it is read among labels only",
+    "it is read among annotations only",
+    "the value {text} is not known",
+    "the default counts: {text}",
+    "Did you mean {name}?",
+    "Did you mean {name} or {name_b}?",
+    "no known node offers this resource",
+    "kube-apiserver enforces a ResourceQuota when pods are created, hetsched does not count it",
+    "Write an ElasticQuota for a limit that hetsched counts",
+    "kube-apiserver applies a LimitRange when pods are created, hetsched does not apply it",
+    "Write the requests and limits into the pods",
+    "{text} is not known. Did you mean {name}?",
+    "It has no effect",
+    "Move it to labels",
+    "Move it to annotations",
+    "Write apiVersion: {name}",
+    "the query and the body name different clusters",
+    "Name the cluster in one place",
     # YAML and JSON
     "it has {n} bytes, {m} are allowed",
     "byte {n} is not UTF-8",

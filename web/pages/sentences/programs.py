@@ -1,4 +1,4 @@
-"""What is wrong with instruction sets, programs and images."""
+"""Errors of instruction sets, programs and images."""
 
 PROGRAMS = (
     # Instruction sets
@@ -43,13 +43,21 @@ PROGRAMS = (
     "{text} is no digest",
     "a document does not have its digest {digest}",
     "write the image with an OCI-layout exporter",
-    "a manifest has no configuration; one of schema version 1 has to be pushed anew",
+    "a manifest has no configuration; one of schema version 1 has to be pushed again",
     "the indexes are nested too deeply",
     "an index lists no manifests",
     "a platform lacks os or architecture",
     "a platform is no plain word",
     "it has more than {n} layers",
-    "its layers hold more than is looked through",
+    "looking into it takes more than {n} s of processor time",
+    "its archives have more than {n} members",
+    "the names of its files take too much memory",
+    "it unpacks to more than {n} GiB",
+    "inspect one platform's image, as an unpacked OCI layout or as a plain tar file",
+    "{name} is larger than {n} MiB",
+    "the ELF file has more than {n} entries in a header table",
+    "the ELF file has more than {n} bytes of notes or attributes",
+    "the tar archive cannot be read: {text}",
     "a layer cannot be read, or is packed in a way not known here: {text}",
     "the folder is no image layout and holds no program",
 )

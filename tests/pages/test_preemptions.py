@@ -1,0 +1,52 @@
+"""The page of a preempted pod says who took its place, by which decision, and when."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from hetsched.placement.models import Pod
+from hetsched.placement.queries.redaction import Redaction
+from hetsched.placement.queries.why import preemptions_of
+from hetsched.policies.actions import ensure_builtins
+from tests.builders import a_node, a_pod
+from tests.scenes import a_cluster, submitted
+from workers.schedule import run
+
+from .test_balance_shows_measured_and_requested import words
+
+
+@pytest.fixture
+def preempted(db: None) -> Pod:
+    """Return a pod that ran on the only node until a more important one of another namespace came."""
+    ensure_builtins()
+    cluster = a_cluster(a_node("n1").cpu(4))
+    submitted(cluster, a_pod("low", "team").cpu(4))
+    run(cluster.pk)
+    submitted(cluster, a_pod("urgent", "ops").cpu(4).priority(1000))
+    run(cluster.pk)
+    assert Pod.objects.get(name="urgent").state == "placed"
+    return Pod.objects.get(name="low")
+
+
+def test_who_preempted_a_pod_is_named_with_its_decision(viewer: Client, preempted: Pod) -> None:
+    urgent = Pod.objects.get(name="urgent")
+    for address in (reverse("pod-why", args=[preempted.pk]), reverse("workload", args=[preempted.workload_id])):
+        assert "Preempted by ops/urgent" in words(viewer, address), address
+        page = viewer.get(address).content.decode()
+        assert f'href="/decisions/{urgent.decision_id}/"' in page
+        assert f'href="{reverse("pod-why", args=[urgent.pk])}"' in page
+
+
+def test_who_preempted_a_pod_stays_known_after_the_next_decision(viewer: Client, preempted: Pod) -> None:
+    run(preempted.cluster_id)
+    preempted.refresh_from_db()
+    assert preempted.message == ""
+    assert "Preempted by ops/urgent" in words(viewer, reverse("pod-why", args=[preempted.pk]))
+
+
+def test_a_preemptor_elsewhere_is_hidden_from_a_limited_reader(preempted: Pod) -> None:
+    (row,) = Redaction(frozenset({"team"})).preemptions(preemptions_of([preempted]))
+    assert (row.pod_id, row.decision, row.node) == (None, None, "n1")
+    assert "urgent" not in row.pod
