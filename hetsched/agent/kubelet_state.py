@@ -1,14 +1,14 @@
-"""How the machine's kubelet deals with CPUs, memory and topology, and which CPUs it gave to whom.
+"""State of the machine's kubelet: CPU, memory and topology policies, and exclusive CPUs.
 
-Problem: where the kubelet pins, nobody else may; so its policies, its reserved CPUs and its grants must be known, from
-files whose form changed over the years and which it alone may write.
-Rule: `cpu_manager_state` says under which CPU policy the kubelet really runs, before its configuration; what no file
-states has the kubelet's default where the configuration could be read. Reserved CPUs are the named ones; where only an
-amount is reserved and the policy is static, its whole CPUs are taken as the kubelet takes them. A checksum that does
-not fit is told and no more: the kubelet itself would refuse to start on it. Checksum: FNV-1a, 32 bits, over Go's dump
-of the object with its checksum 0 and its type named without version.
+If the kubelet pins containers, no other process may; so its policies, reserved CPUs and assignments must be known, from
+files whose format changed over the years and which only the kubelet may write. `cpu_manager_state` gives the effective
+CPU policy and overrides the configuration; a setting that no file states has the kubelet's default if the configuration
+could be read. Reserved CPUs are the named ones; if only an amount is reserved and the policy is static, its whole CPUs
+are chosen as the kubelet chooses them. A wrong checksum is reported and has no other effect: the kubelet itself would
+refuse to start on it. Checksum: FNV-1a, 32 bits, over Go's dump of the object with checksum 0 and its type named
+without version.
 Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
-Invariant: reads only; exclusive and shared CPUs that overlap, or are no CPUs of the machine, are told.
+Invariant: reads only; exclusive and shared CPUs that overlap, or are no CPUs of the machine, are reported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 from hetsched.contracts.agent_report import KubeletState, MachineCpu, MachineProblem
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.kubelet_options import bounded, read_options, unknown_options
 from hetsched.contracts.units import CPU, parse_amount
 
 from .kubelet_config import FOLDER, KubeletConfig, read_config
@@ -31,7 +32,7 @@ from .probe_topology import probe_topology, topology_fingerprint
 from .reserved_cpus import reserved_by_amount
 from .tree import Tree
 
-MOST_BYTES = 512 * 1024  # ten times what 1000 pods take
+MOST_BYTES = 512 * 1024  # ten times the size for 1000 pods
 _DEFAULTS = {
     "cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "topologyManagerScope": "container",
     "memoryManagerPolicy": "None",
@@ -42,7 +43,7 @@ Entries = dict[str, dict[str, str]]
 
 
 class CpuManagerState(NamedTuple):
-    """The CPU manager's own record; `by_container`: the oldest form, whose entries name containers by their id."""
+    """Checkpoint of the CPU manager; `by_container`: the oldest format, whose entries name containers by their ID."""
 
     policy: str
     shared: str
@@ -51,7 +52,7 @@ class CpuManagerState(NamedTuple):
 
 
 def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folder: str = FOLDER) -> KubeletState | None:
-    """Return the kubelet's set-up, None where there is no kubelet; `cpus` are the machine's, to tell the reserved."""
+    """Return the kubelet's state, None without a kubelet; `cpus` are the machine's, used for the reserved CPUs."""
     config = read_config(tree, folder)
     state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
     memory = _memory_policy(tree, f"{folder}/memory_manager_state")
@@ -69,12 +70,13 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
     stated = _stated(config)
     policy = stated.get("cpuManagerPolicy")
     if state is not None and policy not in (None, state.policy):
-        what = f"{folder}: the kubelet is set up for the CPU policy {policy!r} and runs under {state.policy!r}"
+        what = f"{folder}: the configured CPU policy is {policy!r}, the running CPU policy is {state.policy!r}"
         tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
     listed = tuple(cpus or ())
     found = KubeletState(
         cpu_manager_policy=state.policy if state is not None else policy,
-        cpu_manager_options=dict(config.maps.get("cpuManagerPolicyOptions", {})) if config else {},
+        cpu_manager_options=bounded(config.maps.get("cpuManagerPolicyOptions", {})) if config else {},
+        topology_manager_options=bounded(config.maps.get("topologyManagerPolicyOptions", {})) if config else {},
         topology_manager_policy=stated.get("topologyManagerPolicy"),
         topology_manager_scope=stated.get("topologyManagerScope"),
         memory_manager_policy=memory or stated.get("memoryManagerPolicy"),
@@ -82,12 +84,17 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
         exclusive=state.exclusive if state is not None else {},
         sources=tuple(sources),
     )
-    _tell_overlaps(tree, found, listed, folder)
-    return _with_reserved(tree, found, config, listed, folder)
+    consistent = _tell_overlaps(tree, found, listed, folder)
+    found = _with_reserved(tree, found, config, listed, folder)
+    _check_assignment(tree, found, listed, folder, consistent=consistent)
+    for option in unknown_options(found.cpu_manager_options, found.topology_manager_options):
+        what = f"{folder}: the prediction of the kubelet's verdict does not model {option}"
+        tree.problems.append(MachineProblem("KubeletOptionUnknown", what, folder))
+    return found
 
 
 class KubeletWatch:
-    """The kubelet's state as it is now; it is read again only when a file of it, or the CPUs, changed."""
+    """Cached state of the kubelet; it is read again only when one of its files, or the CPUs, changed."""
 
     def __init__(self, tree: Callable[[], Tree]) -> None:
         self._tree = tree
@@ -103,14 +110,15 @@ class KubeletWatch:
 
 
 def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
-    """Return a text that differs once the kubelet's files did; it costs four reads."""
+    """Return a text that differs after a change of the kubelet's files; it costs four reads."""
     digest = hashlib.sha256()
     for name in _FILES:
         digest.update(hashlib.sha256(tree.data(f"{folder}/{name}", MOST_BYTES) or b"").digest())
     return digest.hexdigest()
 
 
-# -- what the files say ------------------------------------------------------------------------------------------------
+# -- parsing of the files
+# -------------------------------------------------------------------------------------------------
 
 
 def _stated(config: KubeletConfig | None) -> dict[str, str]:
@@ -123,7 +131,7 @@ def _stated(config: KubeletConfig | None) -> dict[str, str]:
 def _with_reserved(
     tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...], folder: str
 ) -> KubeletState:
-    """Add the reserved CPUs: the named ones, or as many as the amounts add up to under the static policy."""
+    """Add the reserved CPUs: the named ones, or under the static policy as many as the amounts add up to."""
     if config is None:
         return found
     named = config.scalars.get("reservedSystemCPUs")
@@ -136,7 +144,7 @@ def _with_reserved(
             millis = sum(parse_amount(CPU, amount) for amount in amounts)
             reserved = reserved_by_amount(cpus, -(-millis // 1000))
             if reserved is None:
-                what = f"{folder}: {millis}m CPU are reserved, and which ones that are cannot be told"
+                what = f"{folder}: {millis}m CPU are reserved, but the reserved CPU ids are unknown"
                 tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))
     except InputError as error:
         what = f"{folder}: the reserved CPUs cannot be read: {error.message}"
@@ -180,7 +188,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
         exclusive[uid] = held
     if isinstance(pods, dict):
         for uid, whole in pods.items():
-            # The CPUs of a pod as a whole; its containers' own ones are among them.
+            # The CPUs of a pod as a whole; they include its containers' own CPUs.
             cpus = (_lowered(whole) or {}).get("cpuset")
             if isinstance(cpus, str) and cpus:
                 exclusive.setdefault(uid, {}).setdefault("", cpus)
@@ -194,7 +202,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
 
 
 def _dumps(state: CpuManagerState) -> tuple[str, ...]:
-    """Return what Go dumps of the state in the forms that it may have been written in."""
+    """Return Go's dump of the state in each format in which it may have been written."""
     head = f"(*state.CPUManagerCheckpoint){{PolicyName:(string){state.policy} DefaultCPUSet:(string){state.shared} "
     tail = " Checksum:(checksum.Checksum)0}"
     nested = _go_map({uid: _go_map(held) for uid, held in state.exclusive.items()})
@@ -222,10 +230,10 @@ def fnv1a(text: str) -> int:
 
 
 def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
-    """Note a checksum that fits none of the forms; 0 is one that was never set."""
+    """Report a checksum that matches none of the formats; 0 means unset."""
     if not checksum or checksum in {fnv1a(text) for text in dumps}:
         return
-    what = f"{path}: its checksum {str(checksum)[:40]} does not fit; the kubelet would not start on it"
+    what = f"{path}: its checksum {str(checksum)[:40]} is wrong; the kubelet cannot start with this file"
     tree.problems.append(MachineProblem("KubeletStateCorrupt", what, path))
 
 
@@ -252,7 +260,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
 
 
 def _lowered(document: Any) -> dict[str, Any] | None:
-    """Return an object with its keys in lower case, as Go reads them without regard to case."""
+    """Return an object with its keys in lower case: Go reads them without regard to case."""
     return {key.lower(): value for key, value in document.items()} if isinstance(document, dict) else None
 
 
@@ -260,18 +268,50 @@ def _unreadable(tree: Tree, path: str, why: str) -> None:
     tree.problems.append(MachineProblem("KubeletStateUnreadable", f"{path}: {why}", path))
 
 
-def _tell_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> None:
-    """Note grants that overlap each other or the shared pool, or are no CPUs of the machine."""
+def _tell_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
+    """Report assigned CPUs that overlap, are shared too, or are not in the machine; return whether there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():
         # A pod's own CPUs contain those of its containers.
         held.update({cpu for text in containers.values() for cpu in parse_cpuset(text)})
     twice = sorted(cpu for cpu, times in held.items() if times > 1)
     if twice:
-        what = f"{folder}: CPUs {format_cpuset(twice)} are given out twice, or are exclusive and shared"
+        what = f"{folder}: CPUs {format_cpuset(twice)} are assigned twice, or both exclusive and shared"
         tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
     online = {cpu.id for cpu in cpus if cpu.online}
     strange = held.keys() - online if online else set()
     if strange:
-        what = f"{folder}: the kubelet counts on CPUs {format_cpuset(strange)}, which are not online"
+        what = f"{folder}: the kubelet uses CPUs {format_cpuset(strange)}, which are offline"
         tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+    return not (twice or strange)
+
+
+def _check_assignment(
+    tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str, *, consistent: bool
+) -> None:
+    """Check the conditions that the kubelet checks before it starts (CPU manager `validateState`).
+
+    Reserved CPUs are not exclusive; they are shared, or, under `strict-cpu-reservation`, in no set. The shared pool is
+    not empty while CPUs are exclusive. Every online CPU is shared or exclusive; like the kubelet, this is checked only
+    for `consistent` sets.
+    """
+    if found.shared_cpus is None or not (found.shared_cpus or found.exclusive):
+        return  # the kubelet initializes an empty state itself
+    shared = parse_cpuset(found.shared_cpus)
+    exclusive = frozenset[int]().union(
+        *(parse_cpuset(text) for containers in found.exclusive.values() for text in containers.values())
+    )
+    reserved = parse_cpuset(found.reserved_cpus or "")
+    strict = read_options(found.cpu_manager_options, {}).strict_cpu_reservation
+    online = frozenset(cpu.id for cpu in cpus if cpu.online)
+    unassigned = online - shared - exclusive - (reserved if strict else frozenset()) if consistent else frozenset()
+    checks = (
+        ("KubeletCpusUnassigned", unassigned, "are online and in no set of its checkpoint"),
+        ("KubeletReservedExclusive", reserved & exclusive, "are reserved and in exclusive use"),
+        ("KubeletSharedEmpty", exclusive if not shared else frozenset(), "are exclusive and its shared pool is empty"),
+        ("KubeletReservedShared", reserved & shared if strict else frozenset(), "are strictly reserved and shared"),
+    )
+    for code, wrong, text in checks:
+        if wrong:
+            what = f"{folder}: CPUs {format_cpuset(wrong)} {text}; the kubelet cannot start with this file"
+            tree.problems.append(MachineProblem(code, what, folder))

@@ -1,9 +1,8 @@
-"""What a kubelet really gave to the containers of its machine, asked by its podresources interface.
+"""Actual assignments of a kubelet to the containers of its machine, read through its podresources API.
 
-Problem: the kubelet's own state files lag, change their form and leave devices out, and a device plugin of somebody
-else chooses cards by itself; only the kubelet knows who holds what.
-Rule: pods have names here and no uid. `cpus` are exclusive ones alone: whoever shares has none. Numbers that no machine
-can have are left out.
+The kubelet's own state files lag, change their format and leave devices out, and another device plugin chooses GPUs by
+itself; only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs only, empty
+for containers that share. IDs that no machine can have are dropped.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """
 
@@ -23,18 +22,18 @@ from .rpc import podresources_pb2 as messages
 from .unix_channel import CallFailure, UnixChannel
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-MAX_BYTES = 4 * 1024 * 1024  # a hundred times what 250 pods with cards take
+MAX_BYTES = 4 * 1024 * 1024  # a hundred times the size for 250 pods with GPUs
 TIMEOUT_SECONDS = 5.0
 SOURCE = "podresources"
 _SERVICE = "v1.PodResourcesLister"
 
 
 class PodResourcesFailure(CallFailure):
-    """The kubelet did not answer; the code is `NO_SOCKET` where there is nothing to ask."""
+    """Failed call of the kubelet; the code is `NO_SOCKET` without a socket."""
 
 
 class HeldDevices(msgspec.Struct, frozen=True):
-    """Devices of one resource, by their ids, and the zones they are near to as far as their plugin tells."""
+    """Devices of one resource, by their IDs, and the zones near to them if their plugin reports these."""
 
     resource: str
     ids: tuple[str, ...]
@@ -42,7 +41,7 @@ class HeldDevices(msgspec.Struct, frozen=True):
 
 
 class ContainerResources(msgspec.Struct, frozen=True):
-    """What one container holds; `cpus` is empty where it shares."""
+    """Resources of one container; `cpus` is empty if it shares."""
 
     name: str
     cpus: str = ""
@@ -50,7 +49,7 @@ class ContainerResources(msgspec.Struct, frozen=True):
 
 
 class PodResources(msgspec.Struct, frozen=True):
-    """What one pod holds."""
+    """Resources of one pod."""
 
     namespace: str
     name: str
@@ -58,14 +57,14 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """What a kubelet can give to containers for their own: all CPUs but the reserved ones, and the healthy devices."""
+    """Exclusively assignable resources of a kubelet: all CPUs except reserved ones, and the healthy devices."""
 
     cpus: str = ""
     devices: tuple[HeldDevices, ...] = ()
 
 
 class Lister:
-    """One connection to the kubelet behind a unix socket."""
+    """Connection to the kubelet behind a unix socket."""
 
     def __init__(self, socket: Path = SOCKET, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.socket = socket
@@ -74,12 +73,12 @@ class Lister:
         )
 
     def pods(self) -> tuple[PodResources, ...]:
-        """Return every pod that the kubelet runs, also those that hold nothing. Raises: PodResourcesFailure."""
+        """Return every pod that the kubelet runs, also those without resources. Raises: PodResourcesFailure."""
         said = self._call("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         return tuple(PodResources(one.namespace, one.name, _containers(one.containers)) for one in said.pod_resources)
 
     def allocatable(self) -> Allocatable:
-        """Return what can be given out, held or not. Raises: PodResourcesFailure."""
+        """Return the assignable resources, assigned or not. Raises: PodResourcesFailure."""
         asked = messages.AllocatableResourcesRequest()
         said = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
         return Allocatable(_cpus(said.cpu_ids), _devices(said.devices))
@@ -90,7 +89,7 @@ class Lister:
     def _call(self, method: str, request: Any, answer: Any) -> Any:
         try:
             if not stat.S_ISSOCK(self.socket.stat().st_mode):
-                raise PodResourcesFailure("NO_SOCKET", f"{self.socket} is no socket")
+                raise PodResourcesFailure("NO_SOCKET", f"{self.socket} is not a socket")
         except OSError as error:
             self.close()
             raise PodResourcesFailure("NO_SOCKET", f"{self.socket}: {error.strerror}") from None
@@ -105,20 +104,23 @@ def with_pods(
     online: str | None = None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> KubeletState:
-    """Return the kubelet's state with what it says itself in place of what its files say.
+    """Return the kubelet's state with the API's assignments in place of those of its files.
 
-    `uids` tells the uid of a pod by namespace and name; else it is the one that holds the same CPUs by the files, else
-    the pod stands as `namespace/name`. With the online CPUs, those that the kubelet cannot give out are the reserved
-    ones, under the static policy.
+    `uids` maps namespace and name of a pod to its UID; otherwise the UID is that of the same CPUs in the files, or else
+    the pod is listed as `namespace/name`. With the online CPUs, under the static policy, the CPUs that are not
+    assignable are the reserved ones.
     """
     state = state or KubeletState()
     known = uids or {}
     by_cpus = {(name, cpus): uid for uid, held in state.exclusive.items() for name, cpus in held.items() if uid}
     exclusive: dict[str, dict[str, str]] = {}
+    names: dict[str, str] = {}
     devices: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
     for pod in pods:
         same = (by_cpus.get((one.name, one.cpus)) for one in pod.containers if one.cpus)
         key = known.get((pod.namespace, pod.name)) or next(filter(None, same), f"{pod.namespace}/{pod.name}")
+        if "/" not in key and any(one.cpus or one.devices for one in pod.containers):
+            names[key] = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             if container.cpus:
                 exclusive.setdefault(key, {})[container.name] = container.cpus
@@ -133,8 +135,19 @@ def with_pods(
         reserved_cpus=reserved,
         exclusive=exclusive,
         devices=devices,
+        device_zones=_device_zones(allocatable.devices) if allocatable is not None else state.device_zones,
+        pod_names=names,
         sources=(*(source for source in state.sources if source != SOURCE), SOURCE),
     )
+
+
+def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the zones of each healthy device, of those resources for which any device has a zone."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for one in listed:
+        for device in one.ids:
+            found.setdefault(one.resource, {})[device] = one.zones
+    return {resource: devices for resource, devices in found.items() if any(devices.values())}
 
 
 def _containers(listed: Iterable[Any]) -> tuple[ContainerResources, ...]:

@@ -1,10 +1,10 @@
-"""Keep the control plane told, in a thread of its own.
+"""Sender thread of the agent's messages to the control plane.
 
-Problem: a server that is slow or away must not hold up who keeps containers on their CPUs.
-Rule: what is to be told is the latest state, not a queue: a report stays unsent until a message with it was answered,
-so none is lost, and none that is out of date is sent. A change goes at once; without one, use and pins go as often as
-the server asks. Answers lie ready for the main thread.
-Invariant: after an answer without `ReportWanted`, the server knows this very report.
+A slow or unreachable server must not delay the pinning of containers. The sender sends the latest state, not a queue: a
+report stays unsent until a message with it was answered, so none is lost, and no outdated one is sent. A change is sent
+at once; without one, use and pins are sent at the interval that the server requests. Answers are queued for the main
+thread.
+Invariant: after an answer without `ReportWanted`, the server has exactly this report.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedCon
 from .uplink import Pause, Uplink, UplinkFailure
 
 DEFAULT_WITHIN_SECONDS = 30.0
-# Use alone may be late; what changed is sent within this.
+# Least interval of messages; a change is sent within this time.
 LEAST_PAUSE_SECONDS = 1.0
 log = logging.getLogger("hetsched.agent")
 
 
 class Sender:
-    """The latest state and who sends it; `superseded` once another agent of this node started later."""
+    """Latest state and its sender; `superseded` is set once another agent of this node started later."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Sender:
         self._thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """End the thread; a call that is under way may end by itself."""
+        """End the thread; a call in flight may end by itself."""
         with self._news:
             self._ended = True
             self._news.notify()
@@ -79,13 +79,13 @@ class Sender:
         self._uplink.close()
 
     def tell(self, report: AgentReport) -> None:
-        """Have a report sent, at once."""
+        """Send a report at once."""
         with self._news:
             self._report, self._unsent = report, True
             self._news.notify()
 
     def tell_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
-        """Have it told where containers are: at once where it changed."""
+        """Send the CPUs of containers, at once if they changed."""
         with self._news:
             if pinned != self._pinned:
                 self._pinned = pinned
@@ -93,17 +93,17 @@ class Sender:
                 self._news.notify()
 
     def hear(self, told: Callable[[AgentAnswer], None]) -> None:
-        """Have every answer told at once, in the sender's own thread; to be called before `start`."""
+        """Register a callback for every answer, run in the sender's thread; call it before `start`."""
         self._heard.append(told)
 
     def hurry(self) -> None:
-        """Have a message sent now: somebody waits for the answer."""
+        """Send a message now: a caller waits for the answer."""
         with self._news:
             self._hurried = True
             self._news.notify()
 
     def answers(self) -> list[AgentAnswer]:
-        """Return the answers since the last time."""
+        """Return the answers since the last call."""
         with self._news:
             found, self._answers = self._answers, []
         return found
@@ -128,12 +128,12 @@ class Sender:
         return self._report is not None and (self._unsent or self._hurried or self._clock() >= due)
 
     def _rest(self, until: float) -> None:
-        """Wait, whatever news there is; the lock is held."""
+        """Wait regardless of changes; the lock is held."""
         while not self._ended and (left := until - self._clock()) > 0:
             self._news.wait(left)
 
     def _send(self) -> float | None:
-        """Send what there is; return how long to wait after a failure."""
+        """Send the state; return the seconds to wait after a failure, None after a success."""
         with self._news:
             report, unsent, pinned = self._report, self._unsent, self._pinned
             self._unsent = self._hurried = False
@@ -155,7 +155,7 @@ class Sender:
             return self._failed(failure, unsent)
         self._pause.reset()
         if self._failing:
-            log.info("the control plane answers again")
+            log.info("the control plane responds again")
             self._failing = ""
         elif not self._answered:
             log.info("reported as node %r", report.node)
@@ -170,10 +170,10 @@ class Sender:
         return None
 
     def _say_doubts(self, answer: AgentAnswer) -> None:
-        """Log what of this machine's facts is not believed, when that changes."""
+        """Log the facts of this machine that are in quarantine, after a change."""
         doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
         if doubts != self._doubts:
-            log.warning("facts that wait for an operator: %s", "; ".join(doubts[:5]) or "none any more")
+            log.warning("facts that wait for a review: %s", "; ".join(doubts[:5]) or "none")
             self._doubts = doubts
 
     def _failed(self, failure: UplinkFailure, unsent: bool) -> float:

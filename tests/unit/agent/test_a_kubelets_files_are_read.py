@@ -202,7 +202,8 @@ def test_the_newest_form_keeps_its_text_in_data(tmp_path: Path) -> None:
 
 def test_cpus_of_pods_as_a_whole_are_theirs(tmp_path: Path) -> None:
     pods = {"u": {"cpuSet": "4-6"}}
-    tree = kubelet(tmp_path, {"policyName": "static", "entries": {"u": {"c": "4"}}, "podEntries": pods, "checksum": 9})
+    sets = {"defaultCpuSet": "0-3,7", "entries": {"u": {"c": "4"}}, "podEntries": pods}
+    tree = kubelet(tmp_path, {"policyName": "static", **sets, "checksum": 9})
     assert found(tree).exclusive == {"u": {"c": "4", "": "4-6"}}
     assert tree.problems == []
 

@@ -170,7 +170,7 @@ def test_immovable_containers_are_not_moved_by_a_later_grant(runtime: FakeRuntim
     pinner.step(0)
     later = [("a", signed("a", "immovable", 2, main="6-7"))]
     pinner.learn("prod", KEY, later)
-    assert drifts(pinner.step(1)) == {"a/main": "it is immovable and stays on CPUs 2-3"}
+    assert drifts(pinner.step(1)) == {"a/main": "its policy is immovable, so it stays on CPUs 2-3"}
     started = agent()
     started.learn("prod", KEY, later)
     started.step(2)
@@ -220,7 +220,7 @@ def test_a_lower_epoch_displaces_nobody(runtime: FakeRuntime, agent: Agent) -> N
     pinner = agent()
     pinner.step(0)
     (old,) = runtime.pod("old", signed("old", epoch=6, main="3-4"))
-    assert drifts(pinner.step(1)) == {"new/main": "", "old/main": "CPUs 3 are pod new's"}
+    assert drifts(pinner.step(1)) == {"new/main": "", "old/main": "CPUs 3 belong to pod new"}
     assert (runtime.on(new), runtime.on(old)) == ("2-3", "0-1,4-63")
 
 
@@ -289,7 +289,7 @@ def test_where_the_kubelet_pins_its_choice_is_told(runtime: FakeRuntime, agent: 
         PinnedContainer("foreign", "x", "", "5", "kubelet"),
     )
     kubelet = KubeletState(cpu_manager_policy="static", exclusive={"a": {"main": "4-6"}})
-    assert drifts(agent(kubelet=lambda: kubelet).step(1)) == {"a/main": "the kubelet gave the pod CPUs 4-6"}
+    assert drifts(agent(kubelet=lambda: kubelet).step(1)) == {"a/main": "the kubelet assigned CPUs 4-6 to the pod"}
 
 
 def test_where_nobody_knows_whether_the_kubelet_pins_nothing_is_moved(runtime: FakeRuntime, agent: Agent) -> None:
@@ -344,7 +344,7 @@ def test_one_container_that_cannot_be_moved_holds_up_no_other(
     pinner = agent()
     report = drifts(pinner.step(0))
     assert (runtime.on(a), runtime.on(other), codes(pinner)) == ("2-5", "0-1,8-63", ["NotPinned"])
-    assert (report["a/main"], report["b/main"][:30]) == ("", "the runtime refuses CPUs 6-7: ")
+    assert (report["a/main"], report["b/main"][:31]) == ("", "the runtime rejected CPUs 6-7: ")
     runtime.fail = {}
     assert drifts(pinner.step(1)) == {"a/main": "", "b/main": ""}
 
