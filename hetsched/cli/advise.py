@@ -1,8 +1,8 @@
-"""`hetsched advise`: which running pods to move, so that the cluster is even, pods find room, or rare nodes are free.
+"""`hetsched advise`: propose moves of running pods for an even cluster, for pending pods, or to free rare nodes.
 
-Rule: on files nothing but the answer comes of it. Without `--cluster` the server is asked about one of its clusters,
-and an operator may confirm the plan that the server told by its token: it is carried out as long as it is still the
-same plan. Exit codes: 0 a plan, or nothing to do; 1 a plan that goes only a part of the way; 10 none.
+With `--cluster` the command reads files only. Without it the command asks the server about one of its clusters, and an
+operator may confirm the returned plan by its token. The server carries the plan out while it is still the same plan.
+Exit codes: 0 a plan, or nothing to do; 1 a plan that reaches a part of the goal; 10 none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .options import choose_policies, compile_choice, read_manifest, read_sources
-from .output import Output, OutputFormat, console, print_json, table
+from .output import Output, OutputFormat, console, duration, print_json, print_warnings, table
 
 _COLOURS = {
     AdviceVerdict.PLAN: "green",
@@ -31,53 +31,68 @@ _COLOURS = {
     AdviceVerdict.PARTLY: "yellow",
     AdviceVerdict.NONE: "red",
 }
-_HOURS = 3600
 
 
 def advise(
     cluster: Annotated[
         list[str] | None,
-        typer.Option("--cluster", metavar="FILE", help="Nodes and what runs there; without it a server is asked."),
+        typer.Option("--cluster", metavar="FILE", help="File with nodes and running pods; omit to ask a server."),
     ] = None,
     filename: Annotated[
         list[str] | None,
-        typer.Option("--filename", "-f", metavar="FILE", help="Pods to find room for, or that wait for rare nodes."),
+        typer.Option(
+            "--filename", "-f", metavar="FILE", help="Pods to make room for, or pending pods that need rare nodes."
+        ),
     ] = None,
     goal: Annotated[
         Goal | None,
         typer.Option(
-            "--goal", help="What the moves are for; room where pods are given, else balance.", show_default=""
+            "--goal", help="Goal of the moves; default: room if -f is given, otherwise balance.", show_default=""
         ),
     ] = None,
-    target: Annotated[float, typer.Option("--target", min=0, max=1, help="Balance to reach.")] = 0.95,
-    most_moves: Annotated[int, typer.Option("--most-moves", min=1, max=100, help="Propose no more moves.")] = 10,
+    target: Annotated[float, typer.Option("--target", min=0, max=1, help="Target balance.")] = 0.95,
+    most_moves: Annotated[int, typer.Option("--most-moves", min=1, max=100, help="Maximum number of moves.")] = 10,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by, on files.", show_default=False),
+        typer.Option(
+            "--policy", metavar="NAME|FILE", help="Policy for placement; only with --cluster.", show_default=False
+        ),
     ] = None,
-    of: Annotated[str, typer.Option("--of", metavar="NAME", help="The server's cluster.", show_default="its own")] = "",
+    of: Annotated[
+        str,
+        typer.Option(
+            "--of", metavar="NAME", help="Name of the cluster on the server.", show_default="the default cluster"
+        ),
+    ] = "",
     confirm: Annotated[
-        str, typer.Option("--confirm", metavar="TOKEN", help="Carry out the plan of this token.", show_default=False)
+        str, typer.Option("--confirm", metavar="TOKEN", help="Token of the plan to carry out.", show_default=False)
     ] = "",
     reason: Annotated[
-        str, typer.Option("--reason", help="Why, for the audit trail; with --confirm.", show_default=False)
+        str, typer.Option("--reason", help="Reason for the audit trail; only with --confirm.", show_default=False)
     ] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say which running pods to move, and what that gains and costs; nothing moves without a confirmation.
+    """Propose moves of running pods with their gain and cost; moves need a confirmation.
 
-    Exit codes: 0 a plan or nothing to do, 1 a plan that goes a part of the way, 10 no plan, 2 wrong files or options.
+    Exit codes: 0 a plan or nothing to do, 1 a plan that reaches a part of the goal, 10 no plan, 2 wrong files or
+    options.
     """
     chosen = goal or (Goal.ROOM if filename else Goal.BALANCE)
     if cluster:
         if confirm:
-            raise InputError("NothingToConfirm", "what files describe cannot be changed", place="--confirm")
+            raise InputError(
+                "NothingToConfirm",
+                "a cluster that is read from files cannot be changed; omit --cluster to use a server",
+                place="--confirm",
+            )
         found = _on_files(cluster, filename or [], chosen, target, most_moves, policy)
     else:
         if policy:
-            raise InputError("OptionInvalid", "on a server every pod is placed by its own policy", place="--policy")
+            raise InputError(
+                "OptionInvalid", "on a server each pod uses its own policy; omit --policy", place="--policy"
+            )
         body: dict[str, Any] = {"goal": chosen.value, "target": target, "mostMoves": most_moves}
         if filename:
             body["manifest"] = read_manifest(filename)
@@ -107,16 +122,23 @@ def _on_files(
 
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:
-        raise InputError("ClusterWithoutNodes", "there is no Node in it", place=f"--cluster {', '.join(cluster)}")
+        raise InputError(
+            "ClusterWithoutNodes", "the file contains no Node object", place=f"--cluster {', '.join(cluster)}"
+        )
     asked = parse_workload(read_sources(files, "-f"), known=nodes) if files else ClusterContent(pending=nodes.pending)
+    print_warnings(nodes.warnings + asked.warnings)
     if goal is Goal.ROOM and not asked.pending:
-        raise InputError("WorkloadEmpty", "there is no pod to find room for", place="-f", hint="Give pods with -f")
+        raise InputError(
+            "WorkloadEmpty", "goal `room` needs at least one pod", place="-f", hint="Use -f to name files with pods"
+        )
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     state = ClusterState.of(nodes)
     state.add_storage(asked.storage, asked.devices)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
-        raise InputError("PodExists", f"the cluster runs a pod {taken} already", place="-f", hint="Rename it")
+        raise InputError(
+            "PodExists", f"a pod named {taken} already runs in the cluster", place="-f", hint="Rename the pod"
+        )
     question = Question(goal, tuple(pods) if goal is not Goal.BALANCE else (), target, most_moves)
     compiled = compile_choice(spec, preemption=False, implied=IMPLIED)
     return search(state, compiled, question, evaluated_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
@@ -125,7 +147,9 @@ def _on_files(
 def _own(client: Client) -> str:
     found = next(client.items("clusters/", most=1), None)
     if found is None:
-        raise InputError("ClusterUnknown", "the server has no cluster", place="--of")
+        raise InputError(
+            "ClusterUnknown", "the server has no cluster; add one with `hetsched cluster add`", place="--of"
+        )
     return str(found["name"])
 
 
@@ -144,16 +168,16 @@ def _confirm(client: Client, name: str, body: dict[str, Any], token: str, output
 
 
 def show(advice: Advice) -> None:
-    """Print advice for people."""
+    """Print advice as text."""
     out = console()
     colour = _COLOURS[advice.verdict]
     out.print(f"[bold {colour}]{advice.verdict.value}[/]  {escape(advice.summary)}", soft_wrap=True)
     if advice.moves:
         _show_moves(out, advice.moves)
         cost = advice.cost
-        lost = f", {cost.lost_seconds / _HOURS:.1f} h of run time begin anew" if cost.lost_seconds else ""
-        bare = f", {cost.not_coming_back} would not come back by themselves" if cost.not_coming_back else ""
-        pinned = f", {cost.exclusive} with CPUs of their own" if cost.exclusive else ""
+        lost = f", {duration(cost.lost_seconds)} of run time are lost" if cost.lost_seconds else ""
+        bare = f", {cost.not_coming_back} are not recreated by a controller" if cost.not_coming_back else ""
+        pinned = f", {cost.exclusive} with exclusive CPUs" if cost.exclusive else ""
         out.print(f"cost: {cost.restarts} restarts{bare}{pinned}{lost}", soft_wrap=True)
     for place in advice.places:
         out.print(f"room: {escape(place.pod)} on {escape(place.node)}", soft_wrap=True)
@@ -161,12 +185,15 @@ def show(advice: Advice) -> None:
         pods = f" ({', '.join(advice.nearest.pods)})" if advice.nearest.pods else ""
         out.print(f"nearest: {escape(advice.nearest.message + pods)}", soft_wrap=True)
     for one in advice.stays:
-        out.print(f"[dim]{one.pods} stay: {escape(one.message)}, as {escape(one.example)}[/]", soft_wrap=True)
+        out.print(
+            f"[dim]{one.pods} pods cannot move: {escape(one.message)}, for example {escape(one.example)}[/]",
+            soft_wrap=True,
+        )
     search = advice.search
-    proved = f"no plan has fewer than {search.at_least} moves; " if search.at_least else ""
+    proved = f"minimum number of moves: {search.at_least}; " if search.at_least else ""
     out.print(
         f"\n[dim]policy {escape(advice.policy.name)} v{advice.policy.version}, balance {advice.balance.before:.4f} -> "
-        f"{advice.balance.after:.4f}, {proved}{search.tried} moves tried, plan {advice.token}; nothing was moved[/]",
+        f"{advice.balance.after:.4f}, {proved}{search.tried} moves tried, plan {advice.token}; no pod was moved[/]",
         soft_wrap=True,
     )
 
@@ -195,11 +222,11 @@ def _cost(move: Move, position: int) -> str:
     pod = move.pods[position]
     told = ["restart"]
     if pod.age_seconds is not None:
-        told.append(f"{pod.age_seconds / _HOURS:.1f} h old")
+        told.append(f"{duration(pod.age_seconds)} old")
     if not pod.comes_back:
-        told.append("would not come back by itself")
+        told.append("is not recreated by a controller")
     if pod.exclusive_cpus:
-        told.append("CPUs of its own")
+        told.append("exclusive CPUs")
     if not position:
-        told += [f"{budget.budget} leaves {budget.left}" for budget in move.budgets]
+        told += [f"{budget.budget} allows {budget.left} more" for budget in move.budgets]
     return ", ".join(told)

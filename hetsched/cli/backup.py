@@ -1,8 +1,8 @@
-"""`hetsched backup` and `hetsched restore`: the server's database as one file, and back.
+"""`hetsched backup` and `hetsched restore`: write the server's database to one file, and restore it.
 
-Rule: a backup is of one moment and may be taken while everything runs. A restore fills a new database, of either kind,
-and changes nothing else: what a cluster became since is learnt when it is followed again, before anything is decided
-for it. Leases of the time before end, and their epochs are never given again.
+A backup is a snapshot of one moment and may be taken while the server runs. A restore fills a new database, of either
+kind, and changes nothing else: the informer reads the present state of each cluster again before the scheduler decides
+for it. Leases of the backup end, and their epochs are never reused.
 """
 
 from __future__ import annotations
@@ -23,30 +23,33 @@ DataFolder = Annotated[Path | None, typer.Option(help="Data folder of a standalo
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; one of this name is replaced.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; replaces an existing file.")],
     data: DataFolder = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Write the server's whole database to a file, while it runs."""
+    """Write the server's database to a file; the server may keep running."""
     use_own_key(data)
     open_server_database(data)
     from django.db import Error
 
-    from hetsched.journal import backup as archive
+    from hetsched.journal import backup
 
     try:
-        rows = archive.write(file)
+        rows = backup.write(file)
     except Error as error:
         raise _not_ready(error) from None
     _tell(output, file, rows)
-    note("It holds digests of passwords and tokens, and kubeconfigs sealed by SECRET_KEY: keep that key elsewhere")
+    note(
+        "The file contains password and token digests and kubeconfigs encrypted with SECRET_KEY: "
+        "store that key in another place"
+    )
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that backup wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File written by `hetsched backup`.")],
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Fill the new, empty database that DATABASE_URL or HETSCHED_DATA names from a backup."""
+    """Restore a backup into the new, empty database named by DATABASE_URL or HETSCHED_DATA."""
     use_own_key(None)
     open_server_database(None)
     from django.core.management import call_command
@@ -54,13 +57,13 @@ def restore(
 
     from hetsched.inventory.lease import end_all
     from hetsched.inventory.models import Cluster, Sync
-    from hetsched.journal import backup as archive
+    from hetsched.journal import backup
     from hetsched.placement.queries.invariants import check_invariants
 
     try:
         call_command("migrate", verbosity=0, interactive=False)
         _refuse_used()
-        rows, opens = archive.read(file)
+        rows, opens = backup.read(file)
         end_all()
         Sync.objects.all().delete()
         found = check_invariants()
@@ -69,8 +72,11 @@ def restore(
     _tell(output, file, rows)
     if not opens:
         names = ", ".join(Cluster.objects.filter(connection__isnull=False).values_list("name", flat=True))
-        note("SECRET_KEY is not the one of the backup: people log in again, and what it sealed does not open")
-        note(f"Set the key of that time, or connect these clusters again: {names or 'none'}")
+        note(
+            "SECRET_KEY differs from the key of the backup: users must log in again, and "
+            "encrypted values cannot be decrypted"
+        )
+        note(f"Set the SECRET_KEY of the backup, or connect these clusters again: {names or 'none'}")
     for violation in found:
         note(f"broken: {violation}")
     if found:
@@ -83,8 +89,8 @@ def _refuse_used() -> None:
     from hetsched.inventory.models import Cluster
 
     if Cluster.objects.exists() or get_user_model().objects.exists():
-        hint = "Name a new one by DATABASE_URL, or by HETSCHED_DATA an empty folder"
-        raise InputError("DatabaseNotEmpty", "this database is in use; nothing was changed", hint=hint)
+        hint = "Set DATABASE_URL to a new database or HETSCHED_DATA to an empty folder"
+        raise InputError("DatabaseNotEmpty", "the database is not empty; nothing was changed", hint=hint)
 
 
 def _not_ready(error: Any) -> InputError:

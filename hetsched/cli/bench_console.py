@@ -1,10 +1,10 @@
-"""`hetsched bench console`: how soon a large fleet is on the screen, and how it stays there while it changes.
+"""`hetsched bench console`: measure how fast a large fleet is shown, and how the page keeps up with changes.
 
-Rule: a standalone server with its own processes, on embedded defaults, follows a server of prepared lists, as `bench
-watch` does. Pods of another scheduler come and go at a steady rate, each on another node; as many sockets as asked for
+A standalone server with its own processes, on embedded defaults, watches a server of prepared lists, as in `bench
+watch`. Pods of another scheduler come and go at a steady rate, each on another node; the requested number of sockets
 listen as pages do, one of them is a page in Chromium. "Push" is when the server's outbox has an event, "pixel" when the
-frame after it is painted. Then the web server is killed: everybody has to end where a fresh page begins. What Chromium
-would tell is left out where Chromium or playwright are not there.
+frame after it is painted. Then the web server is killed: all clients must end with the document of a fresh page.
+Without Chromium or playwright its measurements are omitted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _latencies(changes: _Changes, seen: Seen, listening: Sockets, pushed: dict[i
 
 
 def _converged(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until everybody is where a fresh page begins; who is not in the end missed something without noticing."""
+    """Wait until all clients have the document of a fresh page; one that does not has missed an event unnoticed."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
@@ -132,14 +132,19 @@ def _converged(server: _Server, browser: Browser, listening: Sockets) -> Checks:
 
 
 class _Server:
-    """A standalone server in a folder of its own."""
+    """Standalone server in a folder of its own."""
 
     def __init__(self, folder: Path, sockets: int) -> None:
         self._data = folder / "data"
         self._log = folder / "server.log"
         self.port = free_port("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.port}"
-        room = dict.fromkeys(("HETSCHED_SOCKETS_PER_USER", "HETSCHED_SOCKETS_PER_ADDRESS"), str(sockets + 20))
+        room = {
+            "HETSCHED_SOCKETS_PER_USER": str(sockets + 20),
+            "HETSCHED_SOCKETS_PER_ADDRESS": str(sockets + 20),
+            "HETSCHED_CONNECTIONS": str(sockets + 2000),
+            "HETSCHED_CONNECTIONS_PER_ADDRESS": str(sockets + 500),
+        }
         self._env = {**os.environ, "HETSCHED_DATA": str(self._data), **room}
         for name in ("DATABASE_URL", "DATABASE_URL_FILE", "SECRET_KEY", "SECRET_KEY_FILE", "HETSCHED_DEFAULT_CLUSTER"):
             self._env.pop(name, None)
@@ -172,7 +177,7 @@ class _Server:
             self._process.wait()
 
     def connect(self, lists: Lists, folder: Path) -> None:
-        """Have it follow the prepared lists."""
+        """Connect the server to the prepared lists."""
         kubeconfig = folder / "kubeconfig"
         kubeconfig.touch(0o600)
         kubeconfig.write_text(json.dumps(lists.kubeconfig()))
@@ -185,7 +190,7 @@ class _Server:
         subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
 
     def token(self) -> str:
-        """Return a fresh token for programs that look."""
+        """Return a new viewer token."""
         words = ["token", "create", "--role=viewer", f"--data={self._data}", "-o", "json"]
         command = [sys.executable, "-m", "hetsched.cli", *words]
         said = subprocess.run(command, env=self._env, check=True, stdout=subprocess.PIPE).stdout
@@ -197,17 +202,17 @@ class _Server:
             return rows.execute(query, values).fetchall()
 
     def wait_for_first_list(self, pods: int) -> None:
-        """Wait until all that the lists hold is in the ledger."""
+        """Wait until the ledger holds all objects of the lists."""
 
         def whole() -> bool:
             ((count, synced),) = self._ask("SELECT COUNT(*), COUNT(synced_at) FROM inventory_sync WHERE required")
             ((known,),) = self._ask("SELECT COUNT(*) FROM placement_pod")
             return bool(count and count == synced and known >= pods)
 
-        _wait(whole, self._process, "the first list did not reach the ledger")
+        _wait(whole, self._process, "the first list was not written to the database in time")
 
     def revision(self) -> int:
-        """Return the number of the cluster's latest event."""
+        """Return the revision of the cluster's latest event."""
         ((found,),) = self._ask("SELECT revision FROM journal_topic WHERE name = ?", _TOPIC)
         return int(found)
 
@@ -217,11 +222,11 @@ class _Server:
         return {number: datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() for number, at in rows}
 
     def kill_web(self) -> None:
-        """Kill the web server, which drops every socket, and wait until the next one answers."""
+        """Kill the web server, which drops every socket, and wait until the next one responds."""
         for pid in pids_of(self.pid, "uvicorn"):
             os.kill(pid, signal.SIGKILL)
         time.sleep(1)
-        _wait(lambda: is_ready(f"{self.url}/readyz"), self._process, "the web server did not come back")
+        _wait(lambda: is_ready(f"{self.url}/readyz"), self._process, "the web server did not restart in time")
 
 
 def _wait(holds: Any, process: subprocess.Popen[bytes], failure: str) -> None:
@@ -233,7 +238,7 @@ def _wait(holds: Any, process: subprocess.Popen[bytes], failure: str) -> None:
 
 
 class _Changes:
-    """Pods that come to nodes and end there, at a steady rate; `sent` says when each node changed."""
+    """Pods that arrive on nodes and end there, at a steady rate; `sent` has the times of each node's changes."""
 
     def __init__(self, lists: Lists, nodes: int, pods: int) -> None:
         self._lists = lists
@@ -244,7 +249,7 @@ class _Changes:
 
     @contextlib.contextmanager
     def going_on(self, seconds: float) -> Iterator[None]:
-        """Send changes beside the block, for as long as it takes or so many seconds, whichever is longer."""
+        """Send changes during the block, for its duration or so many seconds, whichever is longer."""
         over = threading.Event()
         thread = threading.Thread(target=self._send, args=(seconds, over), daemon=True)
         thread.start()
@@ -259,7 +264,7 @@ class _Changes:
         while not over.is_set() or time.monotonic() - began < seconds:
             time.sleep(max(0.0, began + (self._number - first) / CHANGES_PER_SECOND - time.monotonic()))
             number, self._number = self._number, self._number + 1
-            # Neighbours in time are no neighbours on the screen.
+            # Consecutive changes are spread over the screen.
             node = (number * 1009) % self._nodes
             self.sent.setdefault(_name(node), []).append(time.time())
             if number % 2 and number // 2 < self._pods:

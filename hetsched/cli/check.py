@@ -1,9 +1,9 @@
-"""`hetsched check`: may this be merged? Manifests, and what their programs need, against a fleet.
+"""`hetsched check`: check manifests, and the requirements of their programs, against a fleet before a merge.
 
-Rule: the same engine as everywhere, on a copy; nothing is written. The fleet is a snapshot in files, or a server's as
-it is now. What stops a merge are pods that are misconfigured or never fit, and programs that need more than their pod
-says; a pod that merely has to wait does so only with `--fail-on not-now`. Pods of the same names that run already, as
-those of an earlier run do, are taken to be gone: what is checked can only follow them. Reports are written also when
+The command runs the engine on a copy and writes nothing. The fleet is a snapshot in files, or the present state of a
+server. The check fails for pods that are misconfigured or never fit, and for programs that need more than their pod
+requests; for a pod that merely has to wait it fails only with `--fail-on not-now`. Running pods of the same names, such
+as those of an earlier run, are treated as deleted: the checked pods can only replace them. Reports are also written if
 the check fails.
 """
 
@@ -36,6 +36,7 @@ from hetsched.engine.simulation.ci_gate import judge, with_needs
 from .client import DEFAULT_SERVER, connect
 from .options import (
     PodFiles,
+    Strict,
     choose_policies,
     compile_choice,
     read_inputs,
@@ -57,17 +58,20 @@ def check(
     filename: PodFiles,
     cluster: Annotated[
         list[str] | None,
-        typer.Option("--cluster", metavar="FILE", help="The fleet: files, as `hetsched cluster export` writes them."),
+        typer.Option("--cluster", metavar="FILE", help="Cluster files, as written by `hetsched cluster export`."),
     ] = None,
     server: Annotated[
-        str, typer.Option("--server", envvar="HETSCHED_SERVER", metavar="URL", help="Ask a server's fleet instead.")
+        str,
+        typer.Option(
+            "--server", envvar="HETSCHED_SERVER", metavar="URL", help="Server to check against instead of files."
+        ),
     ] = "",
     token: Annotated[
         str, typer.Option("--token", envvar="HETSCHED_TOKEN", metavar="TOKEN", help="API token.", show_default=False)
     ] = "",
-    on: Annotated[str, typer.Option("--on", metavar="NAME", help="Which of the server's clusters.")] = "",
+    on: Annotated[str, typer.Option("--on", metavar="NAME", help="Name of the cluster on the server.")] = "",
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by.", show_default=False)
+        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy for placement.", show_default=False)
     ] = None,
     artefact: Annotated[
         list[str] | None,
@@ -75,23 +79,28 @@ def check(
             "--artefact",
             "--artifact",
             metavar="[IMAGE=]PATH",
-            help="A program, image layout or archive that was built: of the pods with this image, or of all.",
+            help="Built program, image layout or archive: used by the pods with IMAGE, or by all pods.",
         ),
     ] = None,
-    fail_on: Annotated[FailOn, typer.Option("--fail-on", help="The least that stops a merge.")] = FailOn.NEVER_FITS,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit report.")] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF report.")] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write a page.")] = None,
+    strict: Strict = False,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="Lowest level that fails the check.")
+    ] = FailOn.NEVER_FITS,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit report to write.")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="SARIF report to write.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Markdown report to write.")
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Check manifests, and the programs they start, against a fleet before they are merged.
+    """Check manifests and built programs against a cluster before a merge.
 
     Exit codes: 0 may be merged, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or asking for less
     than its programs need, 2 wrong files or options, 3 server unreachable or token refused.
     """  # fmt: skip
     built = [_inspected(argument) for argument in artefact or ()]
     if cluster:
-        nodes, asked = read_inputs(cluster, filename, replace=True)
+        nodes, asked = read_inputs(cluster, filename, replace=True, quiet=True)
         pods, needs = _asked(asked, built)
         answer = _offline(nodes, asked, with_needs(pods, needs), policy)
     elif server or token:
@@ -100,10 +109,13 @@ def check(
         answer = _online(server or DEFAULT_SERVER, token, on, filename, policy)
     else:
         raise InputError(
-            "FleetMissing", "there is no fleet to check against", place="--cluster",
-            hint="Give --cluster FILE, or --server (or HETSCHED_SERVER) with a token",
+            "FleetMissing", "no cluster is named", place="--cluster",
+            hint="Use --cluster FILE, or --server (HETSCHED_SERVER) with a token",
         )  # fmt: skip
-    gate = judge(answer, pods, needs, _places(filename, asked), fail_on_not_now=fail_on is FailOn.NOT_NOW)
+    answer = msgspec.structs.replace(answer, warnings=asked.warnings or None)
+    gate = judge(
+        answer, pods, needs, _places(filename, asked), fail_on_not_now=fail_on is FailOn.NOT_NOW, strict=strict
+    )
     _write(gate, junit, sarif, markdown)
     if output is OutputFormat.JSON:
         print_json({**msgspec.to_builtins(gate), "whatIf": answer.document()})
@@ -112,11 +124,11 @@ def check(
     raise typer.Exit(gate.verdict.exit_code)
 
 
-# -- what was built ------------------------------------------------------------------------------------------------
+# -- built artefacts ----------------------------------------------------------------------------------------------
 
 
 def _inspected(argument: str) -> tuple[str, Artefact]:
-    """Return the image that an artefact belongs to ("": all) and what it needs."""
+    """Return the image of an artefact ("": all) and its requirements."""
     image, _, path = argument.rpartition("=")
     try:
         found = inspect_path(Path(path))
@@ -134,14 +146,14 @@ def _asked(
             known = sorted({image for pod in pods for image in pod.images})
             raise InputError(
                 "ArtefactUnused", f"no pod has the image {image!r}", place="--artefact",
-                hint=f"Images here: {', '.join(known) or 'none'}",
+                hint=f"Images of the pods: {', '.join(known) or 'none'}",
             )  # fmt: skip
     return pods, {
         pod.key: tuple(artefact for image, artefact in built if not image or image in pod.images) for pod in pods
     }
 
 
-# -- where it would run --------------------------------------------------------------------------------------------
+# -- placement ---------------------------------------------------------------------------------------------------
 
 
 def _offline(nodes: ClusterContent, asked: ClusterContent, pods: list[PodSpec], policy: str | None) -> WhatIfAnswer:
@@ -162,11 +174,11 @@ def _online(server: str, token: str, on: str, filename: Sequence[str], policy: s
     return answer
 
 
-# -- telling -------------------------------------------------------------------------------------------------------
+# -- report ------------------------------------------------------------------------------------------------------
 
 
 def _places(filename: Sequence[str], asked: ClusterContent) -> dict[str, Place]:
-    """Return where each pod is written; pods of openb lists are not found in documents."""
+    """Return the location of each pod; pods of openb lists have none."""
     places: dict[str, Place] = {}
     for name, data in read_sources([file for file in filename if file != "-"], "-f"):
         if looks_like_openb(data) is not None:
@@ -191,13 +203,14 @@ def _write(gate: Gate, junit: Path | None, sarif: Path | None, markdown: Path | 
 
 def _show(gate: Gate) -> None:
     out = console()
-    colour = "red" if gate.verdict.exit_code else "green"
-    out.print(f"[bold {colour}]{gate.verdict.value}[/]  {escape(gate.summary)}", soft_wrap=True)
+    colour = "red" if gate.verdict.exit_code else "yellow" if gate.waiting else "green"
+    out.print(f"[bold {colour}]{gate.headline}[/]  {escape(gate.summary)}", soft_wrap=True)
     for finding in gate.findings:
         place = gate.places.get(finding.pod)
         where = f"{place.file}:{place.line} " if place else ""
         head = f"[{_COLOURS[finding.level]}]{finding.level.value}[/] \\[{finding.rule}]"
-        field = f"{finding.field}: " if finding.field else ""
-        out.print(f"{head} {escape(f'{where}{finding.pod}: {field}{finding.message}')}", soft_wrap=True)
+        where += f"{finding.pod}: " if finding.pod else ""
+        where += f"{finding.field}: " if finding.field else ""
+        out.print(f"{head} {escape(where + finding.message)}", soft_wrap=True)
         if finding.hint:
             out.print(f"  [dim]{escape(finding.hint)}[/]", soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Which server a command talks to, and with which token.
+"""Client of a command: its server and token.
 
-Rule: one client for the time of one command. What it raises ends in `main`: an unreachable server, a refused token and
-a server's own failure with exit code 3, a refused request with 2.
+A command uses one client. `main` handles its errors: an unreachable server, a refused token and a server's own failure
+with exit code 3, a refused request with 2.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import typer
 from hetsched.client import Client, ServerUnavailable
 from hetsched.client.client import DEFAULT_SERVER
 
-from .output import note
+from .output import duration, note
 
 __all__ = ["DEFAULT_SERVER", "EXIT_UNREACHABLE", "Client", "ServerOption", "ServerUnavailable", "TokenOption"]
 
 EXIT_UNREACHABLE = 3
 
 ServerOption = Annotated[
-    str, typer.Option("--server", envvar="HETSCHED_SERVER", metavar="URL", help="Address of the server.")
+    str, typer.Option("--server", envvar="HETSCHED_SERVER", metavar="URL", help="URL of the server.")
 ]
 TokenOption = Annotated[
     str,
     typer.Option(
-        "--token", envvar="HETSCHED_TOKEN", metavar="TOKEN", help="API token; safer in the environment.",
+        "--token", envvar="HETSCHED_TOKEN", metavar="TOKEN", help="API token; prefer the environment variable.",
         show_default=False,
     ),
 ]  # fmt: skip
 
 
 def connect(server: str, token: str) -> Client:
-    """Open a client; tests put their own in its place."""
-    return Client(server, token, on_pause=lambda seconds: note(f"the server is busy; again in {seconds:.0f} s"))
+    """Open a client; tests replace this function."""
+    return Client(server, token, on_pause=lambda seconds: note(f"the server is busy; retrying in {duration(seconds)}"))

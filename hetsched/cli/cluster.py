@@ -1,8 +1,8 @@
 """`hetsched cluster`: add, connect, import, export and test the clusters of a server.
 
-Rule: an import replaces what the cluster holds, all of it or nothing, and only if nobody changed the cluster since
-this command looked at it. An export is a file that `whatif`, `simulate` and `import` read. Of a kubeconfig only the
-chosen context is sent, checked here first.
+An import replaces the content of the cluster, all or nothing, and only if the cluster was not changed since this
+command read it. An export is a file that `whatif`, `simulate` and `import` read. Of a kubeconfig only the chosen
+context is sent, after a check here.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ import typer
 from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
 from .options import read_inventory, read_kubeconfig
-from .output import Output, OutputFormat, console, note, print_json, table
+from .output import Output, OutputFormat, console, note, print_json, print_warnings, table
 
-app = typer.Typer(no_args_is_help=True, help="The clusters of a server: add, connect, import, export, test.")
+app = typer.Typer(no_args_is_help=True, help="Manage the clusters of a server: add, connect, import, export, test.")
 
 EXIT_NOT_WELL = 1
 _JSON = {"Content-Type": "application/json"}
 
 Name = Annotated[str, typer.Argument(help="Name of the cluster.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
+Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
 InventoryFiles = Annotated[
     list[str],
-    typer.Option("--filename", "-f", metavar="FILE", help="Nodes and running pods; - is standard input."),
+    typer.Option("--filename", "-f", metavar="FILE", help="File with nodes and running pods; - reads standard input."),
 ]
 
 
 Kubeconfig = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="How a live cluster is reached; everything inline.")
+    Path | None, typer.Option(metavar="FILE", help="Kubeconfig of a live cluster; credentials must be inline.")
 ]
-Context = Annotated[str, typer.Option(help="Context of the kubeconfig; its current one if left out.")]
+Context = Annotated[str, typer.Option(help="Context of the kubeconfig; default: its current context.")]
 InCluster = Annotated[bool, typer.Option("--in-cluster", help="The server runs inside this cluster.")]
 Namespaces = Annotated[
-    list[str] | None, typer.Option("--namespace", help="Submissions may use it; repeat for more.", show_default=False)
+    list[str] | None,
+    typer.Option("--namespace", help="Namespace that submissions may use; repeat for more.", show_default=False),
 ]
 Shadow = Annotated[
     str | None,
     typer.Option(
-        "--shadow", metavar="SCHEDULER", help="Follow it in shadow of this scheduler: compare, never write.",
+        "--shadow", metavar="SCHEDULER", help="Shadow mode: compare with this scheduler, never write.",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -55,13 +57,15 @@ Shadow = Annotated[
 
 PullSecrets = Annotated[
     bool | None,
-    typer.Option("--read-pull-secrets/--no-read-pull-secrets", help="Read pull secrets to look images up."),
+    typer.Option("--read-pull-secrets/--no-read-pull-secrets", help="Read pull secrets for image lookups."),
 ]
 
 
 DiscoveryKubeconfig = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Of the account that labels nodes; without one they are only compared."),
+    typer.Option(
+        metavar="FILE", help="Kubeconfig of the account that labels nodes; without it, differences are only reported."
+    ),
 ]
 
 
@@ -78,7 +82,9 @@ def add(
     token: TokenOption = "",
     kind: Annotated[
         ClusterKind | None,
-        typer.Option(help="offline: what files say; demo: simulated; kubernetes: live.", show_default="offline"),
+        typer.Option(
+            help="offline: read from files; demo: simulated; kubernetes: live cluster.", show_default="offline"
+        ),
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -90,12 +96,12 @@ def add(
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Make a new cluster: empty until something is imported, or a live one by its kubeconfig."""
+    """Add a cluster: empty until an import, or live with a kubeconfig."""
     how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
     kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
     if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
-        hint = "A cluster of kind kubernetes needs --kubeconfig FILE or --in-cluster, others have neither"
-        raise InputError("ConnectionUnclear", f"a cluster of kind {kind.value} is asked for", place="--kind", hint=hint)
+        hint = "Kind kubernetes needs --kubeconfig FILE or --in-cluster; other kinds take neither"
+        raise InputError("ConnectionUnclear", f"the options do not fit kind {kind.value}", place="--kind", hint=hint)
     body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason, **how})
     with connect(server, token) as client:
         document = client.send("POST", "clusters/", body=body, headers=_JSON).json()
@@ -112,18 +118,20 @@ def reconnect(
     in_cluster: InCluster = False,
     namespace: Namespaces = None,
     shadow: Shadow = None,
-    no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Follow it in nobody's shadow any more.")] = False,
+    no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Leave shadow mode.")] = False,
     read_pull_secrets: PullSecrets = None,
     discovery_kubeconfig: DiscoveryKubeconfig = None,
     reason: Reason = "connected by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Connect a live cluster anew, change the namespaces that submissions may use, or follow it in shadow.
+    """Change the connection of a live cluster: kubeconfig, namespaces of submissions, shadow mode.
 
-    The rest stays as it is.
+    Omitted options keep their value.
     """
     if no_shadow and shadow:
-        raise InputError("ConnectionUnclear", "give --shadow or --no-shadow, not both", place="--shadow")
+        raise InputError(
+            "ConnectionUnclear", "--shadow and --no-shadow exclude each other: use one of them", place="--shadow"
+        )
     shadow = "" if no_shadow else shadow
     how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
     address = f"clusters/{quote(name, safe='')}/"
@@ -144,12 +152,14 @@ def _how(
     read_pull_secrets: bool | None,
     discovery_kubeconfig: Path | None,
 ) -> dict[str, Any]:
-    """Return the part of a request that says how a cluster is reached, as far as the options say it."""
+    """Return the connection fields of a request, as far as the options set them."""
     how: dict[str, Any] = {}
     if kubeconfig is not None:
         how["kubeconfig"] = read_kubeconfig(kubeconfig, context)
     elif context:
-        raise InputError("ConnectionUnclear", "there is no kubeconfig", place="--context", hint="Add --kubeconfig FILE")
+        raise InputError(
+            "ConnectionUnclear", "a kubeconfig is missing", place="--context", hint="Add --kubeconfig FILE"
+        )
     if in_cluster:
         how["inCluster"] = True
     if namespaces:
@@ -172,7 +182,7 @@ def import_inventory(
     reason: Reason = "imported by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Replace what a cluster holds by the nodes and running pods of files."""
+    """Replace the nodes and running pods of a cluster by those of files."""
     body = read_inventory(filename).encode()
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
@@ -180,6 +190,7 @@ def import_inventory(
         headers = {"Content-Type": "application/yaml", "If-Match": seen}
         query = {"reason": reason}
         document = client.send("POST", f"{address}import/", query=query, body=body, headers=headers).json()
+    print_warnings(msgspec.convert(document.get("warnings", ()), tuple[ManifestWarning, ...]))
     _tell(document, f"imported into [bold]{escape(name)}[/]", output)
 
 
@@ -195,13 +206,13 @@ def export(
     name: Name,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Replace every name of people, teams, machines and work.")
+        bool, typer.Option("--anonymise", help="Replace the names of people, teams, machines and workloads.")
     ] = False,
     reason: Reason = "exported by command",
 ) -> None:
-    """Write a cluster as a file; anonymised it decides the same and names nobody."""
+    """Export a cluster to a file; an anonymised export gives the same decisions."""
     query = {"reason": reason} | ({"anonymise": "true"} if anonymise else {})
     with connect(server, token) as client:
         content = client.send("GET", f"clusters/{quote(name, safe='')}/export/", query=query).content
@@ -221,11 +232,11 @@ def check(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say what stands between you and this cluster: server, its parts, the token's rights, the cluster's age.
+    """Test the access to a cluster: server, its components, rights of the token, age of the data.
 
-    Of a live cluster it names each right that hetsched lacks there, and each kind of object that is not followed.
+    For a live cluster the test lists each missing right and each kind of object that is not watched.
 
-    Exit codes: 0 all well, 1 something is not, 3 server unreachable.
+    Exit codes: 0 all checks passed, 1 a check failed, 3 server unreachable.
     """
     with connect(server, token) as client:
         checks = _checks(client, name)
@@ -242,7 +253,7 @@ def check(
 
 
 def _checks(client: Client, name: str) -> list[dict[str, Any]]:
-    """Ask step by step; what cannot be asked without the step before is left out."""
+    """Run the checks step by step; a check is skipped if an earlier one that it needs failed."""
     client.probe("/healthz")
     found = [_check("server", True, client.server)]
     _, ready = client.probe("/readyz")
@@ -262,7 +273,7 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
 
 
 def _has_sources(client: Client, name: str) -> bool:
-    """Tell whether systems outside are asked about the cluster."""
+    """Return whether the cluster has collectors."""
     try:
         return bool(client.get(f"clusters/{quote(name, safe='')}/collectors/")["items"])
     except (ServerUnavailable, InputError):
@@ -270,7 +281,7 @@ def _has_sources(client: Client, name: str) -> bool:
 
 
 def _asked_there(client: Client, name: str) -> list[dict[str, Any]]:
-    """Have the server ask the API server of a live cluster: rights that are missing, sources that do not answer."""
+    """Have the server test the API server of a live cluster: missing rights, unreachable sources."""
     try:
         checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
     except (ServerUnavailable, InputError) as error:

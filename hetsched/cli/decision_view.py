@@ -1,7 +1,7 @@
-"""A decision, and why its pod is where it is, for people: what the page says, in the page's order.
+"""Text view of a decision and the history of its pod, in the order of the web page.
 
-Rule: nodes are charged to the filters in their order (the funnel); the time a pod waited is told by reason, the longest
-first, and the shares add up to the whole.
+Nodes are counted for the filters in their order (the funnel); the pending time of a pod is listed by reason, the
+longest first, and the shares add up to the total.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, ReasonSpan
+from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, PreemptedBy, ReasonSpan
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, funnel
 
@@ -22,11 +22,15 @@ from .workload_view import coloured
 
 _SHOWN_NODES = 10
 _SHOWN_MEMBERS = 10
-_WAITING = {"not-now": "why it does not fit", "never-fits": "why it never fits", "misconfigured": "what is wrong"}
+_WAITING = {
+    "not-now": "why it does not fit",
+    "never-fits": "why it never fits",
+    "misconfigured": "why it is misconfigured",
+}
 
 
 def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -> None:
-    """Print a decision, and with `why` what became of the pod over time."""
+    """Print a decision, and with `why` the history of the pod."""
     title = Text.assemble(coloured(decision.verdict.value), "  ", (decision.pod, "bold"))
     out.print(title.append(f"  on {decision.cluster}", style="dim"), soft_wrap=True)
     _say(out, decision.summary)
@@ -38,12 +42,14 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
     waits = [one.text for one in decision.waits_for if one.text]
     if waits and not decision.node:
         tried = f"; last tried at {_at(decision.tried_at)}" if decision.tried_at else ""
-        _say(out, f"waits for: {', or '.join(waits)}{tried}")
+        _say(out, f"waiting for: {', or '.join(waits)}{tried}")
     if decision.node:
         score = "" if decision.score is None else f", score {decision.score:.2f}"
         _say(out, f"node: {decision.node}{score}")
         for line in _held(decision.allocation):
             _say(out, line)
+    for line in _preemptions(why.preempted_by if why is not None else ()):
+        _say(out, line)
     if why is not None and why.gang is not None:
         _show_gang(out, why.gang)
     _show_reasons(out, decision)
@@ -60,9 +66,9 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
 
 
 def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
-    """Print what would place a pod now, where its time went, and what changed since the attempt before."""
+    """Print changes that would place the pod, its pending time by reason, and the difference to the last attempt."""
     if why.decision is not None and why.decision != decision.id:
-        _say(out, f"it was decided again since: hetsched explain {why.decision}", "bold")
+        _say(out, f"a later decision exists: hetsched explain {why.decision}", "bold")
     if why.outlook is not None:
         _show_outlook(out, why.outlook, decision)
     _show_time(out, why)
@@ -78,13 +84,22 @@ def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def _preemptions(preempted_by: Sequence[PreemptedBy]) -> Iterator[str]:
+    """Yield a line for each pod that preempted this one, the latest first."""
+    for one in preempted_by:
+        by = f", decision {one.decision}" if one.decision is not None else ""
+        yield f"preempted by {one.pod} on {one.node} at {_at(one.at)}{by}"
+
+
 def _held(held: Allocation | None) -> Iterator[str]:
-    """Yield what a placed pod holds."""
+    """Yield a line per resource of a placed pod."""
     if held is None:
         return
     if held.isa is not None and held.isa.mode != "any":
         slower = f", {held.isa.slowdown:g} x slower" if held.isa.slowdown else ""
         yield f"instructions: {held.isa.mode}, {held.isa.required} offered by {held.isa.offered or '-'}{slower}"
+    if held.isa is not None:
+        yield from (f"warning: {warning}" for warning in held.isa.warnings or ())
     if held.gpus:
         cards = (f"#{card.index} ({card.milli} ‰, {card.memory_mib} MiB)" for card in held.gpus)
         yield f"cards: {', '.join(cards)}"
@@ -104,8 +119,8 @@ def _show_reasons(out: Console, decision: Decision) -> None:
     steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(reasons)]
     if steps:
         empty = "  (as if every node were empty)" if decision.verdict.value == "never-fits" else ""
-        _say(out, f"left after each rule: {' > '.join(steps)}{empty}", "dim")
-    title = _WAITING.get(decision.verdict.value, "why others do not fit")
+        _say(out, f"nodes left after each plugin: {' > '.join(steps)}{empty}", "dim")
+    title = _WAITING.get(decision.verdict.value, "why other nodes do not fit")
     shown = table("nodes", "", title, "plugin", "code", right=("nodes",))
     most = max((reason.nodes for reason in reasons), default=0)
     for reason in reasons:
@@ -145,7 +160,7 @@ def _show_nodes(out: Console, nodes: Sequence[NodeOutcome]) -> None:
 
 
 def _show_gang(out: Console, gang: Gang) -> None:
-    _say(out, f"gang {gang.name}: {gang.placed} of {gang.needed} members have a place")
+    _say(out, f"gang {gang.name}: {gang.placed} of {gang.needed} members are placed")
     if gang.broken_by:
         _say(out, f"  {gang.broken_by}")
     lacking = [member for member in gang.members if member.state not in ("placed", "binding", "bound", "running")]
@@ -157,16 +172,16 @@ def _show_gang(out: Console, gang: Gang) -> None:
 
 def _show_outlook(out: Console, outlook: Outlook, decision: Decision) -> None:
     out.print()
-    _say(out, "what would place it now", "bold")
+    _say(out, "changes that would place it now", "bold")
     if outlook.summary != decision.summary:
         _say(out, outlook.summary)
     for line in nearest_lines(step.fit for step in outlook.next_steps):
         _say(out, line)
     for blockers in outlook.blockers:
         if blockers:
-            _say(out, f"it would fit on {blockers[0].node} without {_named(blockers)}")
+            _say(out, f"it fits on {blockers[0].node} without {_named(blockers)}")
     if not outlook.next_steps and not outlook.blockers and outlook.verdict != "placed":
-        _say(out, "no change of one or two of its fields would", "dim")
+        _say(out, "no change of one or two fields is enough", "dim")
 
 
 def _named(pods: Sequence[Evicted]) -> str:
@@ -185,7 +200,7 @@ def _show_time(out: Console, why: PodWhy) -> None:
         grouped.setdefault((span.plugin, _words(span)), []).append(span)
     total = sum(span.seconds for span in waited)
     rows = sorted(grouped.items(), key=lambda item: -sum(span.seconds for span in item[1]))
-    shown = table("time", "share", "times", f"waited {duration(why.pending_seconds)} in all", "plugin",
+    shown = table("time", "share", "times", f"pending for {duration(why.pending_seconds)} in total", "plugin",
                   right=("time", "share", "times"))  # fmt: skip
     for (plugin, words), spans in rows:
         seconds = sum(span.seconds for span in spans)
@@ -197,17 +212,17 @@ def _show_time(out: Console, why: PodWhy) -> None:
 
 def _words(span: ReasonSpan) -> str:
     if span.code == "Queued":
-        return "in the queue, not looked at yet"
+        return "queued, not decided yet"
     return span.message or span.code
 
 
 def _show_changed(out: Console, changed: Changed) -> None:
     before, now = changed.verdicts
-    verdict = "the verdict is the same" if before == now else f"{before} -> {now}"
+    verdict = "same verdict" if before == now else f"{before} -> {now}"
     policy = f", policy {changed.policies[0]} -> {changed.policies[1]}" * (changed.policies[0] != changed.policies[1])
-    facts = ", facts of nodes changed too" if changed.inventory else ""
+    facts = ", node facts changed" if changed.inventory else ""
     times = "1 change" if changed.revisions == 1 else f"{changed.revisions} changes"
     out.print()
-    _say(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of what runs in between{facts}")
+    _say(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of running pods since{facts}")
     for one in changed.reasons:
         _say(out, f"  {one.before} -> {one.now} nodes: {one.message}", "dim")

@@ -1,6 +1,6 @@
-"""What the help of a command shows at its end: how it is used.
+"""Examples at the end of a command's help.
 
-Rule: each line is a whole command that the program understands; a test reads them all.
+Each line is a complete command that the program understands; a test parses them all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hetsched isa check x86-64-v3 x86-64-v4",
         "hetsched isa inspect build/app",
     ),
+    "crds": ("hetsched crds | kubectl apply -f -",),
     "completion": (
         "source <(hetsched completion bash)",
         "hetsched completion zsh > ~/.zfunc/_hetsched",
@@ -124,7 +125,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def examples(command: str) -> str | None:
-    """Return what stands at the end of the command's help."""
+    """Return the examples of the command as help text."""
     lines = EXAMPLES.get(command)
     if lines is None:
         return None

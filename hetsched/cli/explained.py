@@ -1,22 +1,29 @@
-"""What an answer says beyond its verdict, in lines for people: evictions, nearest fits, margins, expected use."""
+"""Text lines for the details of a result: evictions, nearest fits, margins, expected use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.decision import Balance, Evicted, ExpectedUse, NearestFit, Placement, Tipping
+from hetsched.contracts.decision import Balance, Displaced, Evicted, ExpectedUse, NearestFit, Placement, Tipping
 
 _SHOWN_NODES = 3
 
 
 def eviction_lines(evicted: Iterable[Evicted], nominated_node: str | None = None) -> Iterator[str]:
-    """Yield a line for each pod that left, or has to leave the node that is kept for another."""
+    """Yield a line for each evicted pod, or for each pod to be preempted on the nominated node."""
     if nominated_node:
-        yield f"node kept for it: {nominated_node}"
-    head = "has to leave" if nominated_node else "evicted"
+        yield f"nominated node: {nominated_node}"
+    head = "to be preempted" if nominated_node else "evicted"
     for pod in evicted:
-        against = f", against the disruption budget {pod.pdb}" if pod.pdb else ""
+        against = f", violates disruption budget {pod.pdb}" if pod.pdb else ""
         yield f"{head}: {pod.pod} (priority {pod.priority}) from {pod.node}{against}"
+
+
+def displaced_lines(displaced: Iterable[Displaced]) -> Iterator[str]:
+    """Yield a line for each pod of a drained node, those that find no other node first."""
+    for pod in sorted(displaced, key=lambda item: item.to is not None):
+        where = f"to {pod.to}" if pod.to is not None else f"no node ({pod.verdict.value})"
+        yield f"displaced: {pod.pod} from {pod.from_} {where}"
 
 
 def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:
@@ -29,33 +36,40 @@ def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:
 
 
 def margin_lines(found: Tipping) -> Iterator[str]:
-    """Yield by how much a node won, and the weights at which another would have."""
+    """Yield the margin of the best node, and the weights at which another node wins."""
     if found.runner_up is None or found.margin is None:
         yield f"{found.node} is the only node that fits"
         return
     if found.margin:
-        firm = "" if found.points else "; no change of one weight alone would make another node win"
+        firm = "" if found.points else "; no change of a single weight makes another node win"
         yield f"{found.node} wins by {found.margin:.2f} over {found.runner_up}{firm}"
     else:
-        yield f"{found.node} and {found.runner_up} are equal; the first by name wins"
+        yield f"{found.node} and {found.runner_up} have the same score; the lower name wins"
     for point in found.points:
-        yield f"  {point.node} would win with {point.plugin} {point.side} {point.at:g} (it weighs {point.weight:g})"
+        yield f"  {point.node} would win with {point.plugin} {point.side} {point.at:g} (weight now {point.weight:g})"
 
 
 def pairing_lines(placements: Iterable[Placement]) -> Iterator[str]:
-    """Yield who else runs on the cores of pinned CPUs."""
+    """Yield the pods that share cores with pinned CPUs."""
     for placement in placements:
         for pairing in placement.pairings:
             yield f"{placement.pod} on {placement.node}: {pairing}"
 
 
+def image_lines(placements: Iterable[Placement]) -> Iterator[str]:
+    """Yield the image warnings of each placement."""
+    for placement in placements:
+        for warning in placement.isa.warnings or ():
+            yield f"warning: {placement.pod} on {placement.node}: {warning}"
+
+
 def use_text(use: ExpectedUse) -> str:
-    """Write an expected use with its basis."""
+    """Return an expected use with its basis as text."""
     return ", ".join(f"{name} {amount}" for name, amount in use.amounts.items()) + f" ({use.basis})"
 
 
 def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
-    """Yield what pods are expected to use really and on what basis, pods with the same expectation in one line."""
+    """Yield expected use with its basis, one line for all pods with the same expected use."""
     pods: dict[str, list[str]] = {}
     for placement in placements:
         if placement.expected_use is not None:
@@ -66,9 +80,9 @@ def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
 
 
 def stale_lines(balance: Balance) -> Iterator[str]:
-    """Yield which nodes' samples are too old to count."""
+    """Yield the nodes whose samples are stale."""
     stale = balance.stale_samples
     if stale:
         named = ", ".join(stale[:_SHOWN_NODES])
         more = f" and {len(stale) - _SHOWN_NODES} more" if len(stale) > _SHOWN_NODES else ""
-        yield f"measured use of {named}{more} is stale: requests stand for it"
+        yield f"measured use of {named}{more} is stale: requests are used instead"

@@ -1,7 +1,7 @@
-"""`hetsched isa`: read, compare, detect and inspect instruction sets; needs no server and no database.
+"""`hetsched isa`: parse, compare, detect and inspect instruction sets; needs no server and no database.
 
-Rule: a wrong string is answered with its code and exit 2; `check` exits 0 or 1. With `-` in place of the arguments each
-line of standard input is answered by one JSON document on its own line, wrong lines included.
+An invalid string is reported with its code and exit 2; `check` exits 0 or 1. With `-` in place of the arguments each
+line of standard input gives one JSON document on its own line, invalid lines included.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .output import Output, OutputFormat, console, print_json
 app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, detect, inspect.")
 app.command("inspect")(inspect_command)
 
-SourceOption = Annotated[Source, typer.Option("--source", help="Where the string (for check: OFFERED) comes from.")]
+SourceOption = Annotated[Source, typer.Option("--source", help="Source of the string (for check: of OFFERED).")]
 
 
 @app.command("parse")
 def parse_command(
-    string: Annotated[str, typer.Argument(help="An ISA string; - reads one from each line of standard input.")],
+    string: Annotated[str, typer.Argument(help="ISA string; - reads one per line from standard input.")],
     source: SourceOption = "pod-label",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say what a string means."""
+    """Parse an ISA string."""
     if string == "-":
         _stream(lambda line: isa_document(parse(line, source=source)))
         return
@@ -48,30 +48,34 @@ def parse_command(
         return
     rows = {"canonical": isa.canonical, "architecture": f"{isa.arch}, {isa.xlen} bit", "base": isa.base}
     rows |= {"profile": isa.profile or ""} | {"extensions": " ".join(sorted(isa.extensions))}
-    print_rows(rows | {"not believed": " ".join(isa.untrusted)})
+    print_rows(rows | {"not verified": " ".join(isa.untrusted)})
 
 
 @app.command("check")
 def check_command(
-    required: Annotated[str, typer.Argument(help="What a program needs; - reads REQUIRED, tab, OFFERED lines.")],
-    offered: Annotated[str | None, typer.Argument(help="What a machine has.")] = None,
+    required: Annotated[
+        str, typer.Argument(help="ISA required by a program; - reads lines of REQUIRED, tab, OFFERED.")
+    ],
+    offered: Annotated[str | None, typer.Argument(help="ISA offered by a machine.")] = None,
     source: SourceOption = "pod-label",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say whether OFFERED covers REQUIRED, and what is missing (exit 0 or 1)."""
+    """Check that OFFERED satisfies REQUIRED and print missing extensions (exit 0 or 1)."""
     if required == "-" and offered is None:
         _stream(lambda line: _pair_document(line, source))
         return
     if offered is None:
         raise typer.BadParameter("OFFERED is missing", param_hint="OFFERED")
     wanted = _parse_or_fail(required, "pod-label", output)
-    document = _check_document(wanted, _parse_or_fail(offered, source, output))
+    document = _check_document(wanted, _parse_or_fail(offered, source, output), offered)
     if output is OutputFormat.JSON:
         print_json(document)
     elif document["satisfied"]:
         console().print(f"[green]satisfied[/], affinity {document['affinity']}")
     else:
         console().print(f"[red]not satisfied[/], missing: {escape(' '.join(document['missing']))}", soft_wrap=True)
+    if output is OutputFormat.TEXT and "note" in document:
+        console().print(f"[dim]{escape(document['note'])}[/]", soft_wrap=True)
     if output is OutputFormat.TEXT and "unreported" in document:
         console().print(f"not reported by the kernel: {' '.join(document['unreported'])}", soft_wrap=True)
     raise typer.Exit(0 if document["satisfied"] else 1)
@@ -79,12 +83,10 @@ def check_command(
 
 @app.command("detect")
 def detect_command(
-    cpuinfo: Annotated[
-        str, typer.Option("--cpuinfo", help="A /proc/cpuinfo text of any machine; - is standard input.")
-    ],
+    cpuinfo: Annotated[str, typer.Option("--cpuinfo", help="/proc/cpuinfo of any machine; - reads standard input.")],
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say what machine a /proc/cpuinfo text shows: family, level or extensions, every feature."""
+    """Detect the ISA in a /proc/cpuinfo file: family, level or extensions, features."""
     try:
         report = read_cpuinfo(_read(cpuinfo).decode("utf-8", "replace"))
     except InputError as error:
@@ -102,7 +104,13 @@ def detect_command(
         print_rows({name: as_text(value) for name, value in document.items()})
 
 
-def _check_document(required: Isa, offered: Isa) -> Document:
+_NOTE = (
+    "with --source node-label the result is `satisfied`: {names} were part of base I before "
+    "2019 and are added for nodes"
+)
+
+
+def _check_document(required: Isa, offered: Isa, text: str) -> Document:
     result = match(required, offered)
     document: Document = {
         "satisfied": result.satisfied,
@@ -110,14 +118,17 @@ def _check_document(required: Isa, offered: Isa) -> Document:
         "affinity": result.affinity,
         "mode": "native" if result.satisfied else None,
     }
+    of_node = parse(text, source="node-label") if offered.source == "pod-label" else offered
+    if not result.satisfied and match(required, of_node).satisfied:
+        document["note"] = _NOTE.format(names=", ".join(result.missing))
     return document | ({"unreported": list(result.unreported)} if result.unreported else {})
 
 
 def _pair_document(line: str, source: Source) -> Document:
     required, tab, offered = line.partition("\t")
     if not tab:
-        raise InputError("IsaMissingPair", "a line is REQUIRED, tab, OFFERED")
-    return _check_document(parse(required), parse(offered, source=source))
+        raise InputError("IsaMissingPair", "the line must be REQUIRED, tab, OFFERED")
+    return _check_document(parse(required), parse(offered, source=source), offered)
 
 
 def _parse_or_fail(string: str, source: Source, output: OutputFormat) -> Isa:
@@ -128,7 +139,7 @@ def _parse_or_fail(string: str, source: Source, output: OutputFormat) -> Isa:
 
 
 def _stream(answer: Callable[[str], Document]) -> None:
-    """Answer each line at once, so that another program may talk with this one over pipes."""
+    """Write the result of each line at once, so that another program can use pipes interactively."""
     encode = msgspec.json.Encoder().encode
     out = sys.stdout.buffer
     for raw in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""The kinds of things that `hetsched get` lists, and how they are named."""
+"""Kinds of objects that `hetsched get` lists, and their names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from hetsched.contracts.errors import InputError
 
 
 class Kind(NamedTuple):
-    """A list of REST: its address, the columns of its table; `whole` where it does not come in pages."""
+    """List of REST: its address, the columns of its table; `whole` if it has no pages.
+
+    `address` is set if it differs from the name.
+    """
 
     name: str
     columns: tuple[str, ...]
     also: tuple[str, ...] = ()
     whole: bool = False
+    address: str = ""
 
     @property
     def path(self) -> str:
-        return f"{self.name}/"
+        return self.address or f"{self.name}/"
 
 
 KINDS = (
@@ -48,6 +52,9 @@ KINDS = (
         "queue", ("position", "standing", "pod", "priority", "gang", "policy", "state", "attempts", "workload"), ("q",)
     ),
     Kind(
+        "headroom", ("asks", "pool", "fits", "emulated", "reason"), ("room",), whole=True, address="metrics/headroom/"
+    ),
+    Kind(
         "holds",
         ("id", "cluster", "namespace", "state", "podCount", "heldBy", "note", "expiresAt", "workload"),
         ("hold",),
@@ -63,7 +70,7 @@ _BY_NAME = {name: kind for kind in KINDS for name in (kind.name, *kind.also)}
 
 
 def known() -> str:
-    """Return the names of all kinds, for people."""
+    """Return the names of all kinds as text."""
     return ", ".join(kind.name for kind in KINDS)
 
 

@@ -1,7 +1,7 @@
 """`hetsched`: all commands under one name.
 
-Rule: whatever goes wrong with an input ends here as one message on standard error and exit code 2, with an unreachable
-server or a refused token as exit code 3, with Ctrl-C as 130. Commands say their own results by exit code.
+Every wrong input ends here as one message on standard error and exit code 2, an unreachable server or a refused token
+as exit code 3, Ctrl-C as 130. Commands return their results as exit codes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from . import (
     check,
     cluster,
     completion,
+    crds,
     decisions,
     docs,
     experiment,
@@ -61,7 +62,7 @@ _USAGE_CODES = {
 
 
 class Program(TyperGroup):
-    """The root command: turns every refused input into one message and an exit code."""
+    """Root command: converts every input error into one message and an exit code."""
 
     def main(
         self,
@@ -81,7 +82,7 @@ class Program(TyperGroup):
             print_error(error.told)
             code = EXIT_UNREACHABLE
         except typer.TyperException as error:
-            if error.format_message():  # empty where the help was asked for by giving nothing
+            if error.format_message():  # empty after the help of a group without a subcommand
                 print_error(_usage(error))
             code = EXIT_INPUT
         except OSError as error:
@@ -93,7 +94,7 @@ class Program(TyperGroup):
 
 
 def _usage(error: typer.TyperException) -> InputError:
-    """Say what is wrong with the command line itself."""
+    """Return the error in the command line itself."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "hetsched"
     code = _USAGE_CODES.get(type(error).__name__, "UsageWrong")
@@ -102,7 +103,7 @@ def _usage(error: typer.TyperException) -> InputError:
 
 
 def _meant(message: str) -> str:
-    """Return which of the choices was meant, if one is near."""
+    """Return a hint with the nearest choice, if one is near."""
     found = _NO_CHOICE.search(message)
     near = difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1) if found else []
     return f"Did you mean {near[0]}? " if near else ""
@@ -117,7 +118,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_OFFLINE, _SERVER, _HERE = "On files, without a server", "Talk to a server", "Run on the server's machine"
+_OFFLINE, _SERVER, _HERE = (
+    "Commands on files, without a server",
+    "Commands for a server",
+    "Commands for the server's machine",
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -132,13 +137,13 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Place workloads on a mixed Kubernetes fleet, say why, and try a change before it is made."""
+    """Schedule workloads on heterogeneous Kubernetes clusters, explain decisions and simulate changes."""
 
 
 _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     _OFFLINE: (
         whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench, isa.app,
-        docs.docs, completion.completion,
+        docs.docs, completion.completion, crds.crds,
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
@@ -157,7 +162,7 @@ for _panel, _commands in _COMMANDS.items():
         if isinstance(_command, typer.Typer):
             _name = _GROUPS[_command]
             app.add_typer(_command, name=_name, rich_help_panel=_panel, epilog=examples(_name))
-        elif _command is agent.agent:  # it reads its own options
+        elif _command is agent.agent:  # it parses its own options
             app.command(rich_help_panel=_panel, context_settings=agent.SETTINGS, add_help_option=False)(_command)
         else:
             app.command(rich_help_panel=_panel, epilog=examples(_command.__name__))(_command)

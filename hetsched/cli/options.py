@@ -1,8 +1,8 @@
-"""What the offline commands take: files and policies, and how these become contracts.
+"""Inputs of the offline commands: files and policies, and their conversion to contracts.
 
-Rule: all inputs are read and checked before anything is computed or written. `-` is standard input, for one option
-once. A policy is a name (built in, or a SchedulingPolicy of the files given) or a file that holds one SchedulingPolicy.
-Without `--policy` the pods' own choice counts, then their namespace's default, then the default policy.
+All inputs are read and checked before anything is computed or written. `-` is standard input, once, for one option. A
+policy is a name (built in, or a SchedulingPolicy of the given files) or a file with one SchedulingPolicy. Without
+`--policy` the pods' own choice applies, then their namespace's default, then the default policy.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import typer
 from hetsched.adapters.files import Source, parse_cluster, parse_workload
 from hetsched.adapters.objects.documents import MAX_BYTES
 from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 
-from .output import note
+from .output import note, print_warnings
 
-# What a workload file adds to the cluster that it is tried on.
+# Parts of a workload file that are added to the cluster.
 _OF_BOTH = ("running", "pod_usages", "quotas", "budgets")
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 ClusterFiles = Annotated[
     list[str],
-    typer.Option("--cluster", metavar="FILE", help="Nodes and what runs there: YAML, JSON or an openb node list."),
+    typer.Option(
+        "--cluster", metavar="FILE", help="Cluster file with nodes and running pods: YAML, JSON or openb node list."
+    ),
 ]
 PodFiles = Annotated[
     list[str],
@@ -48,16 +51,16 @@ PodFiles = Annotated[
         "--filename",
         "-f",
         metavar="FILE",
-        help="Pods, Jobs, Deployments … to place: a file or a folder; - is standard input.",
+        help="File or folder with pods, Jobs, Deployments …; - reads standard input.",
     ),
 ]
 WorkloadFiles = Annotated[
-    list[str], typer.Option("--workload", metavar="FILE", help="What to place: YAML, JSON or an openb pod list.")
+    list[str], typer.Option("--workload", metavar="FILE", help="Workload file: YAML, JSON or openb pod list.")
 ]
 
 
 def read_sources(paths: Sequence[str], option: str) -> list[Source]:
-    """Read files, all that folders hold of them, and standard input for `-`, as (name, bytes).
+    """Read files, all files of folders, and standard input for `-`, as (name, bytes).
 
     Raises: InputError `FileUnreadable`, `WorkloadEmpty` for a folder without any, or `InputRepeated`.
     """
@@ -74,7 +77,7 @@ def read_sources(paths: Sequence[str], option: str) -> list[Source]:
                 sources.append((path, file.read(MAX_BYTES + 1)))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError("FileUnreadable", f"it cannot be read: {reason}", place=f"{option} {path}") from None
+            raise InputError("FileUnreadable", f"the file cannot be read: {reason}", place=f"{option} {path}") from None
     return sources
 
 
@@ -83,33 +86,55 @@ def _files(path: str, option: str) -> list[str]:
         return [path]
     found = sorted(str(one) for one in Path(path).rglob("*") if one.suffix in _MANIFESTS and one.is_file())
     if not found:
-        raise InputError("WorkloadEmpty", f"there is no {', '.join(_MANIFESTS)} file", place=f"{option} {path}")
+        raise InputError(
+            "WorkloadEmpty", f"the folder contains no {', '.join(_MANIFESTS)} file", place=f"{option} {path}"
+        )
     return found
 
 
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Reject unknown fields, annotations and kinds instead of printing warnings.")
+]
+
+
 def read_inputs(
-    cluster: Sequence[str], workload: Sequence[str], *, option: str = "-f", replace: bool = False
+    cluster: Sequence[str],
+    workload: Sequence[str],
+    *,
+    option: str = "-f",
+    replace: bool = False,
+    strict: bool = False,
+    quiet: bool = False,
 ) -> tuple[ClusterContent, ClusterContent]:
     """Read cluster files and workload files, and check them against each other.
 
-    `replace` takes pods that run under the names of what is asked for to be gone.
-    Returns: the cluster with everything that runs, and what the workload files ask for; `option` names the latter.
+    `replace` treats running pods with the names of requested pods as deleted. Warnings about the workload files are
+    refused if `strict`; they and those about the cluster files are printed unless `quiet`.
+    Returns: the cluster with all running pods, and the requests of the workload files with the warnings about both;
+    `option` names the workload files.
     Raises: InputError.
     """
     if STDIN in cluster and STDIN in workload:
         raise InputError("InputRepeated", f"--cluster and {option} cannot both read standard input")
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:
-        raise InputError("ClusterWithoutNodes", "there is no Node in it", place=f"--cluster {', '.join(cluster)}")
+        raise InputError(
+            "ClusterWithoutNodes", "the file contains no Node object", place=f"--cluster {', '.join(cluster)}"
+        )
     asked = parse_workload(read_sources(workload, option), known=nodes)
+    asked = msgspec.structs.replace(asked, warnings=nodes.warnings + asked.warnings)
+    if strict:
+        refuse_warnings(asked.warnings)
+    if not quiet:
+        print_warnings(asked.warnings)
     for name in asked.left_out:
-        note(f"{name} is left out: its pods are not a number of pods to place now")
+        note(f"{name} is ignored: it does not describe a fixed number of pods")
     if not asked.pending:
         raise InputError(
             "WorkloadEmpty",
-            "there is no pod to place in it",
+            "the files contain no pod to place",
             place=f"{option} {', '.join(workload)}",
-            hint="A pod with spec.nodeName runs already",
+            hint=kind_hint(asked.warnings) or "Pods with spec.nodeName are already running",
         )
     if replace:
         coming = {pod.key for pod in asked.pending}
@@ -120,36 +145,39 @@ def read_inputs(
     for pod in asked.running + asked.pending:
         if pod.key in running:
             raise InputError(
-                "PodExists", f"the cluster runs a pod {pod.key} already", place=option, hint="Rename or remove one"
+                "PodExists",
+                f"a pod named {pod.key} already runs in the cluster",
+                place=option,
+                hint="Rename or remove one of them",
             )
     both = {name: getattr(nodes, name) + getattr(asked, name) for name in _OF_BOTH}
     return msgspec.structs.replace(nodes, **both), asked
 
 
 def told_replaced(keys: Sequence[str]) -> None:
-    """Say which pods run already and were taken to be gone."""
+    """Print the running pods that were treated as deleted."""
     if keys:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-        note(f"as if these were gone, which run already under the same names: {', '.join(keys[:3])}{more}")
+        note(f"running pods with the same names are treated as deleted: {', '.join(keys[:3])}{more}")
 
 
 def given_key(key: str | None) -> str:
-    """Return the key of `--idempotency-key`, empty where the option is left out.
+    """Return the key of `--idempotency-key`, empty if the option is left out.
 
-    One that is given and empty is a pipeline's variable that is not set: every retry would submit once more.
+    An empty value is an unset variable of a pipeline: every retry would submit again.
     Raises: InputError `IdempotencyKeyInvalid`.
     """
     if key is not None and not key.strip():
-        hint = "Is a variable of the pipeline not set? Leave the option out for a key of this run alone"
-        raise InputError("IdempotencyKeyInvalid", "the key is empty", place="--idempotency-key", hint=hint)
+        hint = "Check the variable of the pipeline, or omit the option to use a new key"
+        raise InputError("IdempotencyKeyInvalid", "the idempotency key is empty", place="--idempotency-key", hint=hint)
     return key or ""
 
 
 def read_manifest(paths: Sequence[str]) -> str:
-    """Read the files of a submission as one manifest; the server checks what is in it.
+    """Read the files of a submission as one manifest; the server checks its content.
 
-    An openb list beside other files is written as Pod objects, since a manifest is one or the other.
-    Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or what is wrong with such a list.
+    An openb list next to other files is converted to Pod objects, since a manifest is one or the other.
+    Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or the errors of such a list.
     """
     sources = read_sources(paths, "-f")
     if len(sources) > 1:
@@ -158,7 +186,7 @@ def read_manifest(paths: Sequence[str]) -> str:
 
 
 def read_each(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """Read files, and all manifests of folders, as (name, manifest), each on its own.
+    """Read files, and all manifests of folders, as a list of (name, manifest).
 
     Raises: InputError `FileUnreadable`, `ManifestNotUtf8` or `WorkloadEmpty`.
     """
@@ -166,13 +194,18 @@ def read_each(paths: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def seconds_of(text: str) -> int:
-    """Return a time such as 90s, 10m, 2h or 1d, or a number of seconds, in seconds.
+    """Return a duration such as 90s, 10m, 2h or 1d, or a number of seconds, in seconds.
 
     Raises: InputError `DurationInvalid`.
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None or not int(found[1]):
-        raise InputError("DurationInvalid", f"{text!r} is no time", place="--for", hint="Write 90s, 10m, 2h or 1d")
+        raise InputError(
+            "DurationInvalid",
+            f"{text!r} is not a duration",
+            place="--for",
+            hint="Use a duration such as 90s, 10m, 2h or 1d",
+        )
     return int(found[1]) * _SECONDS[found[2] or "s"]
 
 
@@ -182,11 +215,15 @@ def read_inventory(paths: Sequence[str]) -> str:
     Raises: InputError.
     """
     sources = read_sources(paths, "-f")
-    return _text(sources[0]) if len(sources) == 1 else write_cluster(parse_cluster(sources)).decode()
+    if len(sources) == 1:
+        return _text(sources[0])
+    content = parse_cluster(sources)
+    print_warnings(content.warnings)  # of objects that the joined list cannot contain
+    return write_cluster(content).decode()
 
 
 def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
-    """Read one context of a kubeconfig file, by default the current one, and nothing else of it.
+    """Read one context of a kubeconfig file, by default the current one, and only that.
 
     Raises: InputError; OSError.
     """
@@ -214,9 +251,9 @@ def _as_objects(name: str, data: bytes) -> bytes:
 def choose_policies(
     arguments: Sequence[str], nodes: ClusterContent, asked: ClusterContent
 ) -> tuple[list[PolicySpec], list[PodSpec]]:
-    """Return the policies to decide by, and the pods, marked where the policy they name does not exist.
+    """Return the policies of the run, and the pods, marked if the policy they name does not exist.
 
-    Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or what is wrong with a policy's file.
+    Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or the errors of a policy's file.
     """
     from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 
@@ -237,12 +274,12 @@ def choose_policies(
             chosen[name] = None
         else:
             field = pod.policy_field if pod.policy else f"default policy of namespace {pod.namespace}"
-            problem = Problem("PolicyUnknown", field, f"there is no policy {name!r}")
+            problem = Problem("PolicyUnknown", field, f"unknown policy {name!r}")
             pod = msgspec.structs.replace(pod, problems=(*pod.problems, problem))
         pods.append(pod)
     if len(chosen) > 1:
-        message = f"the pods name different policies: {', '.join(sorted(chosen))}"
-        raise InputError("PolicyAmbiguous", message, hint="Name one with --policy, or split the file")
+        message = f"the pods request different policies: {', '.join(sorted(chosen))}"
+        raise InputError("PolicyAmbiguous", message, hint="Use --policy, or split the file")
     return [known[next(iter(chosen), DEFAULT)]], pods
 
 
@@ -251,8 +288,8 @@ def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     if argument in known:
         return known[argument]
     if not Path(argument).is_file() and not {"/", "."} & set(argument):
-        hint = f"Known policies: {', '.join(sorted(known))}; or give a file with a SchedulingPolicy"
-        raise InputError("PolicyUnknown", "there is no such policy", place=place, hint=hint)
+        hint = f"Known policies: {', '.join(sorted(known))}; or use a file with a SchedulingPolicy"
+        raise InputError("PolicyUnknown", "unknown policy", place=place, hint=hint)
     policies = parse_cluster(read_sources([argument], "--policy")).policies
     if len(policies) != 1:
         raise InputError(
@@ -262,7 +299,7 @@ def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
 
 
 def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: Sequence[str] = ()) -> Policy:
-    """Check a policy and make it ready with `implied` plugins; without `preemption` none may name pods to evict.
+    """Check and compile a policy with `implied` plugins; without `preemption` no plugin may select pods to evict.
 
     Raises: InputError.
     """

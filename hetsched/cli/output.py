@@ -1,17 +1,20 @@
-"""What commands print: people's text, one JSON document, progress, errors.
+"""Output of commands: text, one JSON document, progress, errors.
 
-Rule: results go to standard output, everything else to standard error. `-o json` prints exactly one document and
-nothing else. Colour and moving bars appear on a terminal only; text says everything that colour says.
-An error is one message: `error [Code] place: reason`, then what to do.
+Results go to standard output, everything else to standard error. `-o json` prints exactly one document and nothing
+else. Colour and progress bars appear on a terminal only; the text is complete without colour. An error is one message:
+`error [Code] place: reason`, then a hint.
 """
 
 from __future__ import annotations
 
 import enum
+import math
+import re
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import msgspec
 import typer
@@ -20,10 +23,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hetsched.contracts.durations import in_units, whole_seconds
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 
 QUIET_SECONDS = 2.0
 _PIPE_WIDTH = 200
+_PADDING = re.compile(" +(?=\n)")
 
 
 class OutputFormat(enum.StrEnum):
@@ -31,14 +37,29 @@ class OutputFormat(enum.StrEnum):
     JSON = "json"
 
 
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Text for people, or one JSON document.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format: text or one JSON document.")]
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Return a console on standard output, or on `stream`; a pipe gets wide, plain lines."""
+    """Return a console on standard output, or on `stream`; a pipe gets wide, plain lines without padding."""
     stream = sys.stdout if stream is None else stream
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(file=stream, highlight=False, width=width, emoji=False)
+    if stream.isatty():
+        return Console(file=stream, highlight=False, emoji=False)
+    return Console(file=cast(TextIO, _Unpadded(stream)), highlight=False, width=_PIPE_WIDTH, emoji=False)
+
+
+class _Unpadded:
+    """Text stream that drops the trailing spaces of tables."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_PADDING.sub("", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def print_json(document: Any) -> None:
@@ -47,12 +68,20 @@ def print_json(document: Any) -> None:
 
 
 def print_error(error: InputError) -> None:
-    """Write one refused input to standard error."""
+    """Write one input error to standard error."""
     out = console(sys.stderr)
     place = f"{error.place}: " if error.place else ""
     out.print(f"[bold red]error[/] \\[{error.code}] {escape(place + error.message)}", soft_wrap=True)
     if error.hint:
         out.print(f"  [dim]{escape(error.hint)}[/]", soft_wrap=True)
+    print_warnings(error.warnings)
+
+
+def print_warnings(warnings: Iterable[ManifestWarning]) -> None:
+    """Write warnings about a manifest to standard error."""
+    out = console(sys.stderr)
+    for warning in warnings:
+        out.print(f"[yellow]warning[/] \\[{warning.code}] {escape(warning.text)}", soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -70,19 +99,19 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def duration(seconds: float) -> str:
-    """Write a time in the one or two units that matter."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, below, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {unit} {rest} {name}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
+    """Return a duration in its one or two largest units, rounded up: 4 h for 3 h 59 min 59 s."""
+    if seconds <= 9.9:
+        return f"{math.ceil(seconds * 10 - 1e-9) / 10:.1f} s"
+    return in_units(whole_seconds(seconds))
+
+
+def age(seconds: float) -> str:
+    """Return an age in whole units, rounded down."""
+    return f"{in_units(int(seconds))} ago"
 
 
 class Track:
-    """Tell how far a long run is: a bar on a terminal, else a line each time two more seconds have passed."""
+    """Progress of a long run: a bar on a terminal, else a line every two seconds."""
 
     def __init__(self, title: str, total: int = 1) -> None:
         self.title = title

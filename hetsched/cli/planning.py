@@ -1,6 +1,6 @@
-"""`hetsched plan`: ask a server where pods would go, and have exactly that, or nothing, when they are submitted.
+"""`hetsched plan`: create a plan; a later submission with the plan gets exactly that placement or is refused.
 
-Rule: a plan is a token that the server signed; nothing is written or held for it. It is kept in a file or in a
+A plan is a token signed by the server; the server stores and reserves nothing. It is kept in a file or in a
 variable, and `submit --plan` takes either. Exit codes are those of the verdict.
 """
 
@@ -20,7 +20,7 @@ from hetsched.contracts.errors import InputError
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_policy
 from .options import PodFiles, read_manifest
-from .output import Output, OutputFormat, console, note, print_json
+from .output import Output, OutputFormat, console, note, print_json, print_warnings
 from .whatif import show
 
 MAKE_ONE = "hetsched plan -f FILE --out job.plan"
@@ -34,18 +34,19 @@ def plan(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster to place on; the server's only one if left out.", autocompletion=a_cluster)
+        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
     ] = "",
-    policy: Annotated[str, typer.Option(help="Policy to decide by.", autocompletion=a_policy)] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show every node with every plugin's score.")] = False,
-    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never count on evicting running pods.")] = False,
+    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
+    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the score of every plugin for every node.")] = False,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Do not preempt running pods.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan there, for submit --plan.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write the plan to, for `submit --plan`.", show_default=False),
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say where pods would go on a server's cluster now, with a plan by which that can be submitted.
+    """Compute the placement of pods on a server's cluster and return a plan that `submit` accepts.
 
     Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options, 3
     server unreachable or token refused.
@@ -55,6 +56,7 @@ def plan(
             read_manifest(filename), cluster=cluster, policy=policy, priority=priority,
             **({"explain": True} if explain else {}), **({"noPreempt": True} if no_preempt else {}),
         )  # fmt: skip
+    print_warnings(answer.warnings or ())
     if out is not None and answer.plan is not None:
         _write(out, answer.plan.token)
     if output is OutputFormat.JSON:
@@ -66,7 +68,7 @@ def plan(
 
 
 def read_plan(argument: str) -> str:
-    """Return the token of `--plan`: itself, or what stands in the file of this name.
+    """Return the token of `--plan`: the value, or the content of the file with this name.
 
     Raises: InputError `PlanUnreadable`.
     """
@@ -76,28 +78,28 @@ def read_plan(argument: str) -> str:
             return argument
         if not path.is_file():
             raise InputError(
-                "PlanUnreadable", "there is no file of this name, and it is no plan itself",
-                place=f"--plan {argument[:80]}", hint=f"Write one: {MAKE_ONE}",
+                "PlanUnreadable", "the value is neither a file nor a plan",
+                place=f"--plan {argument[:80]}", hint=f"Create a plan: {MAKE_ONE}",
             )  # fmt: skip
         text = path.read_bytes()[: _LONGEST + 1].decode().strip()
     except (OSError, ValueError) as error:
         raise InputError("PlanUnreadable", str(error), place=f"--plan {argument[:80]}") from None
     if not text or len(text) > _LONGEST or any(character.isspace() for character in text):
-        hint = f"Write one: {MAKE_ONE}"
-        raise InputError("PlanUnreadable", "there is no plan in it", place=f"--plan {argument}", hint=hint)
+        hint = f"Create a plan: {MAKE_ONE}"
+        raise InputError("PlanUnreadable", "the file contains no plan", place=f"--plan {argument}", hint=hint)
     return text
 
 
 def in_commands(refused: Refused) -> InputError:
-    """Return a refusal about a plan or a hold as whoever types commands understands it; others as they are."""
+    """Return refusals of plans and holds with hints for the command line; return others unchanged."""
     fresh = bool((refused.problem.get("whatIf") or {}).get("plan"))
-    again = "submit again with --plan and the plan printed above" if fresh else f"try again later: {MAKE_ONE}"
+    again = "submit again with --plan and the plan printed above" if fresh else f"create a new plan later: {MAKE_ONE}"
     hints = {
-        "PlanStale": f"Look at what comes out by now, then {again}. To be sure of room for longer: {HOLD_ROOM}",
-        "PlanExpired": f"Look at what comes out by now, then {again}. To be sure of room for longer: {HOLD_ROOM}",
-        "PlanInvalid": f"Plans are each server's own; make one: {MAKE_ONE}",
-        "PlanMismatch": "Give the same files and the same --cluster, --policy and --priority as the plan was made with",
-        "NoRoom": "What each pod lacks stands above; try again later, or hold room for fewer",
+        "PlanStale": f"Check the new result, then {again}. To reserve the capacity for longer: {HOLD_ROOM}",
+        "PlanExpired": f"Check the new result, then {again}. To reserve the capacity for longer: {HOLD_ROOM}",
+        "PlanInvalid": f"A plan is valid on one server only; create a plan there: {MAKE_ONE}",
+        "PlanMismatch": "Use the files, --cluster, --policy and --priority with which the plan was created",
+        "NoRoom": "Check the missing resources above; try again later, or create a hold for fewer pods",
     }
     if refused.code not in hints:
         return refused
@@ -107,7 +109,7 @@ def in_commands(refused: Refused) -> InputError:
 
 
 def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
-    """Print what came with the refusal of a plan, if something came."""
+    """Print the new plan that the refusal of a plan contains, if any."""
     if answer is None:
         return
     if output is OutputFormat.JSON:
@@ -118,7 +120,7 @@ def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
 
 
 def _write(path: Path, token: str) -> None:
-    """Write a plan, whole or not at all, for its owner alone."""
+    """Write a plan atomically, readable by its owner only."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
@@ -132,4 +134,4 @@ def _tell(answer: WhatIfAnswer, out: Path | None) -> None:
     if out is None:
         console().print(f"plan {answer.plan.token}", soft_wrap=True, markup=False)
     what = str(out) if out is not None else "the plan"
-    note(f"submit with --plan before {answer.plan.expires_at}, with the same files and options: {what}")
+    note(f"to submit, use --plan before {answer.plan.expires_at} with the same files and options: {what}")

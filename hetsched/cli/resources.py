@@ -1,7 +1,7 @@
-"""`hetsched get`: what a server has, as a table or as its own JSON, once or while it changes.
+"""`hetsched get`: list or show objects of a server as a table or as JSON, once or with --watch.
 
-Rule: kinds are named as in REST; the singular and a short form do as well. A filter goes to the server as it is, which
-says what it knows.
+Kinds are named as in REST; the singular and a short form work too. Filters are sent unchanged to the server, which
+validates them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .completing import a_cluster, a_kind, a_name
 from .decision_view import show_decision
 from .kinds import Kind, kind_of, known
 from .live import Watch, follow
-from .output import Output, OutputFormat, console, duration, note, print_json, table
+from .output import Output, OutputFormat, age, console, duration, note, print_json, table
 from .workload_view import COLOURS, coloured, show
 
 _EVERY_SECONDS = 2.0
@@ -35,23 +35,23 @@ Row = dict[str, Any]
 
 
 def get(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {known()}.", autocompletion=a_kind)],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"Kind of object: {known()}.", autocompletion=a_kind)],
     name: Annotated[
-        str, typer.Argument(help="Name or id of one of them.", show_default=False, autocompletion=a_name)
+        str, typer.Argument(help="Name or id of one object.", show_default=False, autocompletion=a_name)
     ] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Only what belongs to this cluster.", autocompletion=a_cluster)] = "",
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only what is in this namespace.")] = "",
+    cluster: Annotated[str, typer.Option(help="Only objects of this cluster.", autocompletion=a_cluster)] = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only objects in this namespace.")] = "",
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", metavar="FIELD=VALUE", help="Filter by any field that the server knows; repeat."),
+        typer.Option("--where", metavar="FIELD=VALUE", help="Filter by a field of the list; repeat for more."),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=100_000)] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=100_000)] = 100,
     watch: Watch = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List what a server has, or show one of it; `queue` lists who is decided next.
+    """List objects of a server or show one object; `queue` lists pending pods in scheduling order.
 
     With --watch and -o json each change is one document on a line of its own.
     """
@@ -83,10 +83,27 @@ def _filters(where: Iterable[str]) -> dict[str, str]:
 
 
 def _rows(client: Client, kind: Kind, limit: int, query: dict[str, str]) -> list[Row]:
+    if kind.name == "headroom":
+        return list(_headroom_rows(client.get(kind.path, **query)))[:limit]
     if kind.whole:
         items: list[Row] = client.get(kind.path, **query)["items"]
         return items[:limit]
     return list(client.items(kind.path, most=limit, **query))
+
+
+def _headroom_rows(table: Row) -> Iterator[Row]:
+    """Yield a row for each shape and pool: the number of copies that fit, and how many of them by emulation."""
+    for shape in table["shapes"]:
+        texts = (shape["cpu"] and f"cpu {shape['cpu']}", shape["memory"], shape["isa"], shape["model"])
+        cards = f"{shape['milli']}/1000 card" if shape["milli"] else shape["cards"] and f"{shape['cards']} cards"
+        asks = ", ".join(text for text in (*texts, cards) if text)
+        for at, pool in enumerate(table["pools"]):
+            least = "" if shape["exact"][at] else ">="
+            yield {
+                "asks": asks or "anything", "pool": f"{pool['family']} {pool['name']}",
+                "fits": f"{least}{shape['counts'][at]}", "emulated": shape["emulatedCounts"][at],
+                "reason": shape["reasons"][at],
+            }  # fmt: skip
 
 
 def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat) -> None:
@@ -94,14 +111,14 @@ def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat
         print_json({"items": items})
         return
     if not items:
-        note(f"there are no {kind.name}")
+        note(f"no {kind.name} found")
         return
     shown = table(*map(_header, kind.columns))
     for item in items:
         shown.add_row(*(_coloured(column, item.get(column)) for column in kind.columns))
     console().print(shown)
     if len(items) == limit:
-        note(f"the first {limit}; see more with --limit")
+        note(f"first {limit} rows; use --limit for more")
 
 
 def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
@@ -120,7 +137,7 @@ def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
         console().print(shown)
 
 
-# -- while it changes --------------------------------------------------------------------------------------------------
+# -- watch ------------------------------------------------------------------------------------------------------------
 
 
 def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], output: OutputFormat) -> None:
@@ -180,7 +197,7 @@ def _fields(document: Row) -> list[Row]:
 
 
 def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
-    """Yield a table as lines, at most `height`; the widest columns give way until all fit the terminal."""
+    """Yield a table as lines, at most `height`; the widest columns shrink until all fit the terminal."""
     cells = [[_in_table(column, item.get(column)) for column in columns] for item in items]
     heads = [_header(column) for column in columns]
     widths = [max([len(head), *(len(row[at]) for row in cells)]) for at, head in enumerate(heads)]
@@ -203,10 +220,10 @@ def _cut(text: str, width: int) -> str:
 
 
 def _told(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each row that came or changed, and for each that went."""
+    """Yield a line for each new or changed row, and for each removed one."""
 
     def named(rows: Iterable[Row]) -> dict[str, str]:
-        texts = ([cell(row.get(column)) for column in columns] for row in rows)
+        texts = ([_unchanging(column, row.get(column)) for column in columns] for row in rows)
         return {words[0]: "  ".join(words) for words in texts}
 
     seen, shown = named(before or ()), named(now)
@@ -222,6 +239,7 @@ def _print_line(document: Any) -> None:
 # -- single values -----------------------------------------------------------------------------------------------------
 
 
+_RATIOS = frozenset({"cpu", "memory", "gpu"})  # requested / allocatable, of nodes and clusters
 _TIMES = {"createdAt": "created", "expiresAt": "expires", "lastUsedAt": "last used", "expires": "expires", "at": "at"}
 
 
@@ -230,11 +248,18 @@ def _header(column: str) -> str:
 
 
 def _in_table(column: str, value: Any) -> str:
-    """Write one value in its column; a time as how long it is from now, since that is what lists are read for."""
+    """Return one value of a column as text: a ratio in percent, a time relative to now."""
     if column not in _TIMES or not isinstance(value, str) or not value:
-        return cell(value)
+        return _unchanging(column, value)
     seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
-    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+    return f"in {duration(seconds)}" if seconds > 0 else age(-seconds)
+
+
+def _unchanging(column: str, value: Any) -> str:
+    """Return one value of a column as time-independent text: a ratio in percent, a time unchanged."""
+    if column in _RATIOS and isinstance(value, int | float):
+        return f"{value:.0%}"
+    return cell(value)
 
 
 def _coloured(column: str, value: Any) -> Text:
@@ -243,7 +268,7 @@ def _coloured(column: str, value: Any) -> Text:
 
 
 def cell(value: Any) -> str:
-    """Write one value: scalars as they are, lists of words side by side, the rest as JSON."""
+    """Return one value as text: scalars unchanged, lists of words joined, other values as JSON."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

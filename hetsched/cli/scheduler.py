@@ -1,10 +1,10 @@
-"""`hetsched scheduler`: follow Kubernetes clusters, decide and bind, by one command.
+"""`hetsched scheduler`: run the Kubernetes scheduler with all its processes.
 
-Rule: watch, worker and beat, with the console unless it is left out and the extender where it is asked for, on the
+The processes are informer, worker and beat, with the console unless disabled and the extender if enabled, on the
 database and message store that DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in
-the data folder. A cluster that the options name is connected first; others that are connected already are scheduled
-too. Any number of these commands may run on one database: for each cluster one of them follows and one decides, by
-leases of the database, and the others stand by.
+the data folder. A cluster that the options name is connected first; clusters that are connected already are scheduled
+too. Any number of these commands may run on one database: for each cluster one of them runs the informer and one
+decides, by database leases, and the others are on standby.
 """
 
 from __future__ import annotations
@@ -31,33 +31,38 @@ _STORE = ("REDIS_URL", "REDIS_URL_FILE", "HETSCHED_BROKER_URL", "HETSCHED_BROKER
 
 
 def scheduler(
-    name: Annotated[str, typer.Option(help="Name of the cluster that the other options connect.")] = "kubernetes",
+    name: Annotated[str, typer.Option(help="Name of the cluster to connect.")] = "kubernetes",
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="How the cluster is reached; everything inline.")
+        Path | None, typer.Option(metavar="FILE", help="Kubeconfig of the cluster; credentials must be inline.")
     ] = None,
-    context: Annotated[str, typer.Option(help="Context of the kubeconfig; its current one if left out.")] = "",
-    in_cluster: Annotated[bool, typer.Option("--in-cluster", help="Schedule the cluster that this runs in.")] = False,
-    namespace: Annotated[
-        list[str] | None, typer.Option(help="Submissions may use this namespace; repeat for more.", show_default=False)
-    ] = None,
-    no_web: Annotated[bool, typer.Option("--no-web", help="No console and no API here.")] = False,
-    extender: Annotated[
-        bool, typer.Option("--extender", help="Answer kube-scheduler too, as HETSCHED_EXTENDER_* say; see `certs`.")
+    context: Annotated[str, typer.Option(help="Context of the kubeconfig; default: its current context.")] = "",
+    in_cluster: Annotated[
+        bool, typer.Option("--in-cluster", help="Schedule the cluster that runs this process.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Namespace that submissions may use; repeat for more.", show_default=False)
+    ] = None,
+    no_web: Annotated[bool, typer.Option("--no-web", help="Run without console and API.")] = False,
+    extender: Annotated[
+        bool,
+        typer.Option(
+            "--extender", help="Also serve the kube-scheduler extender, configured by HETSCHED_EXTENDER_*; see `certs`."
+        ),
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of the web server; 0 selects a free port.", min=0, max=65535)] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    data: Annotated[Path | None, typer.Option(help="Folder for logs, and for data without DATABASE_URL.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder for logs and, without DATABASE_URL, for data.")] = None,
     webs: standalone.Webs = 1,
     workers: standalone.Workers = 1,
 ) -> None:
-    """Schedule Kubernetes clusters, in cluster or by kubeconfig; of several on one database one leads, others wait."""
+    """Schedule Kubernetes clusters, in cluster or by kubeconfig; instances on one database elect a leader."""
     if kubeconfig is not None:
         kubeconfig = kubeconfig.expanduser().absolute()
-        read_kubeconfig(kubeconfig, context)  # what is wrong with it is told before anything starts
+        read_kubeconfig(kubeconfig, context)  # errors in it are reported before any process starts
     elif context or (namespace and not in_cluster):
         option = "--context" if context else "--namespace"
         hint = "Add --kubeconfig FILE or --in-cluster"
-        raise InputError("ConnectionUnclear", "there is no cluster to connect", place=option, hint=hint)
+        raise InputError("ConnectionUnclear", "no cluster is connected", place=option, hint=hint)
     data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
     if extender:
         check_extender(data_dir)
@@ -87,7 +92,7 @@ def scheduler(
             supervisor.stop()
             if socket_file is not None and socket_file.parent != data_dir:
                 shutil.rmtree(socket_file.parent, ignore_errors=True)
-    note("Stopped; leases are given up, the data is kept.")
+    note("Stopped. Leases are released, data is kept.")
 
 
 def bring_up(
@@ -99,7 +104,7 @@ def bring_up(
     *,
     extender: bool,
 ) -> None:
-    """Start everything in order; it is announced once what runs here answers."""
+    """Start all processes in order; print the address once they are ready."""
     note("hetsched scheduler is starting")
     if socket_file is not None:
         supervisor.start(store.program(socket_file))
@@ -114,16 +119,22 @@ def bring_up(
     others = [Program("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
     for program in (*programs, standalone.watch(), standalone.beat(), *others):
         supervisor.start(program)
-    with standalone.step("what runs here"):
+    with standalone.step("the processes"):
         if web:
             supervisor.wait_until(
-                lambda: standalone.is_ready(standalone.probe(*web)),
+                lambda: standalone.is_ready(f"{standalone.probe(*web)}?component=web"),
                 what="the web server",
                 timeout_seconds=standalone.START_SECONDS,
             )
         if socket_file is not None:
             round_trip = standalone.RoundTrip(socket_file)
             supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=standalone.START_SECONDS)
+            if web:
+                supervisor.wait_until(
+                    lambda: standalone.is_ready(standalone.probe(*web)),
+                    what="the scheduling queue",
+                    timeout_seconds=standalone.START_SECONDS,
+                )
     if web:
         standalone.announce(standalone.address(*web), supervisor.log_dir.parent, admin)
     else:
@@ -132,17 +143,20 @@ def bring_up(
 
 
 def check_extender(data_dir: Path) -> None:
-    """Refuse to start an extender that nobody could call.
+    """Reject an extender without allowed clients or certificates.
 
     Raises: InputError `ExtenderClientsMissing` or `CertificatesUnusable`.
     """
     if not _given("HETSCHED_EXTENDER_CLIENTS", "HETSCHED_EXTENDER_CLIENTS_FILE"):
-        hint = "List the names of client certificates, each NAME or NAME=CLUSTER, comma-separated"
-        raise InputError("ExtenderClientsMissing", "nobody may call", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
+        hint = "Set it to the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
+        raise InputError("ExtenderClientsMissing", "no client is allowed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
     folder = Path(os.environ.get("HETSCHED_EXTENDER_CERTIFICATES") or data_dir / "extender" / "server")
     if not all((folder / name).exists() for name in ("tls.crt", "tls.key", "ca.crt")):
-        hint = f"hetsched certs {folder.parent} makes them; HETSCHED_EXTENDER_CERTIFICATES names another folder"
-        raise InputError("CertificatesUnusable", "there are no certificates", place=str(folder), hint=hint)
+        hint = (
+            f"Create them with `hetsched certs {folder.parent}`, or set "
+            "HETSCHED_EXTENDER_CERTIFICATES to another folder"
+        )
+        raise InputError("CertificatesUnusable", "certificates are missing", place=str(folder), hint=hint)
 
 
 def connection(
@@ -160,7 +174,7 @@ def connection(
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:
-    """Return the environment that every process shares: what is configured, and embedded parts for the rest."""
+    """Return the environment that all processes share: the configured variables, and embedded services for the rest."""
     env = dict(os.environ)
     if socket_file is not None:
         env["REDIS_URL"] = f"unix://{socket_file}"

@@ -1,6 +1,6 @@
 """`hetsched simulate`: run a whole workload against a cluster, once per policy, and compare.
 
-Rule: each pod is tried once, in queue order; nothing leaves. The report folder is written at the end, all or nothing.
+Each pod is tried once, in queue order; no pod ends. The report folder is written at the end, all or nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 
-from .options import ClusterFiles, WorkloadFiles, choose_policies, compile_choice, read_inputs
+from .options import ClusterFiles, Strict, WorkloadFiles, choose_policies, compile_choice, read_inputs
 from .output import Output, OutputFormat, Track, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
@@ -31,22 +31,25 @@ def simulate(
     workload: WorkloadFiles,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME|FILE", help="Policy to run; repeat to compare.", show_default=False),
+        typer.Option(
+            "--policy", metavar="NAME|FILE", help="Policy to simulate; repeat to compare.", show_default=False
+        ),
     ] = None,
     report: ReportFolder = None,
     arrival: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Shuffle the workload and draw from it until its GPU demand is X times the capacity.",
+            help="Draw pods at random until the GPU demand is X times the capacity.",
             show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --arrival.", min=0)] = 0,
+    strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Replay a workload or an openb trace through the scheduler and report placements and cluster figures."""
-    nodes, asked = read_inputs(cluster, workload, option="--workload")
+    """Replay a workload or an openb trace and report placements and cluster metrics."""
+    nodes, asked = read_inputs(cluster, workload, option="--workload", strict=strict)
     specs, pods = choose_policies(policy or [], nodes, asked)
     policies = [compile_choice(spec) for spec in specs]
 
@@ -101,7 +104,7 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
     out.print(f"{pods:,} pods on {nodes:,} nodes")
     numbers = ("placed", "pending", "cpu", "memory", "gpu", "free", "strands", "balance", "pods/s")
     shown = table("policy", *numbers, right=numbers)
-    shown.padding = (0, 1, 0, 0)  # ten columns on a terminal of eighty
+    shown.padding = (0, 1, 0, 0)  # ten columns in eighty characters
     for run in runs:
         result, metrics = run.result, run.result.metrics
         shown.add_row(
@@ -120,8 +123,8 @@ def _show(runs: list[Run], nodes: int, pods: int) -> None:
     for run in runs:
         if run.result.evicted:
             left = "1 pod" if run.result.evicted == 1 else f"{run.result.evicted:,} pods"
-            out.print(f"{escape(run.result.policy)} evicted {left} that ran before", soft_wrap=True)
-    out.print("[dim]free: GPUs not granted; strands: GPU share that the workload's shapes cannot use[/]")
+            out.print(f"{escape(run.result.policy)} evicted {left} that were already running", soft_wrap=True)
+    out.print("[dim]free: unallocated GPUs; strands: free GPU share that no shape of the workload can use[/]")
 
 
 def _percent(ratio: float | None) -> str:

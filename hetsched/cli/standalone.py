@@ -1,11 +1,12 @@
-"""`hetsched standalone`: the whole product on one machine by one command.
+"""`hetsched standalone`: run the whole product on one machine with one command.
 
-Problem: trying a control plane must not begin with installing a database and a message broker.
-Rule: the same processes and the same settings as in production, on embedded defaults: SQLite in the data folder and a
-private Valkey on a unix socket. Store, preparation, web, worker, watch, beat start in this order; the address is
-printed only after the readiness page is green and a task made the round trip. The data folder outlives the command,
-and one command at a time owns it. The command itself holds the port, and its web processes take what comes in there in
-turns: while one starts again, whoever connects waits for the next instead of being turned away.
+Trying the control plane must not require the installation of a database and a message broker. The command runs the same
+processes with the same settings as in production, on embedded defaults: SQLite in the data folder and a private Valkey
+on a unix socket. Store, preparation, web, workers, informer, beat start in this order; the address is printed only
+after the readiness page is green and a task made the round trip. The data folder remains after the command, and one
+command at a time owns it. The command itself holds the port, and its web processes accept connections from it
+alternately: while one restarts, a new connection waits for the next instead of being refused. A web process that does
+not answer `/livez` for half a minute, on a probe socket of its own, is restarted.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from hetsched.contracts.errors import InputError
 
 from . import store
 from .output import console, note
+from .probe import Probe
 from .supervisor import Program, Stopped, Supervisor
 
 SETTINGS = "hetsched.project.settings"
 CELERY = (sys.executable, "-m", "celery", "-A", "hetsched.project.celery:app")
-# What an embedded server decides itself; left in the environment it would point half of the processes elsewhere.
+# Variables that an embedded server sets itself; inherited ones would send half of the processes elsewhere.
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "HETSCHED_BROKER_URL", "HETSCHED_CHANNEL_URL")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY = ("0.0.0.0", "::")  # noqa: S104  (only compared with)
@@ -52,22 +54,22 @@ def default_data_dir() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "hetsched"
 
 
-Webs = Annotated[int, typer.Option("--web", metavar="N", help="How many web processes.", min=1, max=64)]
+Webs = Annotated[int, typer.Option("--web", metavar="N", help="Number of web processes.", min=1, max=64)]
 Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", help="How many workers, of two processes each.", min=1, max=64)
+    int, typer.Option("--workers", metavar="N", help="Number of workers with two processes each.", min=1, max=64)
 ]
 
 
 def standalone(
-    port: Annotated[int, typer.Option(help="Port of the web server; 0 takes a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port of the web server; 0 selects a free port.", min=0, max=65535)] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     data: Annotated[Path | None, typer.Option(help="Folder for the database, logs and files.")] = None,
-    no_demo: Annotated[bool, typer.Option("--no-demo", help="No demo cluster and no demo workloads.")] = False,
-    reset_password: Annotated[bool, typer.Option("--reset-password", help="New administrator password.")] = False,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="Run without the demo cluster.")] = False,
+    reset_password: Annotated[bool, typer.Option("--reset-password", help="Set a new administrator password.")] = False,
     webs: Webs = 1,
     workers: Workers = 1,
 ) -> None:
-    """Run web, API, live push, worker, beat and a demo cluster here, without anything installed beforehand."""
+    """Run the whole product with a demo cluster on this machine; needs no other software."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
     with owned(data_dir) as lock, bound(host, port) as door:
         port = port_of(door)
@@ -93,7 +95,7 @@ def standalone(
             supervisor.stop()
             if socket_file.parent != data_dir:
                 shutil.rmtree(socket_file.parent, ignore_errors=True)
-    note("Stopped; the data is kept.")
+    note("Stopped. Data is kept.")
 
 
 def bring_up(
@@ -111,36 +113,47 @@ def bring_up(
     for program in programs:
         supervisor.start(program)
     with step("web, worker and beat"):
-        supervisor.wait_until(lambda: is_ready(where), what="the web server", timeout_seconds=START_SECONDS)
+        web = f"{where}?component=web"
+        supervisor.wait_until(lambda: is_ready(web), what="the web server", timeout_seconds=START_SECONDS)
         round_trip = RoundTrip(socket_file)
         supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=START_SECONDS)
+        supervisor.wait_until(lambda: is_ready(where), what="the scheduling queue", timeout_seconds=START_SECONDS)
     return admin
 
 
 def admin_of(said: bytes) -> dict[str, str] | None:
-    """Return the administrator's new credentials that a preparation printed, if there are any."""
+    """Return the administrator's new credentials in the output of the preparation, if there are any."""
     found: dict[str, str] | None = json.loads(said)["admin"]
     return found
 
 
 def webs_at(door: socket.socket, count: int) -> list[Program]:
-    """Return web servers at one door: HTTP and WebSockets, small frames, no compression to bomb."""
-    where = ("--fd", str(door.fileno()), "--lifespan", "off", "--no-access-log", "--no-server-header")
-    sockets = ("--ws", "websockets-sansio", "--ws-max-size", "65536", "--ws-per-message-deflate", "false")
-    # Longer than pauses of a client that comes again: who reuses a connection that is just closed gets no answer.
-    end = ("--timeout-keep-alive", "30", "--timeout-graceful-shutdown", "3")
-    argv = (sys.executable, "-m", "uvicorn", "hetsched.project.asgi:application", *where, *sockets, *end)
-    return [Program(name, argv, fds=(door.fileno(),)) for name in numbered("web", count)]
+    """Return web processes that share one listening socket; each has a probe of its own."""
+    found = []
+    for name in numbered("web", count):
+        probe = Probe()
+        where = ("--fd", str(door.fileno()), "--probe-fd", str(probe.descriptor), "--grace-seconds", "3")
+        argv = (sys.executable, "-m", "hetsched.project.web_server", *where)
+        found.append(Program(name, argv, fds=(door.fileno(), probe.descriptor), probe=probe))
+    return found
 
 
 def workers_called(name: str, count: int) -> list[Program]:
-    """Return workers for all queues, two processes each; those of one message store need different names."""
-    pool = ("-P", "prefork", "-c", "2", "-Q", "schedule,io,discover")
-    quiet = ("--without-gossip", "--without-mingle")
-    return [
-        Program(program, (*CELERY, "worker", *pool, "-n", f"{one}@localhost", *quiet), grace_seconds=10.0)
+    """Return workers of two processes each, and one for previews, which would delay decisions.
+
+    Workers of one message store need different names.
+    """
+    workers = [
+        _worker(program, one, "schedule,io,discover", 2)
         for program, one in zip(numbered("worker", count), numbered(name, count), strict=True)
     ]
+    return [*workers, _worker("preview", f"{name}-preview", "preview", 1)]
+
+
+def _worker(program: str, name: str, queues: str, processes: int) -> Program:
+    pool = ("-P", "prefork", "-c", str(processes), "-Q", queues)
+    quiet = ("--without-gossip", "--without-mingle")
+    return Program(program, (*CELERY, "worker", *pool, "-n", f"{name}@localhost", *quiet), grace_seconds=10.0)
 
 
 def numbered(name: str, count: int) -> list[str]:
@@ -149,7 +162,7 @@ def numbered(name: str, count: int) -> list[str]:
 
 
 def watch() -> Program:
-    """Return the follower of live clusters; without any it only looks for one now and then."""
+    """Return the informer process of live clusters; without live clusters it only polls for one."""
     return Program("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
 
 
@@ -159,7 +172,7 @@ def beat() -> Program:
 
 @contextlib.contextmanager
 def owned(data_dir: Path) -> Iterator[IO[str]]:
-    """Make the data folder and hold it; yield the lock file, which tells others where this server is.
+    """Create the data folder and lock it; yield the lock file, which contains the address of this server.
 
     Raises: InputError `DataDirInvalid`, `AlreadyRunning`.
     """
@@ -168,7 +181,7 @@ def owned(data_dir: Path) -> Iterator[IO[str]]:
         (data_dir / "logs").mkdir(exist_ok=True)
         lock = (data_dir / "lock").open("a+")
     except OSError as error:
-        hint = "Name a folder of your own with --data"
+        hint = "Use a writable folder with --data"
         raise InputError("DataDirInvalid", f"{error.strerror or error}", place=str(data_dir), hint=hint) from None
     with lock:
         try:
@@ -176,7 +189,7 @@ def owned(data_dir: Path) -> Iterator[IO[str]]:
         except BlockingIOError:
             lock.seek(0)
             message = f"a server already runs on this data: {lock.read().strip()}"
-            hint = "Stop it first, or choose another folder with --data"
+            hint = "Stop that server, or use another folder with --data"
             raise InputError("AlreadyRunning", message, place=str(data_dir), hint=hint) from None
         lock.truncate(0)
         yield lock
@@ -185,32 +198,32 @@ def owned(data_dir: Path) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def bound(host: str, port: int) -> Iterator[socket.socket]:
-    """Hold the port to listen on, a free one for 0, for the processes that will.
+    """Bind the port to listen on, a free one for 0, for the web processes.
 
     Raises: InputError `PortBusy`, `HostInvalid`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is accepted here inherits it: short answers leave at once.
+        # Accepted connections inherit it: short responses are sent at once.
         door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             door.bind((host, port))
         except socket.gaierror:
-            raise InputError("HostInvalid", f"{host!r} is no address of this machine", place="--host") from None
+            raise InputError("HostInvalid", f"{host!r} is not an address of this machine", place="--host") from None
         except OSError as error:
-            hint = "Choose another with --port, or 0 for a free one"
+            hint = "Use another --port, or 0 for a free port"
             raise InputError("PortBusy", f"{host}:{port}: {error.strerror}", place="--port", hint=hint) from None
         yield door
 
 
 def port_of(door: socket.socket) -> int:
-    """Return the port that is held."""
+    """Return the bound port."""
     return int(door.getsockname()[1])
 
 
 def free_port(host: str, port: int) -> int:
-    """Return a port that nobody holds, a free one for 0. Raises: InputError, as `bound` does."""
+    """Return the port if it is free, any free one for 0. Raises: InputError, as `bound` does."""
     with bound(host, port) as door:
         return port_of(door)
 
@@ -221,11 +234,11 @@ def address(host: str, port: int) -> str:
 
 
 def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> dict[str, str]:
-    """Return the environment that every process shares."""
+    """Return the environment that all processes share."""
     env = dict(os.environ)
     for name in (*OWN_VARIABLES, *(f"{name}_FILE" for name in OWN_VARIABLES)):
         if env.pop(name, None):
-            note(f"{name} is set and not used: a standalone server keeps its own")
+            note(f"{name} is ignored: a standalone server uses its own")
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
     give_key(env, data_dir)
@@ -243,13 +256,13 @@ def common(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
 
 
 def give_key(env: dict[str, str], data_dir: Path) -> None:
-    """Have a secret key in the environment: the one that is there, else the one of the data folder."""
+    """Set a secret key in the environment: the present one, else the one of the data folder."""
     if not (env.get("SECRET_KEY_FILE") or env.get("SECRET_KEY")):
         env["SECRET_KEY"] = secret_key(data_dir)
 
 
 def secret_key(data_dir: Path) -> str:
-    """Return the key kept in the data folder, made at the first start, whole, and readable by its owner only."""
+    """Return the key in the data folder, created atomically at the first start, readable by its owner only."""
     path = data_dir / "secret-key"
     if not path.exists():
         descriptor, unfinished = tempfile.mkstemp(dir=data_dir, prefix="secret-key.")
@@ -265,7 +278,7 @@ def probe(host: str, port: int) -> str:
 
 
 def is_ready(url: str) -> bool:
-    """Say whether the readiness page answers 200."""
+    """Return whether the readiness page responds with 200."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  (our own address)
             return bool(answer.status == 200)
@@ -288,7 +301,7 @@ class RoundTrip:
 
 @contextlib.contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say which step runs, and how long it took where a person would have wondered."""
+    """Print the running step, and its duration if it takes more than `SLOW_SECONDS`."""
     note(f"  {title} …")
     started = time.monotonic()
     yield
@@ -298,15 +311,15 @@ def step(title: str) -> Iterator[None]:
 
 
 def announce(url: str, data_dir: Path, admin: dict[str, str] | None) -> None:
-    """Print where it is and how to get in."""
+    """Print the address and the first credentials."""
     out = console()
     out.print(f"\nhetsched is ready at [bold]{url}[/]")
     if admin:
         out.print(f"  log in as   [bold]{admin['username']}[/]")
-        out.print(f"  password    [bold]{admin['password']}[/]   shown only now")
+        out.print(f"  password    [bold]{admin['password']}[/]   shown only once")
         out.print(f"  change it   {url}admin/password_change/")
     else:
-        out.print("  log in with the password of the first start; lost it? start with --reset-password")
+        out.print("  log in with the password of the first start; use --reset-password to set a new one")
     out.print(f"  data        {data_dir}")
     out.print("  stop        Ctrl-C\n")
     sys.stdout.flush()

@@ -1,11 +1,11 @@
-"""Keep a handful of programs running together on one machine, and leave none behind.
+"""Supervisor that keeps several programs running on one machine, and leaves no process behind.
 
-Problem: a program that dies must come back without hammering, and stopping must reach grandchildren too: killing the
-parent of a worker pool leaves the pool alive.
-Rule: each program leads a session, and so a process group, of its own, and asks the kernel for a SIGTERM should this
-process die. One that ends is started again after a wait that doubles from half a second to half a minute; whatever is
-left of its group is killed first. Stopping goes in reverse order: SIGTERM to the leader, time to finish, then SIGKILL
-to the group.
+A program that dies must restart without a tight loop, and stopping must reach grandchildren too: killing the parent of
+a worker pool leaves the pool alive. Each program leads its own session, and so its own process group, and asks the
+kernel for a SIGTERM if this process dies. A program that ended is restarted after a wait that doubles from half a
+second to half a minute; the rest of its group is killed first. A program with a probe that does not respond for
+`SILENT_SECONDS` is killed and restarted; before its first response it has `START_SECONDS`. Stopping goes in reverse
+order: SIGTERM to the leader, time to finish, then SIGKILL to the group.
 Invariant: single-threaded, so the work between fork and exec is safe.
 """
 
@@ -28,21 +28,28 @@ import msgspec
 
 from hetsched.contracts.errors import InputError
 
+from .probe import Probe
+
 POLL_SECONDS = 0.1
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
+SILENT_SECONDS, START_SECONDS = 30.0, 120.0
 LOG_BYTES = 16 << 20
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What to run; `grace_seconds` is the time to finish after SIGTERM, `fds` are open files that it takes over."""
+    """Program to run; `grace_seconds` is the time to finish after SIGTERM, `fds` are open files that it inherits.
+
+    `probe` checks its liveness.
+    """
 
     name: str
     argv: tuple[str, ...]
     grace_seconds: float = 5.0
     fds: tuple[int, ...] = ()
+    probe: Probe | None = None
 
 
 class Stopped(Exception):
@@ -59,7 +66,7 @@ class _Child:
 
 
 class Supervisor:
-    """Runs programs with one environment; their output goes to one file each under `log_dir`."""
+    """Supervisor of programs with one environment; each writes its output to its own file in `log_dir`."""
 
     def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, tell: Callable[[str], None]) -> None:
         self._env = dict(env)
@@ -79,7 +86,7 @@ class Supervisor:
         return self.log_dir / f"{name}.log"
 
     def start(self, program: Program) -> None:
-        """Start a program that shall keep running."""
+        """Start a program and keep it running."""
         with self.log_of(program.name).open("ab") as log:
             self._children.append(_Child(program, self._spawn(program, stdout=log, stderr=log)))
 
@@ -111,14 +118,14 @@ class Supervisor:
             self._check_stop()
             for child in self._children:
                 if child.process.poll() is not None:
-                    raise self._failed(child.program.name, f"{child.program.name} ended while starting")
+                    raise self._failed(child.program.name, f"{child.program.name} exited during start-up")
             if time.monotonic() > deadline:
                 message = f"{what} is not ready after {timeout_seconds:.0f} s"
-                raise InputError("StartTimeout", message, hint=f"The logs are in {self.log_dir}")
+                raise InputError("StartTimeout", message, hint=f"Logs: {self.log_dir}")
             time.sleep(POLL_SECONDS)
 
     def watch(self) -> None:
-        """Restart what ends, until the user asks to stop."""
+        """Restart programs that end, until the user asks to stop."""
         while not self._stop_signals:
             now = time.monotonic()
             for child in self._children:
@@ -129,7 +136,7 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop everything in reverse order; a second signal cuts the waiting short."""
+        """Stop everything in reverse order; a second signal shortens the wait."""
         asked = self._stop_signals
         for child in reversed(self._children):
             if child.process.poll() is None:
@@ -159,30 +166,42 @@ class Supervisor:
 
     def _look_after(self, child: _Child, now: float) -> None:
         if child.restart_at is None:
-            code = child.process.poll()
-            if code is None:
+            if child.process.poll() is None and not self._hangs(child.program, now):
                 return
             _kill_group(child.process)
+            code = child.process.returncode
             if now - child.started > STEADY_SECONDS:
                 child.wait_seconds = FIRST_WAIT_SECONDS
             child.restart_at = now + child.wait_seconds
-            self._tell(f"{child.program.name} ended ({_how(code)}); it starts again in {child.wait_seconds:g} s")
+            self._tell(f"{child.program.name} exited ({_how(code)}); restarting in {child.wait_seconds:g} s")
             child.wait_seconds = min(child.wait_seconds * 2, LONGEST_WAIT_SECONDS)
         elif now >= child.restart_at:
             with self.log_of(child.program.name).open("ab") as log:
                 child.process = self._spawn(child.program, stdout=log, stderr=log)
             child.started, child.restart_at = now, None
+            if child.program.probe is not None:
+                child.program.probe.reset()
+
+    def _hangs(self, program: Program, now: float) -> bool:
+        if program.probe is None:
+            return False
+        most = SILENT_SECONDS if program.probe.answered else START_SECONDS
+        silent = program.probe.silent_seconds(now)
+        if silent <= most:
+            return False
+        self._tell(f"{program.name} has not responded to /livez for {silent:.0f} s; killing it")
+        return True
 
     def _failed(self, name: str, message: str) -> InputError:
         lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
         tail = f": {lines[-1][:300]}" if lines else ""
-        return InputError("ProgramFailed", message + tail, hint=f"Its log: {self.log_of(name)}")
+        return InputError("ProgramFailed", message + tail, hint=f"Log: {self.log_of(name)}")
 
     def _trim_logs(self) -> None:
         for log in self.log_dir.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)  # writers append, so they go on at the start
+                os.truncate(log, 0)  # writers append, so they continue at the start
 
 
 def _die_with_parent() -> None:

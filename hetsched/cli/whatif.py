@@ -1,15 +1,18 @@
-"""`hetsched whatif`: would these pods fit that cluster, where, and if not, why.
+"""`hetsched whatif`: compute the placement of pods on a cluster, with reasons for pods that do not fit.
 
-Rule: the same engine that decides for real, on a copy; nothing is written. The exit code is the verdict: 0 all placed,
-10 not now, 11 never fits this cluster, 12 misconfigured, the worst of several.
+The command runs the scheduling engine on a copy and writes nothing. The exit code is the verdict: 0 all placed,
+10 not now, 11 never fits this cluster, 12 misconfigured, the worst of several. A pod of a drained node that finds no
+other node counts as a pod that was not placed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -18,8 +21,17 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 from hetsched.contracts.errors import InputError
 
-from .explained import eviction_lines, expected_use_lines, margin_lines, nearest_lines, pairing_lines, stale_lines
-from .options import ClusterFiles, PodFiles, choose_policies, compile_choice, read_inputs, read_sources
+from .explained import (
+    displaced_lines,
+    eviction_lines,
+    expected_use_lines,
+    image_lines,
+    margin_lines,
+    nearest_lines,
+    pairing_lines,
+    stale_lines,
+)
+from .options import ClusterFiles, PodFiles, Strict, choose_policies, compile_choice, read_inputs, read_sources
 from .output import Output, OutputFormat, console, print_json, table
 
 _SHOWN_NODES = 10
@@ -35,26 +47,27 @@ def whatif(
     filename: PodFiles,
     cluster: ClusterFiles,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy to decide by.", show_default=False)
+        str | None, typer.Option("--policy", metavar="NAME|FILE", help="Policy for placement.", show_default=False)
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show every node with every plugin's score.")] = False,
-    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never count on evicting running pods.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the score of every plugin for every node.")] = False,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Do not preempt running pods.")] = False,
     drain: Annotated[
-        list[str] | None, typer.Option("--drain", metavar="NODE", help="Empty this node first; may be repeated.")
+        list[str] | None, typer.Option("--drain", metavar="NODE", help="Drain this node first; repeat for more.")
     ] = None,
     add_nodes: Annotated[
-        list[str] | None, typer.Option("--add-nodes", metavar="FILE", help="Suppose these nodes too.")
+        list[str] | None, typer.Option("--add-nodes", metavar="FILE", help="File with additional nodes.")
     ] = None,
     copy_node: Annotated[
-        list[str] | None, typer.Option("--copy-node", metavar="NODE=N", help="Suppose N more nodes like this one.")
+        list[str] | None, typer.Option("--copy-node", metavar="NODE=N", help="Add N copies of this node.")
     ] = None,
+    strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Place pods on a cluster described by files, and change nothing.
+    """Compute the placement of pods on a cluster described by files; nothing changes.
 
     Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options.
     """
-    nodes, asked = read_inputs(cluster, filename)
+    nodes, asked = read_inputs(cluster, filename, strict=strict)
     added = parse_cluster(read_sources(add_nodes, "--add-nodes")).nodes if add_nodes else ()
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     compiled = compile_choice(spec, preemption=not no_preempt)
@@ -69,6 +82,7 @@ def whatif(
     state.add_storage(asked.storage, asked.devices)
     emptied = check_drained(state, drain or [])
     answer = what_if(state, compiled, pods, explain=explain, drain=emptied, evaluated_at=_now(), consume=True)
+    answer = msgspec.structs.replace(answer, warnings=asked.warnings or None)
     if output is OutputFormat.JSON:
         print_json(answer.document())
     else:
@@ -82,7 +96,7 @@ def _counts(wanted: Iterable[str]) -> dict[str, int]:
     for text in wanted:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal() or len(number) > 6:
-            raise InputError("NodeCopiesInvalid", f"{text!r} is not NODE=N", place="--copy-node")
+            raise InputError("NodeCopiesInvalid", f"{text!r} is not of the form NODE=N", place="--copy-node")
         counts[name] = counts.get(name, 0) + int(number)
     return counts
 
@@ -92,15 +106,16 @@ def _now() -> str:
 
 
 def show(answer: WhatIfAnswer) -> None:
-    """Print an answer for people."""
+    """Print a result as text."""
     out = console()
     colour = _COLOURS[answer.verdict]
     out.print(f"[bold {colour}]{answer.verdict.value}[/]  {escape(answer.summary)}", soft_wrap=True)
     if answer.placements:
         _show_placements(out, answer.placements)
-        for line in (*pairing_lines(answer.placements), *expected_use_lines(answer.placements)):
+        lines = pairing_lines(answer.placements), image_lines(answer.placements), expected_use_lines(answer.placements)
+        for line in chain(*lines):
             out.print(escape(line), soft_wrap=True)
-    for line in eviction_lines(answer.evictions):
+    for line in (*displaced_lines(answer.displaced), *eviction_lines(answer.evictions)):
         out.print(escape(line), soft_wrap=True)
     for line in stale_lines(answer.balance):
         out.print(escape(line), soft_wrap=True)
@@ -114,7 +129,7 @@ def show(answer: WhatIfAnswer) -> None:
                 out.print(escape(line), soft_wrap=True)
     out.print(
         f"\n[dim]policy {escape(answer.policy.name)} v{answer.policy.version}, balance {answer.balance.before:.4f} -> "
-        f"{answer.balance.after:.4f}, snapshot {answer.snapshot}, {answer.evaluated_at}; not a reservation[/]",
+        f"{answer.balance.after:.4f}, snapshot {answer.snapshot}, {answer.evaluated_at}; nothing is reserved[/]",
         soft_wrap=True,
     )
 

@@ -1,9 +1,9 @@
-"""`hetsched submit`, `wait`, `cancel` and `retry`: what a CI pipeline needs.
+"""`hetsched submit`, `wait`, `cancel` and `retry`: commands for CI pipelines.
 
-Rule: one submission, one idempotency key, so that repeating it is safe; without `--idempotency-key` each run of the
-command is a submission of its own. The exit code is the truth about the workload: 0 reached, 10 not now, 11 never
-fits, 12 misconfigured, 13 time-out, 14 the run itself failed or was cancelled. A decision ends the waiting, also *not
-now*, unless `--patient` says to wait for room.
+One submission has one idempotency key, so that repeating it is safe; without `--idempotency-key` each run of the
+command is a new submission. The exit code is the result of the workload: 0 reached, 10 not now, 11 never fits, 12
+misconfigured, 13 time-out, 14 the run itself failed or was cancelled. A decision ends the wait, also *not now*, unless
+`--patient` waits for capacity.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hetsched.client.waiting import end_of
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .completing import a_cluster, a_hold, a_policy, a_workload
 from .live import Watch, follow
-from .options import PodFiles, given_key, read_manifest
-from .output import Output, OutputFormat, console, note, print_json, table
+from .options import PodFiles, Strict, given_key, read_manifest
+from .output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .planning import in_commands, read_plan, show_fresh
 from .workload_view import coloured, show, told, view
 
 Identity = Annotated[
-    str, typer.Argument(metavar="ID", help="Workload id, as submit printed it.", autocompletion=a_workload)
+    str, typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=a_workload)
 ]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait at most; then exit code 13.", min=0, max=86400)]
-Patient = Annotated[bool, typer.Option("--patient", help="Go on waiting while the answer is not now.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
+Timeout = Annotated[float, typer.Option(help="Maximum wait in seconds; then exit code 13.", min=0, max=86400)]
+Patient = Annotated[bool, typer.Option("--patient", help="Keep waiting while the verdict is not now.")]
+Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
 
 
 def submit(
@@ -38,54 +38,65 @@ def submit(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster to place on; the server's only one if left out.", autocompletion=a_cluster)
+        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
     ] = "",
     policy: Annotated[
-        str, typer.Option(help="Policy to decide by; goes before what the pods say.", autocompletion=a_policy)
+        str, typer.Option(help="Policy for placement; overrides the policy of the pods.", autocompletion=a_policy)
     ] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority for all pods.", show_default=False)] = None,
-    name: Annotated[str, typer.Option(help="Name to find it by.")] = "",
+    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    name: Annotated[str, typer.Option(help="Name of the workload.")] = "",
     plan: Annotated[
-        str, typer.Option(metavar="TOKEN|FILE", help="What `hetsched plan` gave: submit only if it still comes true.")
+        str,
+        typer.Option(
+            metavar="TOKEN|FILE",
+            help="Plan from `hetsched plan`; the server accepts the submission only if the plan is still valid.",
+        ),
     ] = "",
-    hold: Annotated[str, typer.Option(metavar="ID", help="Use the room of this hold.", autocompletion=a_hold)] = "",
-    callback_url: Annotated[str, typer.Option("--callback-url", help="Told by POST once it is decided.")] = "",
+    hold: Annotated[str, typer.Option(metavar="ID", help="Id of the hold to use.", autocompletion=a_hold)] = "",
+    callback_url: Annotated[
+        str, typer.Option("--callback-url", help="URL that receives a POST when the workload is decided.")
+    ] = "",
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            "--idempotency-key", metavar="K", show_default=False, help="The same key and files: the first answer again."
+            "--idempotency-key",
+            metavar="K",
+            show_default=False,
+            help="Idempotency key; a repeated request with the same key and files returns the first response.",
         ),
     ] = None,
-    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until it is decided.")] = False,
+    wait_for: Annotated[bool, typer.Option("--wait", help="Wait for the decision.")] = False,
     goal: Annotated[
-        Goal | None, typer.Option("--for", help="Wait until it is so far; with --wait: placed.", show_default=False)
+        Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
     ] = None,
     watch: Watch = False,
     timeout: Timeout = 300.0,
     patient: Patient = False,
+    strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Submit pods to a server.
+    """Submit pods, Jobs or other workloads to a server.
 
-    Exit codes: 0 accepted (waiting: placed, or as far as --for), 10 not now, 11 never fits, 12 misconfigured, 13
-    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused. A plan that does not
-    come true any more is refused with 2, and the fresh one is printed.
+    Exit codes: 0 accepted (with --wait or --for: reached), 10 not now, 11 never fits, 12 misconfigured, 13
+    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused. A plan that is not
+    valid any more is refused with exit code 2, and a new plan is printed.
     """
     manifest = read_manifest(filename)
     with connect(server, token) as client:
         try:
             accepted = client.submit(
                 manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
-                plan=read_plan(plan), hold=hold, key=given_key(idempotency_key),
+                plan=read_plan(plan), hold=hold, key=given_key(idempotency_key), strict=strict,
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
             raise in_commands(refused) from None
+        print_warnings(accepted.warnings)
         if not (wait_for or watch or goal):
             _show_accepted(accepted, output)
             return
         if output is OutputFormat.TEXT:
-            note(f"{accepted.id}: accepted{' before' * accepted.replayed}, {_pods(len(accepted.pods))}")
+            note(f"{accepted.id}: {'already ' * accepted.replayed}accepted, {_pods(len(accepted.pods))}")
         _finish(client, accepted.id, goal or Goal.PLACED, timeout, output, patient=patient, watch=watch)
 
 
@@ -93,13 +104,13 @@ def wait(
     workload: Identity,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    goal: Annotated[Goal, typer.Option("--for", help="What to wait for.")] = Goal.PLACED,
+    goal: Annotated[Goal, typer.Option("--for", help="State to wait for.")] = Goal.PLACED,
     watch: Watch = False,
     timeout: Timeout = 300.0,
     patient: Patient = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Wait for a workload, and say by exit code how it came out.
+    """Wait for a workload; the exit code is the result.
 
     Exit codes: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 the run failed or was
     cancelled, 3 server unreachable or token refused.
@@ -113,13 +124,13 @@ def cancel(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     reason: Reason = "cancelled by command",
-    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until a live cluster has deleted it.")] = False,
+    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until the live cluster has deleted the pods.")] = False,
     timeout: Timeout = 300.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Cancel a workload: what it holds is freed, what it brought to a live cluster is deleted.
+    """Cancel a workload: its reservations are released, its pods in a live cluster are deleted.
 
-    Exit codes: 0 cancelled or over before, 13 not gone in time, 2 there is none, 3 server unreachable.
+    Exit codes: 0 cancelled or already ended, 13 not deleted in time, 2 unknown workload, 3 server unreachable.
     """
     with connect(server, token) as client:
         found = client.cancel(workload, reason)
@@ -127,7 +138,7 @@ def cancel(
             found = client.wait(workload, Goal.FINISHED, timeout_seconds=timeout, patient=True).workload
     _show(found, output)
     if wait_for and not _gone(found):
-        note(f"{workload}: not gone after {timeout:g} s")
+        note(f"{workload}: not deleted after {timeout:g} s")
         raise typer.Exit(End.TIMED_OUT.exit_code)
 
 
@@ -138,7 +149,7 @@ def retry(
     reason: Reason = "retried by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Try the pods of a workload again that found no node."""
+    """Retry the pods of a workload that were not placed."""
     with connect(server, token) as client:
         found = client.act(workload, "retry", reason)
     _show(found, output)
@@ -152,7 +163,7 @@ def _finish(
     client: Client, workload: str, goal: Goal, timeout_seconds: float, output: OutputFormat, *, patient: bool,
     watch: bool,
 ) -> None:  # fmt: skip
-    """Wait, print the workload as it is then, and leave with the exit code."""
+    """Wait, print the workload and exit with the exit code of its state."""
     try:
         found = (
             _watched(client, workload, goal, timeout_seconds, patient=patient)
@@ -160,7 +171,7 @@ def _finish(
             else client.wait(workload, goal, timeout_seconds=timeout_seconds, patient=patient)
         )
     except KeyboardInterrupt:
-        note(f"the workload goes on; wait for it again: hetsched wait {workload} --for {goal.value}")
+        note(f"the workload continues; to keep waiting: hetsched wait {workload} --for {goal.value}")
         raise
     _show(found.workload, output)
     if found.end is End.TIMED_OUT:
@@ -196,11 +207,11 @@ def _show_accepted(accepted: Accepted, output: OutputFormat) -> None:
         shown.add_row(Text(pod.pod), coloured(pod.state))
     out.print(shown)
     if accepted.replayed:
-        note("the same submission was accepted before; this is its answer again")
+        note("the same submission was accepted before; this is its first response")
     if any(pod.state in REFUSED for pod in accepted.pods):
         note(f"why: hetsched explain {accepted.id}")
     else:
-        note(f"follow it: hetsched wait {accepted.id} --watch")
+        note(f"to follow it: hetsched wait {accepted.id} --watch")
 
 
 def _pods(count: int) -> str:

@@ -1,8 +1,8 @@
-"""A server's REST as Python: one method for each thing that a program asks of it.
+"""Python client of a server's REST API: one method for each operation.
 
-Rule: methods take plain values and return the types of `documents`; what REST has and this class does not name is
-reached by `get`, `items` and `send`. A submission carries an idempotency key, its own if none is given, so that a
-repetition after a lost answer submits nothing twice.
+Methods take plain values and return the types of `documents`; REST resources without a method are available through
+`get`, `items` and `send`. A submission carries an idempotency key, generated if none is given, so that a retry after a
+lost response submits nothing twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Manifest = str | Mapping[str, Any]
 
 
 class Client(Transport):
-    """One server and one token. Use it in a `with` statement, from one thread at a time."""
+    """Client of one server with one token. Use it in a `with` statement, from one thread at a time."""
 
     @classmethod
     def from_environment(cls) -> Client:
@@ -68,15 +68,16 @@ class Client(Transport):
         plan: str = "",
         hold: str = "",
         key: str = "",
+        strict: bool = False,
     ) -> Accepted:
         """Submit pods: YAML or JSON text, or one object (a `List` for several). The same key and body submit once.
 
-        `plan` is the token of a what-if that has to come true (`stale_plan` reads the refusal if it does not), `hold`
-        names room that was held for these pods.
+        `plan` is the token of a what-if that must still be valid (`stale_plan` reads the refusal otherwise), `hold`
+        names capacity that was reserved for these pods. `strict` refuses unknown fields, annotations and kinds.
         """
         body = _filled(
             manifest=manifest, cluster=cluster, policy=policy, priority=priority, callbackUrl=callback_url, name=name,
-            plan=plan, hold=hold,
+            plan=plan, hold=hold, **({"strict": True} if strict else {}),
         )  # fmt: skip
         response = self.post("workloads/", body, key=key or str(uuid.uuid4()))
         replayed = response.headers.get("Idempotency-Replayed") == "true"
@@ -85,16 +86,16 @@ class Client(Transport):
     def submit_many(
         self, items: Iterable[Mapping[str, Any]], *, all_or_nothing: bool = False, key: str = "", **common: Any
     ) -> BatchAnswer:
-        """Submit many manifests in one request, each on its own, or all of them or nothing.
+        """Submit many manifests in one request, each independently, or all of them or nothing.
 
-        An item has the fields of a submission by their names in REST, its manifest above all, and may have a `key`;
+        An item has the fields of a submission by their names in REST, in particular its manifest, and may have a `key`;
         `common` are fields of items without their own.
         """
         body = {"items": [dict(item) for item in items], "allOrNothing": all_or_nothing, **_filled(**common)}
         return read(self.post("submissions/", body, key=key or str(uuid.uuid4())).json(), BatchAnswer)
 
     def workload(self, workload_id: str, *, wait_seconds: int = 0, goal: Goal = Goal.PLACED) -> Workload:
-        """Return a workload; the answer is held for `wait_seconds` at most, until it is as far as `goal`."""
+        """Return a workload; the server delays the response by up to `wait_seconds`, until `goal` is reached."""
         held = {"wait": wait_seconds, "for": goal.value} if wait_seconds else {}
         return self.read_workload(self.get(self.workload_path(workload_id), **held))
 
@@ -110,22 +111,22 @@ class Client(Transport):
     def wait(
         self, workload_id: str, goal: Goal = Goal.PLACED, *, timeout_seconds: float = 300.0, patient: bool = False
     ) -> Waited:
-        """Return the workload once it reached `goal`, cannot any more, or time is over; `patient` waits for room."""
+        """Return the workload when it reached `goal` or cannot, or at the timeout; `patient` waits for capacity."""
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
     def watch(
         self, workload_id: str, *, every_seconds: float = 1.0, timeout_seconds: float = math.inf
     ) -> Iterator[Workload]:
-        """Yield the workload as it is, then again each time that something of it changed, until time is over."""
+        """Yield the workload, then again after each change, until the timeout."""
         return waiting.watch(self, workload_id, every_seconds=every_seconds, timeout_seconds=timeout_seconds)
 
     def cancel(self, workload_id: str, reason: str) -> Workload:
-        """Cancel a workload: what it holds is freed, what it brought to a live cluster is deleted."""
+        """Cancel a workload: its resources are freed, its objects in a live cluster are deleted."""
         path = self.workload_path(workload_id)
         return self.read_workload(self.send("DELETE", path, query={"reason": reason}, repeat=True).json())
 
     def act(self, workload_id: str, action: str, reason: str, **more: Any) -> Workload:
-        """Do `retry` or `priority` to a workload as it is now."""
+        """Perform `retry` or `priority` on the present version of a workload."""
         path = self.workload_path(workload_id)
         tag, _ = self.changed(path)
         body = msgspec.json.encode(_filled(action=action, reason=reason, **more))
@@ -135,7 +136,7 @@ class Client(Transport):
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decision(self, decision_id: int | str, *, further: bool = False, all_nodes: bool = False) -> Decision:
-        """Return a decision; `further` works out what would have helped, `all_nodes` every node with every score."""
+        """Return a decision; `further` computes nearest fits, `all_nodes` every node with every score."""
         query = {**({"nearestFit": "true"} if further else {}), **({"explain": "true"} if all_nodes else {})}
         return read(self.get(f"decisions/{quote(str(decision_id), safe='')}/", **query), Decision)
 
@@ -144,12 +145,12 @@ class Client(Transport):
         return (read(row, DecisionRow) for row in self.items("decisions/", most=most, **query))
 
     def why(self, pod_id: int, *, outlook: bool = False) -> PodWhy:
-        """Say why a pod is where it is, over time; `outlook` works out what would place a waiting pod now."""
+        """Return why a pod is where it is, over time; `outlook` computes what would place a pending pod now."""
         query = {"outlook": "true"} if outlook else {}
         return read(self.get(f"pods/{pod_id}/why/", **query), PodWhy)
 
     def what_if(self, manifest: Manifest, *, cluster: str | Mapping[str, Any] = "", **more: Any) -> WhatIfAnswer:
-        """Say what would happen to these pods; nothing is written.
+        """Return the result of scheduling these pods, without any write.
 
         `more` are further fields of the request by their names in REST: policy, drain, addNodes, explain …
         """
@@ -157,27 +158,27 @@ class Client(Transport):
         return _what_if(answer.json())
 
     def plan(self, manifest: Manifest, *, cluster: str = "", policy: str = "", **more: Any) -> WhatIfAnswer:
-        """Say what would happen, with a token by which it can be submitted as it is (`plan.token`) if it is placed."""
+        """Return the result with a token (`plan.token`) for submitting this placement, if all pods are placed."""
         return self.what_if(manifest, cluster=cluster, policy=policy, plan=True, **more)
 
     @staticmethod
     def stale_plan(refused: Refused) -> WhatIfAnswer | None:
-        """Return the fresh answer that came with the refusal of a plan, None if it was refused for something else."""
+        """Return the new what-if in the refusal of a plan, None if the refusal has another reason."""
         found = refused.problem.get("whatIf")
         return _what_if(found) if isinstance(found, Mapping) else None
 
-    # -- room ----------------------------------------------------------------------------------------------------------
+    # -- holds ---------------------------------------------------------------------------------------------------------
 
     def hold(
         self, manifest: Manifest, *, seconds: int, cluster: str = "", policy: str = "", note: str = "", key: str = ""
     ) -> Hold:
-        """Hold room for the pods of a manifest, for all of them or for none; a submission names it to have its room."""
+        """Reserve capacity for the pods of a manifest, for all or none; a submission names the hold to use it."""
         body = _filled(manifest=manifest, cluster=cluster, policy=policy, seconds=seconds, note=note)
         made = self.post("holds/", body, key=key or str(uuid.uuid4())).json()
         return self.held(made["id"])
 
     def held(self, hold_id: str) -> Hold:
-        """Return a hold with what it keeps of which nodes."""
+        """Return a hold with its reserved capacity by node."""
         return read(self.get(_hold_path(hold_id)), Hold)
 
     def holds(self, *, most: int = 100, **query: str) -> Iterator[HoldRow]:
@@ -185,24 +186,24 @@ class Client(Transport):
         return (read(row, HoldRow) for row in self.items("holds/", most=most, **query))
 
     def extend_hold(self, hold_id: str, seconds: int, reason: str) -> Hold:
-        """Have a hold last so many seconds more from now."""
+        """Extend a hold to so many seconds from now."""
         tag, _ = self.changed(_hold_path(hold_id))
         body = msgspec.json.encode({"action": "extend", "seconds": seconds, "reason": reason})
         answer = self.send("POST", f"{_hold_path(hold_id)}actions/", body=body, headers={**JSON, "If-Match": tag})
         return read(answer.json(), Hold)
 
     def cancel_hold(self, hold_id: str, reason: str) -> Hold:
-        """Let a hold go; one that is over stays as it is."""
+        """Cancel a hold; one that has ended stays unchanged."""
         return read(self.send("DELETE", _hold_path(hold_id), query={"reason": reason}, repeat=True).json(), Hold)
 
-    # -- what was told -------------------------------------------------------------------------------------------------
+    # -- deliveries ----------------------------------------------------------------------------------------------------
 
     def deliveries(self, *, most: int = 100, **query: str) -> Iterator[DeliveryRow]:
         """Yield deliveries, the latest first; `query` may name a webhook, workload, state or event."""
         return (read(row, DeliveryRow) for row in self.items("deliveries/", most=most, **query))
 
     def redeliver(self, delivery_id: str, reason: str) -> DeliveryRow:
-        """Have a delivery told again, with the same id and body."""
+        """Send a delivery again, with the same ID and body."""
         path = f"deliveries/{quote(delivery_id, safe='')}/redeliver/"
         return read(self.post(path, {"reason": reason}).json(), DeliveryRow)
 
@@ -217,19 +218,19 @@ class Client(Transport):
         return (read(row, NodeRow) for row in self.items("nodes/", most=most, **query))
 
     def queue(self, *, most: int = 100, **query: str) -> Iterator[QueuedPod]:
-        """Yield the pods that wait, those that are due in the order in which they will be tried."""
+        """Yield pending pods, those that are due in scheduling order."""
         return (read(row, QueuedPod) for row in self.items("queue/", most=most, **query))
 
-    # -- for whoever needs the documents themselves --------------------------------------------------------------------
+    # -- raw documents -------------------------------------------------------------------------------------------------
 
     def post(self, path: str, body: Mapping[str, Any], *, key: str = "", repeat: bool = False) -> Any:
-        """Send a JSON document; with an idempotency key it may be repeated."""
+        """Send a JSON document; with an idempotency key it may be retried."""
         headers = {**JSON, **({KEY: key} if key else {})}
         return self.send("POST", path, body=msgspec.json.encode(body), headers=headers, repeat=repeat or bool(key))
 
     @staticmethod
     def workload_path(workload_id: str) -> str:
-        """Return the address of a workload under the API's root."""
+        """Return the path of a workload under the API's root."""
         return f"workloads/{quote(workload_id, safe='')}/"
 
     @staticmethod
@@ -250,5 +251,5 @@ def _what_if(document: Mapping[str, Any]) -> WhatIfAnswer:
 
 
 def _filled(**fields: Any) -> dict[str, Any]:
-    """Return the fields that say something."""
+    """Return the fields that are set."""
     return {name: value for name, value in fields.items() if value not in ("", None)}

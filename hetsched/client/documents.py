@@ -1,7 +1,7 @@
-"""The answers of a server, typed.
+"""Typed responses of a server.
 
-Rule: an answer has the fields that are named here and may have more: a newer server adds some. The whole document, as
-the server sent it, is kept beside them in `document`. Names are those of REST in Python's spelling.
+A response has the fields named here and may have more, from a newer server. `document` holds the whole document as the
+server sent it. Names are those of REST in Python's spelling.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from hetsched.contracts.decision import (
 )
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.waits import WaitsFor
+from hetsched.contracts.warnings import ManifestWarning
 
-# States of a pod that was looked at and found no node.
+# States of a pod that was tried and found no node.
 REFUSED: frozenset[str] = frozenset({"not-now", "never-fits", "misconfigured"})
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of what stands inside an answer."""
+    """Base of the parts of a response."""
 
 
 class Answer(Part, frozen=True, kw_only=True):
-    """Base of an answer; `document` is all of it as the server sent it."""
+    """Base of a response; `document` is the whole document as the server sent it."""
 
     document: dict[str, Any] = {}
 
@@ -46,16 +47,17 @@ class PodState(Part, frozen=True):
 
 
 class Accepted(Answer, frozen=True):
-    """The answer to a submission; `replayed` says that the same key and manifest had been submitted before."""
+    """Response to a submission; `replayed`: the same key and manifest had been submitted before."""
 
     id: str
     state: str
     pods: tuple[PodState, ...]
     replayed: bool = False
+    warnings: tuple[ManifestWarning, ...] = ()
 
 
 class Span(Part, frozen=True):
-    """A state and how long it lasted; `seconds` is None while it lasts."""
+    """State with its duration; `seconds` is None for the present state."""
 
     state: str
     since: datetime
@@ -63,7 +65,7 @@ class Span(Part, frozen=True):
 
 
 class PodRow(Part, frozen=True):
-    """One pod of a workload and what it holds; a refused one waits for something, since it was tried last."""
+    """Pod of a workload with its resources; `waits_for` and `tried_at` are those of the last attempt."""
 
     pod: str
     state: str
@@ -83,7 +85,7 @@ class PodRow(Part, frozen=True):
 
 
 class ObjectRow(Part, frozen=True):
-    """One object that a submission brings to a live cluster, and how far it is."""
+    """Object that a submission creates in a live cluster, with its state."""
 
     kind: str
     namespace: str
@@ -93,7 +95,7 @@ class ObjectRow(Part, frozen=True):
 
 
 class WorkloadRow(Answer, frozen=True):
-    """A workload in a list."""
+    """Workload in a list."""
 
     id: str
     cluster: str
@@ -110,7 +112,7 @@ class WorkloadRow(Answer, frozen=True):
 
 
 class Workload(WorkloadRow, frozen=True):
-    """A workload with its first pods; `pods_next` is where the others are."""
+    """Workload with its first pods; `pods_next` is the address of the others."""
 
     callback_url: str = ""
     states: tuple[Span, ...] = ()
@@ -120,7 +122,7 @@ class Workload(WorkloadRow, frozen=True):
 
 
 class DecisionRow(Answer, frozen=True):
-    """One line of the ledger."""
+    """One entry of the ledger."""
 
     id: int
     cluster: str
@@ -135,7 +137,7 @@ class DecisionRow(Answer, frozen=True):
 
 
 class Decision(DecisionRow, frozen=True):
-    """A decision with everything it rests on; `pod_id` is what `why` takes."""
+    """Decision with all its details; `pod_id` is the argument of `why`."""
 
     pod_id: int | None = None
     policy_rule: str = ""
@@ -153,7 +155,7 @@ class Decision(DecisionRow, frozen=True):
 
 
 class ReasonSpan(Part, frozen=True):
-    """A time in which one reason held; `until` is None while it lasts. A placed pod waits for nothing."""
+    """Period of one reason; `until` is None for the present one. A placed pod has no pending period."""
 
     code: str
     plugin: str
@@ -166,7 +168,7 @@ class ReasonSpan(Part, frozen=True):
 
 
 class Difference(Part, frozen=True):
-    """One reason in two attempts: on how many nodes it stood in each."""
+    """One reason in two attempts: the number of refused nodes in each."""
 
     plugin: str
     code: str
@@ -176,7 +178,7 @@ class Difference(Part, frozen=True):
 
 
 class Changed(Part, frozen=True):
-    """What is different between the latest attempt and the one before it."""
+    """Differences between the latest attempt and the one before it."""
 
     decision: int
     verdicts: tuple[str, str]
@@ -188,14 +190,14 @@ class Changed(Part, frozen=True):
 
 
 class NextStep(Part, frozen=True):
-    """A change with which a pod would be placed now, and what would then be submitted."""
+    """Change with which a pod would be placed now, and the manifest to submit then."""
 
     fit: NearestFit
     manifest: dict[str, Any]
 
 
 class Outlook(Part, frozen=True):
-    """How it stands now for a pod that waits; `blockers` are who would have to be gone, a node each."""
+    """Present outlook of a pending pod; `blockers` are the pods that would have to be evicted, by node."""
 
     evaluated_at: datetime
     verdict: str
@@ -214,8 +216,19 @@ class Member(Part, frozen=True):
     decision: int | None
 
 
+class PreemptedBy(Part, frozen=True):
+    """Pod that preempted another on a node; `pod_id` and `decision` are None once their rows are deleted."""
+
+    victim: str
+    pod: str
+    node: str
+    at: datetime
+    pod_id: int | None = None
+    decision: int | None = None
+
+
 class Gang(Part, frozen=True):
-    """A pod's gang: how many members have a place, how many must, and what broke it first, in words."""
+    """Gang of a pod: placed members, required members, and the first cause of its failure, in words."""
 
     name: str
     placed: int
@@ -225,7 +238,7 @@ class Gang(Part, frozen=True):
 
 
 class PodWhy(Answer, frozen=True):
-    """Why a pod is where it is, over time; `outlook` is None unless it was asked for and the pod waits."""
+    """Reasons for a pod's state, over time; `outlook` is None unless it was requested and the pod is pending."""
 
     id: int
     pod: str
@@ -239,12 +252,13 @@ class PodWhy(Answer, frozen=True):
     pending_seconds: float
     spans: tuple[ReasonSpan, ...]
     changed: Changed | None = None
+    preempted_by: tuple[PreemptedBy, ...] = ()
     gang: Gang | None = None
     outlook: Outlook | None = None
 
 
 class NodeRow(Answer, frozen=True):
-    """A node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None without any."""
+    """Node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None without any."""
 
     name: str
     family: str
@@ -260,7 +274,7 @@ class NodeRow(Answer, frozen=True):
 
 
 class ClusterRow(Answer, frozen=True):
-    """A cluster and its totals; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity."""
+    """Cluster with its totals; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity."""
 
     name: str
     kind: str
@@ -277,7 +291,7 @@ class ClusterRow(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """A pod that waits for a decision; `position` 1 is decided next, None stands for a pod that is not due."""
+    """Pending pod; `position` 1 is decided next, None means that the pod is not due."""
 
     position: int | None
     standing: str
@@ -295,7 +309,7 @@ class QueuedPod(Answer, frozen=True):
 
 
 class ItemProblem(Part, frozen=True):
-    """What is wrong with one item of a batch."""
+    """Problem of one item of a batch."""
 
     index: int
     status: int
@@ -306,7 +320,7 @@ class ItemProblem(Part, frozen=True):
 
 
 class ItemAnswer(Part, frozen=True):
-    """What became of one item of a batch: its workload, or the problem."""
+    """Result of one item of a batch: its workload, or the problem."""
 
     index: int
     status: int
@@ -319,7 +333,7 @@ class ItemAnswer(Part, frozen=True):
 
 
 class BatchAnswer(Answer, frozen=True):
-    """What became of every item, in the order given."""
+    """Results of all items, in the given order."""
 
     accepted: int
     refused: int
@@ -327,7 +341,7 @@ class BatchAnswer(Answer, frozen=True):
 
 
 class HeldPod(Part, frozen=True):
-    """What is held for one pod; not `held` any more: a pod has it, or the hold ended."""
+    """Reservation for one pod; `held` false: a pod uses it, or the hold ended."""
 
     pod: str
     node: str
@@ -337,7 +351,7 @@ class HeldPod(Part, frozen=True):
 
 
 class HoldRow(Answer, frozen=True):
-    """Room that is kept for pods that do not exist yet: held, claimed, used, expired, cancelled or lost."""
+    """Hold in a list; its state is held, claimed, used, expired, cancelled or lost."""
 
     id: str
     cluster: str
@@ -355,14 +369,14 @@ class HoldRow(Answer, frozen=True):
 
 
 class Hold(HoldRow, frozen=True, kw_only=True):
-    """A hold and what it keeps of which nodes."""
+    """Hold with its reserved capacity by node."""
 
     policy_version: int
     pods: tuple[HeldPod, ...]
 
 
 class DeliveryRow(Answer, frozen=True):
-    """What was told to a webhook or to a submission's address: due, delivered or dead; the latest attempt's answer."""
+    """Delivery to a webhook or a callback: due, delivered or dead, with the response to the latest attempt."""
 
     id: str
     event: str
@@ -383,9 +397,9 @@ Read = TypeVar("Read", bound=Answer)
 
 
 def read(document: Mapping[str, Any], kind: type[Read]) -> Read:
-    """Return an answer as its type.
+    """Return a response as its type.
 
-    Raises: InputError `AnswerUnreadable`: what answered is no hetsched, or one of another contract.
+    Raises: InputError `AnswerUnreadable`: the server is not hetsched, or uses another contract.
     """
     try:
         return msgspec.convert({**document, "document": document}, kind)

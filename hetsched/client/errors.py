@@ -1,16 +1,20 @@
-"""What can go wrong between a program and a server.
+"""Errors between a program and a server.
 
-Rule: a request that the server refused is `Refused`, an `InputError` like any other wrong input, with the whole problem
-document. Where there is no usable answer, the error is `ServerUnavailable`; `passing` says that trying again later may
-help, which a refused token never does.
+A request that the server refused raises `Refused`, an `InputError` like any other wrong input, with the whole problem
+document. Without a usable response, the error is `ServerUnavailable`; `passing` means that a later retry may succeed,
+which is never the case for a refused token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import ManifestWarning
 
 
 class Refused(InputError):
@@ -26,10 +30,13 @@ class Refused(InputError):
         )
         self.status = status
         self.problem = dict(problem)
+        # A server of another version may send other warnings; the error is complete without them.
+        with suppress(msgspec.ValidationError):
+            self.with_warnings(msgspec.convert(problem.get("warnings", ()), tuple[ManifestWarning, ...]))
 
 
 class ServerUnavailable(Exception):
-    """The server gave no usable answer; `told` says why, `passing` whether it may give one later."""
+    """The server gave no usable response; `told` is the error, `passing` is true if a later retry may succeed."""
 
     def __init__(self, code: str, message: str, *, place: str, hint: str = "", passing: bool = False) -> None:
         super().__init__(message)

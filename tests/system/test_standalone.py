@@ -1,4 +1,4 @@
-"""`hetsched standalone` as a user meets it: one command, a page, Ctrl-C, and the data still there the next time."""
+"""`hetsched standalone` for a user: one command, a page, Ctrl-C, and the data is still there after a restart."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,20 @@ pytestmark = pytest.mark.timeout(300)
 class Standalone:
     """One run of the command."""
 
-    def __init__(self, data: Path, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *words: str,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = python("-m", "hetsched.cli"),
+        cwd: Path = ROOT,
+    ) -> None:
         self.data = data
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = python("-m", "hetsched.cli", "standalone", "--port", str(self.port), "--data", str(data), *words)
+        command = [*program, "standalone", "--port", str(self.port), "--data", str(data), *words]
         log = data.parent / f"output-{self.port}"
-        self.process = Process(command, env=plain_environment() | (env or {}), log=log, cwd=ROOT)
+        self.process = Process(command, env=plain_environment() | (env or {}), log=log, cwd=cwd)
 
     def wait_until_ready(self) -> None:
         wait_until(lambda: "is ready at" in self.said() or not self.process.running, what=self.said, seconds=120)
@@ -45,12 +53,12 @@ class Standalone:
 
     def password(self) -> str | None:
         found = re.search(r"password +(\S+)", self.said())
-        return found[1] if found and "shown only now" in self.said() else None
+        return found[1] if found and "shown only once" in self.said() else None
 
 
 @contextlib.contextmanager
-def standalone(data: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Standalone]:
-    run = Standalone(data, *words, env=env)
+def standalone(data: Path, *words: str, **options: Any) -> Iterator[Standalone]:
+    run = Standalone(data, *words, **options)
     try:
         yield run
     finally:
@@ -139,9 +147,13 @@ def test_a_second_one_on_the_same_data_is_refused(first_start: Standalone) -> No
 
 def test_a_worker_killed_with_its_pool_comes_back(first_start: Standalone) -> None:
     below = children_of(first_start.process.popen.pid)
-    workers = [pid for pid in below if os.getpgid(pid) == pid and "worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+    workers = [
+        pid
+        for pid in below
+        if os.getpgid(pid) == pid and "standalone@localhost" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
     os.kill(workers[0], signal.SIGKILL)
-    wait_until(lambda: "worker ended (signal SIGKILL)" in first_start.said(), what="the notice")
+    wait_until(lambda: "worker exited (signal SIGKILL)" in first_start.said(), what="the notice")
     wait_until(lambda: status(f"{first_start.url}/readyz") == 200, what="readiness")
 
 

@@ -1,10 +1,11 @@
-"""The supervisor on small programs: it brings back what dies, and leaves nothing behind."""
+"""The supervisor with small programs: it restarts ended programs, and leaves no process behind."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hetsched.cli import store
 from hetsched.contracts.errors import InputError
 from tests.system.processes import ROOT, Process, children_of, python, wait_until
 
-# Starts one program that starts a child of its own, as a worker with a pool does, then watches.
+# Start one program that starts a child of its own, as a worker with a pool does, then supervise it.
 SUPERVISE = """
 import sys
 from pathlib import Path
@@ -33,6 +34,41 @@ except Stopped:
 finally:
     supervisor.stop()
     tell("down")
+"""
+
+# A server that responds on its probe socket, and hangs with the interpreter lock held once a file exists.
+SERVER = """
+import os, socket, sys
+from pathlib import Path
+Path("server-pid").write_text(str(os.getpid()))
+door = socket.socket(fileno=int(sys.argv[1]))
+door.settimeout(0.1)
+while True:
+    while Path("hang").exists():
+        pass
+    try:
+        one, _ = door.accept()
+    except TimeoutError:
+        continue
+    one.recv(1000)
+    one.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    one.close()
+"""
+SUPERVISE_WITH_PROBE = """
+import sys
+from pathlib import Path
+from hetsched.cli import probe, supervisor
+folder = Path(sys.argv[1])
+probe.ASK_EVERY_SECONDS, supervisor.SILENT_SECONDS = 0.2, 2.0
+def tell(text): print(text, flush=True)
+found = supervisor.Supervisor(env={}, cwd=folder, log_dir=folder, tell=tell)
+asked = probe.Probe()
+argv = (sys.executable, "-c", sys.argv[2], str(asked.descriptor))
+found.start(supervisor.Program("web", argv, fds=(asked.descriptor,), probe=asked))
+try:
+    found.watch()
+finally:
+    found.stop()
 """
 
 
@@ -67,7 +103,29 @@ def test_a_program_that_dies_comes_back_and_its_children_do_not_linger(superviso
     os.kill(leader, signal.SIGKILL)
     wait_until(lambda: int((tmp_path / "pid").read_text() or 0) not in {0, leader}, what="the restart")
     assert not living(pool)
-    assert "pool ended (signal SIGKILL); it starts again in 0.5 s" in supervisor.said()
+    assert "pool exited (signal SIGKILL); restarting in 0.5 s" in supervisor.said()
+
+
+def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -> None:
+    command = python("-c", SUPERVISE_WITH_PROBE, str(tmp_path), SERVER)
+    process = Process(command, env=os.environ, log=tmp_path / "output", cwd=ROOT)
+    pid = tmp_path / "server-pid"
+    try:
+        wait_until(pid.exists, what=process.said)
+        first = int(pid.read_text())
+        time.sleep(4)  # twice the limit
+        assert living([first]), "a program that answers keeps running"
+        (tmp_path / "hang").touch()
+        wait_until(lambda: not living([first]), what=process.said)
+        assert "web has not responded to /livez for 2 s; killing it" in process.said()
+        (tmp_path / "hang").unlink()
+        wait_until(lambda: int(pid.read_text() or first) != first, what="the restart")
+        second = int(pid.read_text())
+        time.sleep(4)
+        assert living([second]), "the new one is asked again"
+    finally:
+        process.stop()
+    assert not living([first, second])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -206,3 +206,124 @@ def test_without_a_fleet_nothing_is_checked(tmp_path: Path) -> None:
     result = run("check", "-f", workload_file(tmp_path, FITS), env={"HETSCHED_SERVER": "", "HETSCHED_TOKEN": ""})
     assert result.exit_code == 2
     assert "FleetMissing" in result.stderr
+
+
+def test_pod_that_does_not_fit_now_is_not_said_to_be_placed(tmp_path: Path) -> None:
+    reports = [tmp_path / name for name in ("junit.xml", "check.sarif", "check.md")]
+    written = ("--junit", reports[0], "--sarif", reports[1], "--markdown", reports[2])
+    files = ("check", "-f", workload_file(tmp_path, WAITS), "--cluster", cluster_file(tmp_path))
+    result = run(*files, *written)
+    assert result.exit_code == 0
+    headline, finding, *_ = result.stdout.splitlines()
+    assert headline == "not-now  the pod does not fit now and would wait; this does not stop a merge: 1 warning"
+    assert "default/waits: does not fit now: " in finding
+    assert "may be merged" not in result.stdout
+    (suite,) = ElementTree.fromstring(reports[0].read_bytes())
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    skipped = suite[0].find("skipped")
+    assert skipped is not None
+    assert skipped.get("message", "").startswith("does not fit now: ")
+    assert "does not fit now" in json.loads(reports[1].read_bytes())["runs"][0]["results"][0]["message"]["text"]
+    assert reports[2].read_text().startswith("### hetsched: not\\-now".replace("\\", ""))
+    assert "does not fit now" in reports[2].read_text()
+    found = document(run(*files, "-o", "json"))
+    assert (found["verdict"], found["waiting"]) == ("placed", ["default/waits"])
+    two = run("check", "-f", workload_file(tmp_path, FITS, WAITS), "--cluster", cluster_file(tmp_path))
+    assert two.stdout.startswith("not-now  1 of 2 pods does not fit now and would wait; this does not stop a merge")
+
+
+MISSPELT = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: fits, annotations: {hetsched.io/gpu-modell: A100}}
+spec: {containers: [{name: main, resources: {request: {cpu: "1"}}}]}
+---
+apiVersion: apps/v1
+kind: Deplyment
+metadata: {name: web}
+spec: {template: {spec: {containers: [{name: main}]}}}
+"""
+
+
+def test_misspelt_names_are_warnings_and_errors_where_strict(tmp_path: Path) -> None:
+    manifest, junit = tmp_path / "pods.yaml", tmp_path / "junit.xml"
+    manifest.write_text(MISSPELT)
+    files = ("check", "-f", manifest, "--cluster", cluster_file(tmp_path), "--junit", junit)
+    found = document(run(*files, "-o", "json"))
+    assert found["verdict"] == "placed"
+    assert [(one["rule"], one["level"], one["pod"], one.get("hint")) for one in found["findings"]] == [
+        ("FieldUnknown", "warning", "default/fits", "Did you mean requests?"),
+        ("AnnotationUnknown", "warning", "default/fits", "Did you mean hetsched.io/gpu-model?"),
+        ("KindUnknown", "warning", "", "Did you mean Deployment?"),
+    ]
+    assert "Did you mean Deployment?" in junit.read_text()
+    strict = run(*files, "--strict")
+    assert strict.exit_code == 12
+    assert "[FieldUnknown]" in strict.stdout
+    assert ElementTree.fromstring(junit.read_bytes())[0].get("failures") == "1"
+
+
+def test_whatif_warns_and_refuses_misspelt_names_where_strict(tmp_path: Path) -> None:
+    manifest = tmp_path / "pods.yaml"
+    manifest.write_text(MISSPELT)
+    files = ("whatif", "-f", manifest, "--cluster", cluster_file(tmp_path), "-o", "json")
+    warned = run(*files)
+    assert [one["code"] for one in document(warned)["warnings"]] == ["FieldUnknown", "AnnotationUnknown", "KindUnknown"]
+    assert "warning [FieldUnknown]" in warned.stderr
+    assert "Did you mean requests?" in warned.stderr
+    refused = run(*files, "--strict")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "Did you mean requests?" in refused.stderr
+    only_kind = tmp_path / "kind.yaml"
+    only_kind.write_text(MISSPELT.partition("---\n")[2])
+    empty = run("whatif", "-f", only_kind, "--cluster", cluster_file(tmp_path))
+    assert empty.exit_code == 2
+    assert "Did you mean Deployment?" in empty.stderr.partition("[WorkloadEmpty]")[2]
+
+
+QUOTA = """\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: team}
+spec: {hard: {pods: "1"}}
+"""
+
+
+def test_resource_quota_is_named_as_not_simulated_and_is_not_refused_where_strict(tmp_path: Path) -> None:
+    quota = tmp_path / "quota.yaml"
+    quota.write_text(QUOTA)
+    files = ("-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path))
+    for more in (("--cluster", quota), ("-f", quota)):
+        answer = run("whatif", *files, *more, "--strict", "-o", "json")
+        assert (answer.exit_code, [one["code"] for one in document(answer)["warnings"]]) == (
+            0,
+            ["AdmissionNotSimulated"],
+        )
+        assert "quota.yaml#1 kind: kube-apiserver enforces a ResourceQuota" in answer.stderr
+        checked = run("check", *files, *more, "--strict")
+        assert (checked.exit_code, "the one pod may be merged: 1 warning" in checked.stdout) == (0, True)
+        assert run("simulate", *("--workload" if one == "-f" else one for one in (*files, *more))).stderr.count(
+            "[AdmissionNotSimulated]"
+        )
+        advised = run("advise", *files, *more, "--policy", "hetsched")
+        assert "[AdmissionNotSimulated]" in advised.stderr
+
+
+def test_summary_of_check_counts_wrong_pods_only(tmp_path: Path) -> None:
+    manifest = tmp_path / "pods.yaml"
+    manifest.write_text(MISSPELT.replace("request:", "requests:").replace("gpu-modell: A100", "load-profile: busy"))
+    result = run("check", "-f", manifest, "--cluster", cluster_file(tmp_path), "--strict")
+    assert result.exit_code == 12
+    assert result.stdout.startswith("misconfigured  the manifests may not be merged: 1 error")
+
+
+def test_error_in_a_manifest_is_followed_by_its_warnings(tmp_path: Path) -> None:
+    manifest = tmp_path / "pods.yaml"
+    manifest.write_text(MISSPELT.replace('cpu: "1"', 'cpu: "1"}, limits: {cpu: 2x'))
+    for command in (("whatif",), ("whatif", "--strict"), ("check",), ("check", "--strict")):
+        result = run(*command, "-f", manifest, "--cluster", cluster_file(tmp_path))
+        assert (result.exit_code, result.stdout) == (2, "")
+        first, *rest = result.stderr.splitlines()
+        assert first.startswith("error [QuantityMalformed]")
+        warned = [line.split("]")[0] for line in rest if line.startswith("warning")]
+        assert warned == ["warning [FieldUnknown", "warning [AnnotationUnknown", "warning [KindUnknown"]

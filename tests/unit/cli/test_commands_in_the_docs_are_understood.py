@@ -33,7 +33,9 @@ def commands(text: str) -> Iterator[str]:
             yield from (f"{mentioned} …" for mentioned in re.findall(r"`(hetsched [a-z][^`]*)`", line))
 
 
-FOUND = sorted({(page.name, line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))})
+FOUND = sorted(
+    {(str(page.relative_to(ROOT)), line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
+)
 
 
 def parsed(line: str) -> Any:

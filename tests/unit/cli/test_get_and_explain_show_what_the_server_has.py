@@ -45,7 +45,7 @@ def test_a_table_writes_unknown_as_a_dash_and_ratios_short(server: Server) -> No
     server.answers("GET", f"{API}/nodes/", {"items": [node("a")], "next": None})
     header, row = run("get", "nodes", "--cluster", "demo").stdout.splitlines()
     assert header.split()[:3] == ["name", "family", "isa"]
-    assert row.split() == ["a", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"]
+    assert row.split() == ["a", "riscv", "rv64gc", "-", "yes", "no", "60%", "-", "-", "0", "3"]
     assert server.asked[0].url.params["cluster"] == "demo"
 
 
@@ -94,7 +94,7 @@ def test_a_placement_is_explained_with_its_margin(server: Server) -> None:
     server.answers("GET", f"{API}/decisions/7/", {**DECISION, "nearestFit": [], "tipping": margin})
     text = run("explain", "7").stdout
     assert "n1 wins by 4.25 over n2" in text
-    assert "n2 would win with taints below 1.5 (it weighs 3)" in text
+    assert "n2 would win with taints below 1.5 (weight now 3)" in text
 
 
 def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Server) -> None:
@@ -162,7 +162,7 @@ def test_kinds_have_singulars_and_a_near_miss_is_told(server: Server) -> None:
 def test_filters_go_to_the_server(server: Server) -> None:
     server.answers("GET", f"{API}/workloads/", {"items": [], "next": None})
     result = run("get", "workloads", "-n", "ci", "--where", "state=not-now")
-    assert (result.exit_code, result.stderr) == (0, "there are no workloads\n")
+    assert (result.exit_code, result.stderr) == (0, "no workloads found\n")
     assert dict(server.asked[0].url.params) == {"limit": "100", "namespace": "ci", "state": "not-now"}
     assert run("get", "workloads", "--where", "state").exit_code == 2
 
@@ -203,18 +203,29 @@ def test_a_refusal_is_explained_as_on_its_page(server: Server) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "never-fits  default/web  on demo"
     assert "decision 8 at 2026-11-22 10:00:00 UTC by hetsched v1, by cluster default" in lines
-    assert "gang ml/train: 1 of 2 members have a place" in lines
-    assert "left after each rule: 4 nodes > isa-match 0  (as if every node were empty)" in lines
-    assert "it would fit on n3 without a pod of another namespace" in lines
+    assert "gang ml/train: 1 of 2 members are placed" in lines
+    assert "nodes left after each plugin: 4 nodes > isa-match 0  (as if every node were empty)" in lines
+    assert "it fits on n3 without a pod of another namespace" in lines
     times = [line.split() for line in lines if " %" in line]
     assert times == [
         ["1", "min", "67", "%", "1", "the", "node", "lacks", "v", "isa-match"],
-        ["30", "s", "33", "%", "1", "in", "the", "queue,", "not", "looked", "at", "yet", "-"],
+        ["30", "s", "33", "%", "1", "queued,", "not", "decided", "yet", "-"],
     ]
-    assert (
-        "since decision 6: not-now -> never-fits; 3 changes of what runs in between, facts of nodes changed too"
-        in lines
-    )
+    assert "since decision 6: not-now -> never-fits; 3 changes of running pods since, node facts changed" in lines
+
+
+def test_explain_names_the_pods_that_preempted_this_one(server: Server) -> None:
+    rows = [
+        {"victim": "default/web", "pod": "ml/urgent", "podId": 9, "node": "n2", "decision": 5,
+         "at": "2026-11-22T09:58:00Z"},
+        {"victim": "default/web", "pod": "a pod of another namespace", "podId": None, "node": "n1", "decision": None,
+         "at": "2026-11-22T09:40:00Z"},
+    ]  # fmt: skip
+    server.answers("GET", f"{API}/decisions/8/", {**REFUSED, "podId": 78})
+    server.answers("GET", f"{API}/pods/78/why/", {**WHY, "preemptedBy": rows})
+    lines = run("explain", "8").stdout.splitlines()
+    assert "preempted by ml/urgent on n2 at 2026-11-22 09:58:00 UTC, decision 5" in lines
+    assert "preempted by a pod of another namespace on n1 at 2026-11-22 09:40:00 UTC" in lines
 
 
 def test_a_pod_is_explained_by_its_latest_decision(server: Server) -> None:
@@ -229,7 +240,7 @@ def test_a_pod_is_explained_by_its_latest_decision(server: Server) -> None:
 def test_pods_that_nobody_looked_at_are_told(server: Server) -> None:
     server.answers("GET", f"{API}/workloads/w-1/", a_workload("pending"))
     result = run("explain", "w-1")
-    assert (result.exit_code, result.stdout) == (0, "default/web: pending, nobody decided about it yet\n")
+    assert (result.exit_code, result.stdout) == (0, "default/web: pending, no decision yet\n")
 
 
 def test_explain_follows_until_there_is_a_place(server: Server) -> None:
@@ -262,10 +273,10 @@ def test_a_watched_list_tells_each_row_that_changed(server: Server) -> None:
     server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())
     result = run("get", "nodes", "--watch")
     assert [line.split()[1:] for line in result.stdout.splitlines()] == [
-        ["a", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
-        ["b", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
-        ["b", "riscv", "rv64gc", "-", "no", "no", "0.6025", "-", "-", "0", "3"],
-        ["b", "riscv", "rv64gc", "-", "yes", "no", "0.6025", "-", "-", "0", "3"],
+        ["a", "riscv", "rv64gc", "-", "yes", "no", "60%", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "yes", "no", "60%", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "no", "no", "60%", "-", "-", "0", "3"],
+        ["b", "riscv", "rv64gc", "-", "yes", "no", "60%", "-", "-", "0", "3"],
         ["a", "gone"],
     ]
 
@@ -275,3 +286,16 @@ def test_a_watch_for_programs_is_a_document_a_line(server: Server) -> None:
     server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())
     lines = run("get", "nodes", "--watch", "-o", "json").stdout.splitlines()
     assert [len(json.loads(line)["items"]) for line in lines] == [1, 0]
+
+
+def test_headroom_names_copies_that_run_by_emulation(server: Server) -> None:
+    shape = {
+        "cpu": "2", "memory": "4Gi", "isa": "rv64gc", "model": None, "milli": None, "cards": 0,
+        "counts": [0, 33], "emulatedCounts": [0, 33], "exact": [True, False], "reasons": ["the node is cordoned", None],
+    }  # fmt: skip
+    pools = [{"family": "riscv", "name": "boards"}, {"family": "x86", "name": "general"}]
+    server.answers("GET", f"{API}/metrics/headroom/", {"pools": pools, "shapes": [shape]})
+    header, boards, general = run("get", "headroom").stdout.splitlines()
+    assert header.split() == ["asks", "pool", "fits", "emulated", "reason"]
+    assert boards.split("  ")[-1].strip() == "the node is cordoned"
+    assert general.split() == ["cpu", "2,", "4Gi,", "rv64gc", "x86", "general", ">=33", "33", "-"]

@@ -80,7 +80,7 @@ def commands_of(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
 
 # These write files, run for good, or print something that programs read as it is.
 WITHOUT_JSON = {
-    "agent", "certs", "cluster export", "completion", "docs", "health", "policy golden export", "scheduler",
+    "agent", "certs", "cluster export", "completion", "crds", "docs", "health", "policy golden export", "scheduler",
     "standalone",
 }  # fmt: skip
 

@@ -42,3 +42,14 @@ def test_what_is_not_there_is_refused(tmp_path: Path, options: tuple[str, ...], 
     refused = run(*asked(tmp_path, *options))
     assert refused.exit_code == 2
     assert code in refused.stderr
+
+
+def test_a_displaced_pod_without_a_node_fails_the_command(tmp_path: Path) -> None:
+    nodes = (a_node("n1").cpu(4), a_node("n2").cpu(2))
+    cluster = cluster_file(tmp_path, *nodes, a_pod("solver").cpu("3").running_on("n1"))
+    files = ("whatif", "-f", workload_file(tmp_path, a_pod("p").cpu("1")), "--cluster", cluster, "--drain", "n1")
+    failed = run(*files)
+    assert failed.exit_code == 10
+    assert "placed" not in failed.stdout.split()[0]
+    assert "displaced: default/solver from n1 no node (not-now)" in failed.stdout
+    assert document(run(*files, "-o", "json"))["verdict"] == "not-now"

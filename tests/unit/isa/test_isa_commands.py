@@ -209,3 +209,17 @@ def test_a_text_without_a_cpu_is_bad_input() -> None:
     result = run("detect", "--cpuinfo", "-", stdin="hello")
     assert result.exit_code == 2
     assert "IsaNotDetected" in result.stderr
+
+
+def test_check_says_why_the_scheduler_answers_otherwise() -> None:
+    result = run("check", "rv64gc", "rv64imafdc", "-o", "json")
+    found = document(result)
+    assert (result.exit_code, found["satisfied"], found["missing"]) == (1, False, ["zifencei"])
+    assert "zifencei were part of base I before 2019" in found["note"]
+    assert "--source node-label" in run("check", "rv64gc", "rv64imafdc").stdout
+    agreeing = run("check", "rv64gc", "rv64imafdc", "--source", "node-label", "-o", "json")
+    assert document(agreeing)["satisfied"]
+    assert "note" not in document(agreeing)
+    assert "note" not in document(run("check", "rv64gcv", "rv64imafdc", "-o", "json"))
+    (line,) = lines(run("check", "-", stdin="rv64gc\trv64imafdc\n"))
+    assert "note" in line
