@@ -31,4 +31,4 @@ WORKDIR /app
 USER 10001:10001
 VOLUME /data
 EXPOSE 8000
-CMD ["uvicorn", "hetsched.project.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--ws", "websockets-sansio", "--ws-max-size", "65536", "--ws-per-message-deflate", "false", "--lifespan", "off", "--timeout-keep-alive", "30"]
+CMD ["python", "-m", "hetsched.project.web_server", "--host", "0.0.0.0", "--port", "8000"]

@@ -1,4 +1,4 @@
-"""The chart: rendered by helm, taken by a real API server whole, and made of processes that may do little."""
+"""The Helm chart: rendered by helm, accepted by a real API server, with least-privilege processes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ pytestmark = pytest.mark.needs("helm")
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "hetsched"
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-# Everything that can be switched on.
+# All options that can be enabled.
 ALL = (
     "access.enrolledNamespaces={default}", "ingress.enabled=true", "ingress.host=hetsched.test",
+    "ingress.proxies={10.1.0.0/16}",
     "ingress.className=any", "ingress.tlsSecret=tls", "settings.HETSCHED_LOG_LEVEL=debug",
     "priorityClassName=system-cluster-critical",
     "image.pullSecrets[0].name=registry", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress",
@@ -33,9 +34,10 @@ ALL = (
     "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}",
     "images.plainRegistries={lab:5000}", "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
 )  # fmt: skip
+AGENT = ("agent.enabled=true", "agent.server=https://hetsched.test")
 PROCESSES = {
-    "web": "web", "schedule": "worker-schedule", "io": "worker-io", "watch": "watch", "beat": "beat",
-    "discover": "worker-discover",
+    "web": "web", "schedule": "worker-schedule", "io": "worker-io", "preview": "worker-preview", "watch": "watch",
+    "beat": "beat", "discover": "worker-discover",
 }  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def of(kind: str, *values: str) -> dict[str, dict[str, Any]]:
 
 
 def pods(*values: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give the pod templates by process."""
+    """Yield the pod templates by process."""
     for one in rendered(*values):
         if one["kind"] in ("Deployment", "Job"):
             template = one["spec"]["template"]
@@ -79,6 +81,10 @@ def test_lint_finds_nothing() -> None:
         ("image.tag=latest", "image.tag|/image/tag"),
         ("existingSecret=", "existingSecret"),
         ("ingress.enabled=true", "ingress.host|/ingress/host"),
+        ("ingress.enabled=true,ingress.host=h.test", "needs ingress.proxies"),
+        ("extender.enabled=true", "extender.from|/extender/from"),
+        ("agent.enabled=true", "needs HTTPS"),
+        ("agent.server=http://hetsched.test", "agent.server|/agent/server"),
         ("replicaCount=2", "replicaCount"),
         ("settings.SECRET_KEY=abc", "SECRET_KEY"),
         ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
@@ -119,11 +125,11 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
         for kind in ("requests", "limits"):
             assert set(container["resources"][kind]) == {"cpu", "memory"}
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
-        # Only who calls API servers has a token for one.
+        # Only processes that call API servers have a service account token.
         assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender", "discover"))
         if role != "migrate":
             assert "livenessProbe" in container
-    assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz?component=web"
     assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
     asked = {
         role: found[role]["spec"]["containers"][0]["livenessProbe"] for role in ("schedule", "io", "watch", "beat")
@@ -226,7 +232,7 @@ def test_discovery_is_an_account_of_its_own_that_is_guarded() -> None:
 
 def test_the_agent_is_off_and_only_reads_its_node() -> None:
     assert "DaemonSet" not in {one["kind"] for one in rendered(*ALL)}
-    (agent,) = of("DaemonSet", "agent.enabled=true").values()
+    (agent,) = of("DaemonSet", *AGENT).values()
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
@@ -236,34 +242,34 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
-    # Its account may do nothing; its token is for us, and says on which node its pod runs.
+    # Its account has no permissions; its token is for hetsched only, and names the node of its pod.
     account = spec["serviceAccountName"]
-    bound = [one for one in rendered("agent.enabled=true") if account in str(one.get("subjects"))]
+    bound = [one for one in rendered(*AGENT) if account in str(one.get("subjects"))]
     (projected,) = [one["projected"]["sources"] for one in spec["volumes"] if "projected" in one]
     assert (account, bound, projected[0]["serviceAccountToken"]["audience"]) == ("live-hetsched-agent", [], "hetsched")
     accounts = {"name": "HETSCHED_AGENT_ACCOUNTS", "value": f"hetsched:{account}"}
-    web = of("Deployment", "agent.enabled=true")["live-hetsched-web"]["spec"]["template"]["spec"]
+    web = of("Deployment", *AGENT)["live-hetsched-web"]["spec"]["template"]["spec"]
     assert accounts in web["containers"][0]["env"]
-    # Of all secrets it has its own token alone.
+    # Its own token is its only secret.
     assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & {
         one["name"].removesuffix("_FILE") for one in container["env"]
     }
-    narrow = of("NetworkPolicy", "agent.enabled=true", "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress")
+    narrow = of("NetworkPolicy", *AGENT, "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress")
     callers = [one["podSelector"]["matchLabels"] for one in narrow["live-hetsched-web"]["spec"]["ingress"][0]["from"]]
     assert callers[1]["app.kubernetes.io/component"] == "agent"
-    policies = of("NetworkPolicy", "agent.enabled=true")
+    policies = of("NetworkPolicy", *AGENT)
     assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
         agent["spec"]["template"]["metadata"]["labels"].items()
     )
 
 
 def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
-    (agent,) = of("DaemonSet", "agent.enabled=true", "agent.pin=true").values()
+    (agent,) = of("DaemonSet", *AGENT, "agent.pin=true").values()
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
     assert writable == {"/var/lib/hetsched-agent"}
-    # A runtime that restarts makes another socket, which only its folder shows; what it unmounts is not held there.
+    # A runtime that restarts creates another socket, which only its folder shows; unmounts propagate.
     folders = {
         one["mountPath"]: one["mountPropagation"]
         for one in container["volumeMounts"]
@@ -273,9 +279,91 @@ def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
     (place,) = [one["hostPath"]["path"] for one in spec["volumes"] if one["name"] == "runtime"]
     assert place == "/run/containerd"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    (agent,) = of("DaemonSet", "agent.enabled=true", "agent.devices=true").values()
-    mounts = agent["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
-    assert "/var/lib/kubelet/device-plugins" in {one["mountPath"] for one in mounts}
+
+
+def test_an_agent_that_hands_out_cards_sees_no_other_file_of_the_kubelet() -> None:
+    """/var/lib/kubelet contains the Secrets and tokens of every pod of the node."""
+    (agent,) = of("DaemonSet", *AGENT, "agent.devices=true").values()
+    spec = agent["spec"]["template"]["spec"]
+    paths = {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    assert paths == {
+        "/proc", "/sys", "/var/lib/hetsched-agent", "/var/lib/kubelet/config.yaml",
+        "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources",
+    }  # fmt: skip
+    mounts = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    assert {"/host/var/lib/kubelet/config.yaml", "/host/var/lib/kubelet/cpu_manager_state"} <= mounts
+    assert "/host/var/lib/kubelet" not in mounts
+
+
+@pytest.mark.parametrize(
+    ("values", "server", "told", "ports"),
+    [
+        (
+            ("ingress.enabled=true", "ingress.host=hetsched.test", "ingress.proxies={10.1.2.3}"),
+            "https://hetsched.test",
+            ("proxy", None),
+            [53, 53, 443],
+        ),
+        (("web.tlsSecret=pair",), "https://live-hetsched.hetsched.svc:80", ("on", None), [53, 53, 8000]),
+        (("agent.server=https://h.test:8443",), "https://h.test:8443", (None, None), [53, 53, 8443]),
+        (("agent.allowPlainHttp=true",), "http://live-hetsched:80", (None, "1"), [53, 53, 8000]),
+    ],
+)
+def test_agents_speak_https_unless_plain_http_is_allowed(
+    values: tuple[str, ...], server: str, told: tuple[str | None, str | None], ports: list[int]
+) -> None:
+    values = ("agent.enabled=true", "agent.caSecret=issuer", *values)
+    (agent,) = of("DaemonSet", *values).values()
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert (env["HETSCHED_SERVER"], env["HETSCHED_CA_FILE"]) == (server, "/run/secrets/ca/ca.crt")
+    assert "/run/secrets/ca" in {one["mountPath"] for one in container["volumeMounts"]}
+    web = dict(pods(*values))["web"]["spec"]["containers"][0]
+    found = {one["name"]: one.get("value") for one in web["env"]}
+    assert (found.get("HETSCHED_HTTPS"), found.get("HETSCHED_AGENT_KEYS_OVER_HTTP")) == told
+    assert "live-hetsched.hetsched.svc" in found["ALLOWED_HOSTS"]
+    assert ("--ssl-certfile=/run/secrets/certificates/tls.crt" in web["command"]) is (told[0] == "on")
+    assert web["readinessProbe"]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if told[0] == "on" else "HTTP")
+    egress = of("NetworkPolicy", *values)["live-hetsched-agent"]["spec"]["egress"]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == ports
+
+
+def test_forwarded_headers_count_from_the_ingress_alone() -> None:
+    web = dict(pods(*ALL))["web"]["spec"]
+    assert {"name": "FORWARDED_ALLOW_IPS", "value": "10.1.0.0/16"} in web["containers"][0]["env"]
+    assert "FORWARDED_ALLOW_IPS" not in {one["name"] for one in dict(pods())["web"]["spec"]["containers"][0]["env"]}
+
+
+def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
+    """Numbers in a values file are floats to helm, unlike those of `--set`."""
+    values = tmp_path / "values.yaml"
+    own = {"FORWARDED_ALLOW_IPS": "10.2.0.0/16", "HETSCHED_EXTENDER_PORT": 9999, "HETSCHED_BODIES_BYTES": 536870912}
+    values.write_text(yaml.safe_dump({"settings": own}))
+    arguments = [word for value in (*ALL, *AGENT) for word in ("--set", value)]
+    done = helm("template", "live", str(CHART), "-f", str(values), *arguments)
+    assert done.returncode == 0, done.stderr
+    seen = {}
+    for one in filter(None, yaml.safe_load_all(done.stdout)):
+        for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            names = [variable["name"] for variable in container["env"]]
+            assert len(names) == len(set(names))
+            seen[container["name"]] = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert {name: seen["web"][name] for name in own} == {name: str(value) for name, value in own.items()}
+    assert seen["extender"]["HETSCHED_EXTENDER_PORT"] == "8443"
+
+
+def test_files_of_web_pods_have_room_for_the_bodies_of_requests() -> None:
+    found = {role: {one["name"]: one.get("emptyDir") for one in pod["spec"]["volumes"]} for role, pod in pods()}
+    assert found["web"]["tmp"] == {"sizeLimit": "1Gi"}
+    assert found["io"]["tmp"] == {"sizeLimit": "256Mi"}
+
+
+def test_the_policy_of_other_processes_leaves_agents_out() -> None:
+    """The policy opens the ports of the database and the message store, which an agent never calls."""
+    policy = of("NetworkPolicy", *AGENT)["live-hetsched"]["spec"]["podSelector"]
+    assert policy["matchExpressions"] == [
+        {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["agent"]}
+    ]
 
 
 def test_network_policies_and_budgets_select_what_they_mean() -> None:
@@ -283,11 +371,12 @@ def test_network_policies_and_budgets_select_what_they_mean() -> None:
 
     def selected(selector: dict[str, Any]) -> set[str]:
         wanted = selector["matchLabels"]
-        some = {one["key"]: one["values"] for one in selector.get("matchExpressions", ())}
+        some = selector.get("matchExpressions", ())
         return {
             role
             for role, own in labels.items()
-            if wanted.items() <= own.items() and all(own[key] in values for key, values in some.items())
+            if wanted.items() <= own.items()
+            and all((own[one["key"]] in one["values"]) is (one["operator"] == "In") for one in some)
         }
 
     policies = {name: selected(one["spec"]["podSelector"]) for name, one in of("NetworkPolicy", *ALL).items()}
@@ -300,7 +389,9 @@ def test_network_policies_and_budgets_select_what_they_mean() -> None:
     }
     assert "ingress" not in of("NetworkPolicy", *ALL)["live-hetsched"]["spec"]
     budgets = [selected(one["spec"]["selector"]) for one in of("PodDisruptionBudget", *ALL).values()]
-    assert sorted(budgets, key=str) == sorted([{"web"}, {"schedule"}, {"io"}, {"watch"}, {"extender"}], key=str)
+    assert sorted(map(sorted, budgets)) == [
+        [role] for role in ("extender", "io", "preview", "schedule", "watch", "web")
+    ]
     services = {name: selected({"matchLabels": one["spec"]["selector"]}) for name, one in of("Service", *ALL).items()}
     assert services == {"live-hetsched": {"web"}, "live-hetsched-extender": {"extender"}}
 
@@ -312,7 +403,7 @@ def test_an_api_server_takes_every_object(plane: ControlPlane, tmp_path: Path, v
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hetsched", "labels": strict}}
     path = "/api/v1/namespaces/hetsched?fieldManager=test&force=true"
     plane.call("PATCH", path, namespace, content="application/apply-patch+yaml")
-    # Pods as their controllers would make them: the namespace refuses those that could do more.
+    # Pods as their controllers would create them: the namespace rejects those with too many privileges.
     made = [
         {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], "name": role}}
         for role, pod in pods(*values)
@@ -354,7 +445,7 @@ def test_a_release_comes_is_upgraded_and_goes_without_a_trace(plane: ControlPlan
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(plane.kubeconfig()))
     kubeconfig.chmod(0o600)
-    # Nothing runs pods here, so the migration is left out; the kinds have tests of their own.
+    # No pods run here, so the migration is left out; the CRDs have their own tests.
     common = ["--namespace=release", f"--kubeconfig={kubeconfig}"]
     for words in (
         ["install", "live", str(CHART), "--create-namespace", "--no-hooks", "--skip-crds"],

@@ -1,7 +1,7 @@
 """docker-compose.yml, run without Docker: each service's own command and environment as a local process.
 
-Rule: only hosts and ports are rewritten; PostgreSQL and Redis are this machine's packages. One workload goes in over
-REST and comes out decided.
+Only hosts and ports are rewritten; PostgreSQL and Redis are this machine's packages. One workload is submitted over
+REST and decided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if "build" in service]
-GIVEN = {"POSTGRES_PASSWORD": "hetsched", "SECRET_KEY": "k" * 50}
+GIVEN = {"POSTGRES_PASSWORD": "hetsched", "REDIS_PASSWORD": "stored", "SECRET_KEY": "k" * 50}
 CLUSTER = """
 apiVersion: v1
 kind: Node
@@ -67,7 +67,7 @@ class Stack:
         self.folder = folder
         self._places = {
             "@postgres:5432": f"@127.0.0.1:{database}",
-            "//redis:6379": f"//127.0.0.1:{store}",
+            "@redis:6379": f"@127.0.0.1:{store}",
             "0.0.0.0": "127.0.0.1",
             "8000": str(self.web_port),
             "/tmp/": f"{folder}/",
@@ -81,11 +81,11 @@ class Stack:
         return text
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return what the image and the file set for a service."""
+        """Return the variables that the image and the file set for a service."""
         image = {
             "PATH": f"{Path(sys.executable).parent}:{plain_environment()['PATH']}",
             "HETSCHED_DATA": str(self.folder),
-            "HOSTNAME": socket.gethostname(),  # Docker sets it
+            "HOSTNAME": socket.gethostname(),  # Docker sets this
         }
         stated = {key: self._local(value) for key, value in SERVICES[name]["environment"].items()}
         return plain_environment() | image | stated
@@ -117,7 +117,8 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="hetsched-compose-"))
-    with postgres() as database, message_store(parts.require("redis-server")) as store:
+    password = ("--requirepass", GIVEN["REDIS_PASSWORD"])
+    with postgres() as database, message_store(parts.require("redis-server"), *password) as store:
         stack = Stack(database, store, folder)
         try:
             yield stack
@@ -128,8 +129,8 @@ def stack() -> Iterator[Stack]:
 
 def test_every_service_is_known_to_this_test() -> None:
     assert set(SERVICES) == {
-        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "worker-discover", "watch", "beat",
-        "demo", "prometheus",
+        "postgres", "redis", "migrate", "web", "worker-schedule", "worker-io", "worker-preview", "worker-discover",
+        "watch", "beat", "demo", "prometheus",
     }  # fmt: skip
     assert set(OURS) == set(SERVICES) - {"postgres", "redis", "prometheus"}
 
@@ -141,6 +142,22 @@ def test_secrets_have_no_default() -> None:
         assert f"${{{name}:-" not in text
 
 
+def test_memory_for_files_is_bounded_and_ports_are_published_on_the_loopback() -> None:
+    for name, service in SERVICES.items():
+        assert all(":size=" in mount for mount in service.get("tmpfs", [])), name
+        assert all(interpolated(port).startswith("127.0.0.1:") for port in service.get("ports", [])), name
+    assert SERVICES["web"]["tmpfs"] == ["/tmp:size=1g"], "HETSCHED_BODIES_BYTES and one inspected file fit in"
+    assert SERVICES["redis"]["tmpfs"]
+
+
+def test_redis_asks_for_a_password() -> None:
+    command = SERVICES["redis"]["command"]
+    assert interpolated(command[command.index("--requirepass") + 1]) == GIVEN["REDIS_PASSWORD"]
+    assert interpolated(SERVICES["redis"]["environment"]["REDISCLI_AUTH"]) == GIVEN["REDIS_PASSWORD"]
+    for name in OURS:
+        assert f":{GIVEN['REDIS_PASSWORD']}@redis:6379" in interpolated(SERVICES[name]["environment"]["REDIS_URL"])
+
+
 def test_dependencies_exist() -> None:
     for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
@@ -150,9 +167,9 @@ def test_dependencies_exist() -> None:
 def test_one_submission_through_all_services(stack: Stack) -> None:
     stack.run("migrate")
     watch = stack.start("watch")
-    for name in ("web", "worker-schedule", "worker-io", "worker-discover", "beat"):
+    for name in ("web", "worker-schedule", "worker-io", "worker-preview", "worker-discover", "beat"):
         stack.start(name)
-    for name in ("web", "worker-schedule", "worker-io", "worker-discover", "beat"):
+    for name in ("web", "worker-schedule", "worker-io", "worker-preview", "worker-discover", "beat"):
         wait_until(lambda name=name: stack.healthy(name), what=f"the health of {name}", seconds=90)
 
     operator, ci = Client(stack, "operator"), Client(stack, "submitter")
@@ -171,7 +188,7 @@ def test_one_submission_through_all_services(stack: Stack) -> None:
 
 
 class Client:
-    """A program with a token, made on the server's machine."""
+    """A REST client with a token that was created on the server's machine."""
 
     def __init__(self, stack: Stack, role: str) -> None:
         log = stack.folder / f"token-{role}.log"

@@ -21,33 +21,62 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* Secrets are read from files: an environment is seen by whoever sees the process. */}}
+{{/* The address that agents report to. */}}
+{{- define "hetsched.agentServer" -}}
+{{- if .Values.agent.server }}{{ .Values.agent.server }}
+{{- else if .Values.web.tlsSecret }}{{ printf "https://%s.%s.svc:%v" (include "hetsched.name" .) .Release.Namespace .Values.service.port }}
+{{- else if .Values.ingress.enabled }}{{ printf "https://%s" .Values.ingress.host }}
+{{- else if .Values.agent.allowPlainHttp }}{{ printf "http://%s:%v" (include "hetsched.name" .) .Values.service.port }}
+{{- else }}{{ fail "agent.enabled needs HTTPS: set agent.server, web.tlsSecret or ingress.enabled, or agent.allowPlainHttp=true" }}
+{{- end }}
+{{- end }}
+
+{{/* Each variable once: dict root, env. `settings` replace what the chart sets for all processes, `env` is that of one
+     process. Secrets are read from files, because others may see an environment. A number of a values file is a float,
+     which prints from a million on as 1e+06. */}}
 {{- define "hetsched.environment" -}}
+{{- $found := dict }}
+{{- with .root }}
 {{- range $name := list "SECRET_KEY" "DATABASE_URL" "REDIS_URL" }}
-- {name: {{ $name }}_FILE, value: /run/secrets/hetsched/{{ $name }}}
+{{- $_ := set $found (printf "%s_FILE" $name) (printf "/run/secrets/hetsched/%s" $name) }}
 {{- end }}
 {{- if .Values.metrics.tokenKey }}
-- {name: HETSCHED_METRICS_TOKEN_FILE, value: /run/secrets/hetsched/METRICS_TOKEN}
+{{- $_ := set $found "HETSCHED_METRICS_TOKEN_FILE" "/run/secrets/hetsched/METRICS_TOKEN" }}
 {{- end }}
-- name: ALLOWED_HOSTS
-  value: {{ concat (list "localhost" (include "hetsched.name" $)) .Values.allowedHosts (ternary (list .Values.ingress.host) list .Values.ingress.enabled) | join "," | quote }}
+{{- $hosts := list "localhost" (include "hetsched.name" .) (printf "%s.%s.svc" (include "hetsched.name" .) .Release.Namespace) }}
+{{- $hosts = concat $hosts .Values.allowedHosts (ternary (list .Values.ingress.host) list .Values.ingress.enabled) }}
+{{- $_ := set $found "ALLOWED_HOSTS" (join "," $hosts) }}
 {{- if .Values.ingress.enabled }}
-- {name: CSRF_TRUSTED_ORIGINS, value: {{ printf "https://%s" .Values.ingress.host | quote }}}
-{{- if not (hasKey .Values.settings "HETSCHED_HTTPS") }}
-- {name: HETSCHED_HTTPS, value: proxy}
+{{- $_ := set $found "CSRF_TRUSTED_ORIGINS" (printf "https://%s" .Values.ingress.host) }}
+{{- with .Values.ingress.proxies }}
+{{- $_ := set $found "FORWARDED_ALLOW_IPS" (join "," .) }}
+{{- else }}
+{{- if not (hasKey .Values.settings "FORWARDED_ALLOW_IPS") }}{{ fail "ingress.enabled needs ingress.proxies: the addresses or networks of the ingress controller's pods" }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if or .Values.ingress.enabled .Values.web.tlsSecret }}
+{{- $_ := set $found "HETSCHED_HTTPS" (ternary "on" "proxy" (ne .Values.web.tlsSecret "")) }}
+{{- end }}
+{{- if .Values.agent.enabled }}
+{{- $_ := set $found "HETSCHED_AGENT_ACCOUNTS" (printf "%s:%s-agent" .Release.Namespace (include "hetsched.name" .)) }}
+{{- if hasPrefix "http://" (include "hetsched.agentServer" .) }}
+{{- $_ := set $found "HETSCHED_AGENT_KEYS_OVER_HTTP" "1" }}
 {{- end }}
 {{- end }}
 {{- with .Values.images.registries }}
-- {name: HETSCHED_REGISTRIES, value: {{ join "," . | quote }}}
+{{- $_ := set $found "HETSCHED_REGISTRIES" (join "," .) }}
 {{- end }}
 {{- with .Values.images.plainRegistries }}
-- {name: HETSCHED_PLAIN_REGISTRIES, value: {{ join "," . | quote }}}
-{{- end }}
-{{- if and .Values.agent.enabled (not (hasKey .Values.settings "HETSCHED_AGENT_ACCOUNTS")) }}
-- {name: HETSCHED_AGENT_ACCOUNTS, value: {{ printf "%s:%s-agent" .Release.Namespace (include "hetsched.name" .) | quote }}}
+{{- $_ := set $found "HETSCHED_PLAIN_REGISTRIES" (join "," .) }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
-- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}{{ $value = int64 $value }}{{ end }}
+{{- $_ := set $found $name (toString $value) }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := .env }}{{ $_ := set $found $name $value }}{{ end }}
+{{- range $name, $value := $found }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
 
@@ -104,10 +133,7 @@ spec:
       image: {{ include "hetsched.image" .root | quote }}
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
       command: {{- toYaml .command | nindent 8 }}
-      env: {{- include "hetsched.environment" .root | trim | nindent 8 }}
-        {{- with .env }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+      env: {{- include "hetsched.environment" (dict "root" .root "env" .env) | trim | nindent 8 }}
       {{- with .more }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -144,7 +170,8 @@ spec:
     - name: data
       emptyDir: {sizeLimit: 256Mi}
     - name: tmp
-      emptyDir: {sizeLimit: 256Mi}
+      {{- /* Of web: the bodies of requests that are under way, and a copy of one that is inspected. */}}
+      emptyDir: {sizeLimit: {{ ternary "1Gi" "256Mi" (eq .role "web") }}}
 {{- end }}
 
 {{/* A Deployment of one process, and what may be evicted of it at once. */}}
