@@ -1,10 +1,10 @@
-"""A real Kubernetes control plane on loopback: etcd and kube-apiserver, and kube-scheduler where a test asks for it.
+"""A real Kubernetes control plane on loopback: etcd and kube-apiserver, and kube-scheduler if a test needs it.
 
-Problem: what a scheduler may rely on is what the real API server does, not what a fake was told to do.
-Rule: programs come from KUBEBUILDER_ASSETS, then PATH, then from a build of the released modules that `go.mod` beside
-this file pins, kept in the user's cache folder. Every start has its own folder, free ports, certificates made on the
-spot, and ends with the processes it started.
-As a program: `build` makes what is missing, `up` runs a control plane until Ctrl-C and says where its kubeconfig is.
+A scheduler may rely only on the behaviour of the real API server, not of a fake. Programs come from KUBEBUILDER_ASSETS,
+then PATH, then from a build of the released modules that `go.mod` in this folder pins; the user's cache folder keeps
+the build. Every start has its own folder, free ports and new certificates, and ends with the processes it started.
+As a program: `build` builds missing programs, `up` runs a control plane until Ctrl-C and prints the path of its
+kubeconfig.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
 PROGRAMS = (*KUBERNETES, "helm")
 _READY_SECONDS = 60
-# Calls of service accounts are written down, and nobody else's; a watch when it begins.
+# Only calls of service accounts in the namespace hetsched are audited; a watch when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
 
 
 class Unavailable(Exception):
-    """A program of the control plane can neither be found nor built here; the text says why."""
+    """A program of the control plane can neither be found nor built here; the text has the reason."""
 
 
 def cache(program: str = "kube-apiserver") -> Path:
-    """Return the folder that a built program is kept in."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    """Return the cache folder of a built program."""
+    tests = os.environ.get("HETSCHED_TEST_PROGRAMS")  # tests have their own home folder (tests/isolation.py)
+    home = Path(tests or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "hetsched-kube" / (VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}")
 
 
 def find(program: str) -> Path | None:
-    """Return a program that is there already, None where it would have to be built."""
+    """Return an existing program, None if it has to be built."""
     places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache(program))]
     for place in places:
         if place and (found := shutil.which(program, path=place)):
@@ -59,9 +60,9 @@ def find(program: str) -> Path | None:
 
 
 def build(programs: Sequence[str] = PROGRAMS) -> None:
-    """Build what is missing, from released modules, into the cache.
+    """Build missing programs from released modules into the cache.
 
-    Raises: Unavailable, where there is no Go or the build fails.
+    Raises: Unavailable, without Go or if the build fails.
     """
     missing = [program for program in programs if find(program) is None]
     if not missing:
@@ -82,7 +83,7 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
 
 
 def _go_build(go: str, module: Path, into: Path, stamps: str, commands: Sequence[str]) -> None:
-    """Build commands of the modules that a folder's `go.mod` pins; whoever works here meanwhile goes first."""
+    """Build commands of the modules that a folder's `go.mod` pins, at low CPU priority."""
     part = into.parent / f"{into.name}.part{os.getpid()}"
     part.mkdir(parents=True, exist_ok=True)
     nice = ["nice", "-n", "10"] if shutil.which("nice") else []
@@ -171,7 +172,7 @@ class ControlPlane:
         self._processes.append(process)
 
     def wait_until_ready(self) -> None:
-        """Return once the API server says that it is ready; end with its log where it does not."""
+        """Wait until the API server is ready; fail with its log after the timeout."""
         until = time.monotonic() + _READY_SECONDS
         while time.monotonic() < until:
             if any(process.poll() is not None for process in self._processes):
@@ -193,7 +194,7 @@ class ControlPlane:
         return True
 
     def stop(self) -> None:
-        """End what was started, the API server before its store, and remove the folder."""
+        """Stop the started processes, the API server before etcd, and remove the folder."""
         for process in reversed(self._processes):
             process.terminate()
             try:
@@ -204,11 +205,11 @@ class ControlPlane:
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # -- talking to it -----------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     @property
     def authority(self) -> bytes:
-        """Return the certificate that the API server made for itself, PEM."""
+        """Return the self-signed certificate of the API server, PEM."""
         return (self.folder / "certificates" / "apiserver.crt").read_bytes()
 
     def call(self, method: str, path: str, body: Any = None, *, raw: bool = False, content: str = "") -> Any:
@@ -226,9 +227,9 @@ class ControlPlane:
         return text if raw else json.loads(text)
 
     def audited(self) -> list[dict[str, Any]]:
-        """Return the calls that service accounts of the namespace hetsched made, the oldest first.
+        """Return the audited calls of service accounts of the namespace hetsched, the oldest first.
 
-        The server notes a call after it has answered it: what is noted has to stand still for a moment.
+        The server writes an audit event after its response, so this waits until the log stops growing.
         """
         log = self.folder / "audit.log"
         sizes = [-1]
@@ -238,7 +239,7 @@ class ControlPlane:
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def kubeconfig(self) -> dict[str, Any]:
-        """Return the administrator's kubeconfig, everything inline."""
+        """Return the administrator's kubeconfig with inline credentials."""
         authority = b64encode(self.authority).decode()
         return {
             "apiVersion": "v1",
@@ -260,7 +261,7 @@ def main(command: str) -> int:
         print(f"usage: python3 {Path(__file__).name} build|up", file=sys.stderr)
         return 2
     build()
-    # Either signal leaves the `with`, which ends what it started.
+    # Both signals leave the `with`, which stops the started processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with suppress(KeyboardInterrupt), ControlPlane() as plane:

@@ -1,7 +1,7 @@
-"""The whole way on one machine: agent, labels and objects, inventory, decision, binding, pinned container, console.
+"""End to end on one machine: agent, labels and objects, inventory, decision, binding, pinned container, console.
 
 Real here: this machine, etcd and kube-apiserver, PostgreSQL, Redis, containerd with runc, and every program of the
-product as a process of its own. Played: the kubelet, which hands a bound pod's annotations to the runtime.
+product as its own process. Simulated: the kubelet, which passes a bound pod's annotations to the runtime.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ pytestmark = [
 ]
 ONLINE = parse_cpuset(Path("/sys/devices/system/cpu/online").read_text())
 NODE, PATIENCE_SECONDS = "here", 120
-SETTINGS = PACE | {"HETSCHED_DISCOVER_SECONDS": "1", "HETSCHED_AGENT_REPORT_SECONDS": "1"}
-# What only a process with the database can do: connect discovery's account, make tokens, render a page.
+SETTINGS = PACE | {
+    "HETSCHED_DISCOVER_SECONDS": "1",
+    "HETSCHED_AGENT_REPORT_SECONDS": "1",
+    "HETSCHED_AGENT_KEYS_OVER_HTTP": "1",
+}
+# Actions that need the database: connect discovery's account, create tokens, render a page.
 CONNECT = """
 import django, json, sys; django.setup()
 from hetsched.access.tokens import create_token
@@ -76,7 +80,7 @@ def test_a_container_runs_where_the_console_says(
         def asked(path: str) -> Any:
             return httpx.get(f"{server}/api/v1/{path}", headers={"Authorization": f"Bearer {tokens['viewer']}"}).json()
 
-        # The machine is found: first as the API server knows it, then as its agent does.
+        # The node is added: first from the API server, then from its agent.
         wait_until(lambda: "name" in asked(f"nodes/{NODE}/"), what=ours.last_words, seconds=PATIENCE_SECONDS)
         _agent(ours, server, tokens["agent"], runtime, tmp_path)
         wait_until(lambda: _zones(asked), what=ours.last_words, seconds=PATIENCE_SECONDS)
@@ -85,7 +89,7 @@ def test_a_container_runs_where_the_console_says(
         labels = _object(api, NODES.path(name=NODE))["metadata"]["labels"]
         assert [key for key in labels if "hetsched.io" in key or key == "ARCH"]
 
-        # A pod that wants a CPU for itself is decided on and bound.
+        # A pod with one exclusive CPU is decided and bound.
         _make_pod(api)
         where = PODS.path(namespace="default", name="pinned")
         wait_until(lambda: node_of(_object(api, where)), what=ours.last_words, seconds=PATIENCE_SECONDS)
@@ -95,13 +99,13 @@ def test_a_container_runs_where_the_console_says(
         mine = granted["containers"]["main"]
         assert len(parse_cpuset(mine)) == 1
 
-        # Its container starts on every CPU, and is moved to its own.
+        # Its container starts on every CPU, and is moved to its exclusive one.
         sandbox = runtime.pod("pinned", pod["metadata"]["annotations"], uid=pod["metadata"]["uid"])
         file = cpuset_file(runtime.container(sandbox))
         assert file is not None
         wait_until(lambda: file.read_text().strip() == mine, what=ours.last_words, seconds=PATIENCE_SECONDS)
 
-        # The console shows what was predicted, what is, and that they agree.
+        # The console shows the predicted and the actual CPUs without drift.
         told = {"pod": "default/pinned", "container": "main", "predicted": mine, "actual": mine, "drift": ""}
 
         def shown() -> bool:
@@ -116,7 +120,7 @@ def test_a_container_runs_where_the_console_says(
 
 
 def _serve(ours: Plane) -> int:
-    """Start every program but the agent and return the port of the web."""
+    """Start every program except the agent and return the port of the web server."""
     port = free_port()
     start_watch(ours)
     ours.start_worker()
@@ -152,7 +156,7 @@ def _zones(asked: Any) -> list[dict[str, Any]]:
 
 
 def _object(api: Api, path: str) -> dict[str, Any]:
-    """Return an object, empty where it is not there."""
+    """Return an object, empty if it does not exist."""
     try:
         found: dict[str, Any] = json.loads(api.get(path))
     except ApiFailure as failure:

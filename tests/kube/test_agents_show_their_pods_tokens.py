@@ -1,6 +1,6 @@
-"""An agent's projected token says which node it speaks for, by the word of the API server that made it.
+"""Agents authenticate with projected tokens; the API server that issued them names the agent's node.
 
-Real here: service accounts, tokens bound to pods, TokenReview, and our own account's right to ask for one.
+Real here: service accounts, tokens bound to pods, TokenReview, and the permission of our own account for it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def live(api: Api, account: dict[str, Any], db: None, settings: LazySettings, monkeypatch: Any) -> Cluster:
-    """Return a cluster connected as our account, with node n1."""
-    settings.SECRET_KEY_GIVEN = True
+    """Return a cluster connected with our account, with node n1."""
+    settings.SECRET_KEY_GIVEN = settings.HETSCHED_AGENT_KEYS_OVER_HTTP = True
     monkeypatch.setattr(connections, "_apis", {})
     cache.clear()
     ensure_builtins()
@@ -57,7 +57,7 @@ def live(api: Api, account: dict[str, Any], db: None, settings: LazySettings, mo
 
 @pytest.fixture
 def pods(plane: ControlPlane, account: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """Have a pod of two accounts each on n1; give their uids by account."""
+    """Create a pod for each of two accounts on n1; yield their UIDs by account."""
     found = {}
     for name in ("hetsched-agent", "stranger"):
         plane.call("POST", ACCOUNTS, {"metadata": {"name": name}})
@@ -71,7 +71,7 @@ def pods(plane: ControlPlane, account: dict[str, Any]) -> Iterator[dict[str, str
 
 
 def token(plane: ControlPlane, name: str, uid: str = "", audience: str = "hetsched") -> str:
-    """Return a token as a kubelet projects it, or one that is bound to no pod."""
+    """Return a token as a kubelet projects it, or one without a pod."""
     spec: dict[str, Any] = {"audiences": [audience], "expirationSeconds": 600}
     if uid:
         spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
@@ -102,10 +102,10 @@ def test_a_pods_token_speaks_for_the_node_of_the_pod(plane: ControlPlane, live: 
 def test_no_other_token_speaks_for_it(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
     uid = pods["hetsched-agent"]
     for other in (
-        token(plane, "hetsched-agent"),  # bound to no pod
+        token(plane, "hetsched-agent"),  # without a pod
         token(plane, "hetsched-agent", uid, audience="https://kubernetes.default.svc"),
         token(plane, "stranger", pods["stranger"]),
-        token(plane, "hetsched-agent", uid)[:-8] + "AAAAAAAA",  # signed by nobody
+        token(plane, "hetsched-agent", uid)[:-8] + "AAAAAAAA",  # with an invalid signature
     ):
         assert report(other) == (401, "TokenInvalid")
 

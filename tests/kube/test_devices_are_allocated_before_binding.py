@@ -1,4 +1,4 @@
-"""Pods with resource claims on a real API server: placed where devices are, bound once their claims have them."""
+"""Pods with resource claims on a real API server: placed by devices, bound after their claims are allocated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with a node without devices, and one with two of them."""
+    """Run an informer for a cluster with one node without devices, and one with two."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     snapshot.warm(cluster.pk).forget()
     make_class(api)
@@ -56,7 +56,7 @@ def reasons() -> list[str]:
 
 
 def asking(api: Api, follower: Follower, name: str, *requests: dict[str, Any], **more: Any) -> None:
-    """Make a claim and a pod of one name, and wait until both are seen."""
+    """Create a claim and a pod with the same name, and wait until the informer sees both."""
     make_claim(api, name, *requests, **more)
     make_pod(api, name, resourceClaims=using(name))
     eventually(follower, lambda: known(name) is not None and name in states())
@@ -86,7 +86,7 @@ def test_what_nobody_can_tell_is_refused_and_never_guessed(api: Api, cluster: Cl
     asking(api, followed, "odd", exactly("gpu", 'device.attributes["gpu.example.com"].speed > 3'))
     decide(followed, cluster)
     assert (states(), reasons()) == ({"odd": "not-now"}, ["DeviceSelectorUnknown"])
-    assert "the device has no speed" in Decision.objects.latest("id").reasons[0].message
+    assert "CEL runtime error: the device has no speed" in Decision.objects.latest("id").summary
 
 
 def test_what_is_not_supported_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
@@ -142,7 +142,7 @@ def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followe
     eventually(followed, lambda: states() == {"late": "pending"})
     decide(followed, cluster)
     assert (states(), reasons()) == ({"late": "not-now"}, ["ResourceClaimMissing"])
-    # What the controller would do: make the claim, then note its name.
+    # Act as the controller: create the claim, then record its name.
     make_claim(api, "late-gpu-x", exactly("gpu"))
     noted = {"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "late-gpu-x"}]}}
     path = PODS.path(namespace="default", name="late", part="status")
@@ -159,7 +159,7 @@ def test_an_allocation_that_nobody_answered_is_read_back(api: Api, cluster: Clus
     decide(followed, cluster)
     begin_binding(cluster.pk, [Pod.objects.get().pk])
     (one,) = bind.to_bind([Pod.objects.get().pk])
-    assert allocate(api, one) is None  # the write succeeds, and its worker dies
+    assert allocate(api, one) is None  # the write succeeds, then the worker dies
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
     assert allocate(api, one) is None
     assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
@@ -191,14 +191,14 @@ def test_a_claim_that_somebody_else_was_faster_with_sends_the_pod_back(
     api.send("PATCH", path, json.dumps(status).encode(), content=MERGE)
     bind.run(cluster.pk)
     assert states() == {"train": "pending"}
-    assert Pod.objects.get().message == "claim train was given other devices by somebody else"
+    assert Pod.objects.get().message == "claim train was allocated other devices by another scheduler"
     assert given(api, "train") == ["b/gpu-1"]
 
 
 def test_every_device_is_given_once_however_fast_they_are_consumed(
     api: Api, cluster: Cluster, followed: Follower
 ) -> None:
-    """Consume all devices, fast: the stress that found upstream giving one device to two claims."""
+    """Allocate all devices fast: a stress test that found upstream allocating one device to two claims."""
     for number in range(4):
         make_slice(api, f"n{number}", *(device(f"gpu-{i}") for i in range(8)))
         make_node(api, f"n{number}")
@@ -215,7 +215,7 @@ def test_every_device_is_given_once_however_fast_they_are_consumed(
     bind.run(cluster.pk)
     everything = [one for number in range(40) for one in given(api, f"c{number}")]
     assert (len(everything), len(set(everything))) == (34, 34)
-    # Half of them end; their claims go with them, and their devices to those that wait.
+    # Half of them end; their claims are deleted, and pending pods get their devices.
     done = [pod.name for pod in Pod.objects.filter(state__in=["binding", "bound"]).order_by("id")[:17]]
     for name in done:
         api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})

@@ -1,4 +1,4 @@
-"""The whole way on a real API server: seen, decided, bound with what it holds, run, ended; and refused with reasons."""
+"""Lifecycle on a real API server: added, decided, bound with its allocation, run, ended; and rejected with reasons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    """Follow a cluster with one RISC-V and one amd64 node."""
+    """Run an informer for a cluster with one RISC-V and one amd64 node."""
     monkeypatch.setattr(bind, "api_of", lambda _: api)
     make_node(api, "arm", **{"kubernetes.io/arch": "riscv64", "hetsched.io/isa": "rv64gcv"})
     make_node(api, "x86", **{"kubernetes.io/arch": "amd64"})
@@ -74,7 +74,7 @@ def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, f
     assert states()["late"] == "not-now"
     api.send("DELETE", PODS.path(namespace="default", name="foreign-x86"), query={"gracePeriodSeconds": "0"})
     eventually(followed, lambda: states()["foreign-x86"] == "cancelled")
-    eventually(followed, lambda: schedule.run(cluster.pk) == 1)  # its back-off is over
+    eventually(followed, lambda: schedule.run(cluster.pk) == 1)  # its back-off has ended
     bind.run(cluster.pk)
     assert pod_of(api, "late")["spec"]["nodeName"] == "x86"
     assert check_invariants() == []
@@ -123,7 +123,8 @@ def test_a_pod_is_told_why_it_waits_and_where_it_went(
     assert events_of(api, "big") == [("FailedScheduling", sentence)]
     (scheduled,) = events_of(api, "small")
     assert scheduled[0] == "Scheduled"
-    assert f"default/small to {pod_of(api, 'small')['spec']['nodeName']}" in scheduled[1]
+    node = pod_of(api, "small")["spec"]["nodeName"]
+    assert scheduled[1].startswith(f"Successfully assigned default/small to {node} (")
     assert tell.run(cluster.pk) == 0
 
 

@@ -1,6 +1,6 @@
-"""Our account may do what hetsched does, and hetsched does all that it may: in the table, the manifests and the calls.
+"""Our account's permissions are exactly those that hetsched uses: in the table, the manifests and the calls.
 
-Real here: RBAC of the API server, and its audit log, which writes every call of our account down.
+Real here: RBAC of the API server, and its audit log, which records every call of our account.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from workers import bind, schedule, tell
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-Grant = tuple[str, str, str, str]  # group, resource with its part, verb, name of the object
-# What every account may do, whoever it is: ask what it may do.
+Grant = tuple[str, str, str, str]  # group, resource with its subresource, verb, name of the object
+# Every account may ask for its own permissions.
 EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
-# Used by what has tests of its own, not on the way of a pod to its node.
+# Permissions for features with their own tests, outside of a pod's lifecycle.
 ELSEWHERE = {"allocate", "elect", "evict", "provide", "recognise agents", "submit"}
 
 
@@ -73,14 +73,14 @@ def test_the_manifests_grant_the_table_and_nothing_twice() -> None:
 
 @pytest.fixture(scope="module")
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Return our account's kubeconfig, on an API server that has every kind we follow."""
+    """Return our account's kubeconfig, on an API server with all watched CRDs."""
     with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), access.granted(plane) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture
 def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return a cluster connected as our account, with one namespace that takes submissions."""
+    """Return a cluster connected with our account, with one namespace for submissions."""
     settings.SECRET_KEY_GIVEN = True
     monkeypatch.setattr(connections, "_apis", {})
     ensure_builtins()
@@ -90,11 +90,15 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
 
 
 def called(plane: ControlPlane, *, since: int) -> set[Grant]:
-    """Return what our account did, by the API server's own audit; nothing of it was refused."""
+    """Return the calls of our account, from the API server's own audit log; none of them was denied."""
     found: set[Grant] = set()
-    for call in plane.audited()[since:]:
+    calls = plane.audited()
+    begun = max((call["requestReceivedTimestamp"] for call in calls[:since]), default="")
+    for call in calls[since:]:
         if "objectRef" not in call:
-            continue  # the version, and which kinds there are
+            continue  # the version, and API discovery
+        if call["requestReceivedTimestamp"] < begun:
+            continue  # a watch of an earlier test, which is logged when it ends
         what = call["objectRef"]
         assert call.get("responseStatus", {}).get("code") not in (401, 403), call
         part = f"/{what['subresource']}" if "subresource" in what else ""
@@ -104,7 +108,7 @@ def called(plane: ControlPlane, *, since: int) -> set[Grant]:
 
 
 def failing(follower: Follower) -> set[str]:
-    """Return the kinds whose watch has a reason for not being in sync."""
+    """Return the kinds whose watch reports an error."""
     follower._tell()
     return set(Sync.objects.exclude(reason="").values_list("resource", flat=True))
 
@@ -120,12 +124,12 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     make_pod(api, "big", cpu="64")
     make_pod(api, "taken")
     eventually(follower, lambda: len(states()) == 3)
-    # Kubernetes' own groups are not served by every API server yet: they are asked for and not there.
+    # Not every API server serves Kubernetes' own groups yet: they are requested and missing.
     unserved = {(kind.group, kind.plural) for kind in OPTIONAL if not is_served(api_of(live), kind)}
     assert {group for group, _ in unserved} <= {"scheduling.k8s.io"}
     eventually(follower, lambda: failing(follower) == {f"{plural}.{group}" for group, plural in unserved})
     assert schedule.run(live.pk) == 3
-    # Somebody binds one of them first, so that what became of our binding has to be read.
+    # Another client binds one of them first, so the result of our binding has to be read.
     target = {"target": {"kind": "Node", "name": "n1"}}
     path = PODS.path(namespace="default", name="taken", part="binding")
     api.send("POST", path, json.dumps(target | {"metadata": {"name": "taken"}}).encode())
@@ -146,13 +150,13 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
 
 
 def missing_in(cluster: Cluster) -> set[str]:
-    """Return the namespaces in which the test of the cluster finds a right missing."""
+    """Return the namespaces in which the cluster test finds a missing permission."""
     missing = [check.detail for check in check_cluster(cluster) if check.check.startswith("right ")]
     return {detail.partition(" in namespace ")[2].partition(":")[0] for detail in missing}
 
 
 def submitted(namespace: str) -> list[Wanted]:
-    """Return one object of each kind that a submission may bring."""
+    """Return one object of each kind that a submission may contain."""
     pod = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
     spec = {"template": pod, "selector": {"matchLabels": {"app": "x"}}, "serviceName": "x"}
     job = {"template": {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}}
@@ -181,14 +185,14 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     connect(live, enrolled_namespaces=["default", "other"], actor=SYSTEM, reason="test")
     live.refresh_from_db()
     until = time.monotonic() + 30
-    while missing_in(live) != {"other"}:  # a moment passes before a binding counts
+    while missing_in(live) != {"other"}:  # a role binding takes effect after a moment
         assert time.monotonic() < until
         time.sleep(0.1)
     since = len(plane.audited())
     for one in submitted("default"):
         made = create(ours, one)
         assert made.fate is Fate.DONE, made
-        assert create(ours, one) == made  # as after an answer that was lost
+        assert create(ours, one) == made  # as after a lost response
         assert delete(ours, one, made.uid).fate is Fate.DONE
     used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
     assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
@@ -216,7 +220,7 @@ def test_devices_need_every_right_of_theirs(api: Api, plane: ControlPlane, live:
         release(ours, one)
         assert given(api, "train") == []
         used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
-        # The API server asks for this one while it takes the status; without it the write was refused.
+        # The API server checks this permission during the status write; without it the write was denied.
         asked = {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
         assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"}
     finally:

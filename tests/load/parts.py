@@ -208,8 +208,10 @@ def told(plane: Plane) -> dict[int, float]:
 
 def invariants(plane: Plane) -> list[str]:
     """Return what is broken in the ledger, in words."""
-    code = "from hetsched.placement.queries.invariants import check_invariants\n"
-    code += "out = [str(one) for one in check_invariants()]"
+    code = (
+        "from hetsched.placement.queries.invariants import check_invariants\n"
+        "out = [str(one) for one in check_invariants()]"
+    )
     return list(inside(plane.env, code))
 
 

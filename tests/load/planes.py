@@ -29,6 +29,7 @@ _ANNOUNCED = "stop        Ctrl-C"
 # as it comes.
 _ROOM = {
     "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000",
+    "HETSCHED_CONNECTIONS": "10000", "HETSCHED_CONNECTIONS_PER_ADDRESS": "10000",
     "HETSCHED_LOG_LEVEL": "warning", "SECRET_KEY": "load" * 12,
 }  # fmt: skip
 

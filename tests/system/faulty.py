@@ -1,10 +1,10 @@
-"""Start one of the product's programs with a fault in it: `python -m tests.system.faulty MODULE ARGUMENT…`.
+"""Start one of the product's programs with an injected fault: `python -m tests.system.faulty MODULE ARGUMENT…`.
 
-Rule: HETSCHED_TEST_FAULT is a JSON object. `die`: points of the way of a pod, in order; the process group is killed
-with SIGKILL at the first of them whose file is not in `folder` yet, when it is come to for the `visit`-th time, and the
-file is left, so the next process of this kind dies at the next point. `control`: a file that says what is wrong at the
-moment: `messages`, what becomes of the task messages that this process sends, and `clock`, by how many seconds its wall
-clock is off. The product's code knows nothing of this.
+HETSCHED_TEST_FAULT is a JSON object. `die`: an ordered list of points of a pod's lifecycle; the process group is killed
+with SIGKILL at the first point whose file is not in `folder` yet, at its `visit`-th visit; the file is created, so the
+next process of this kind dies at the next point. `control`: a file with the current faults: `messages`, the fault of
+task messages that this process sends, and `clock`, the offset of its wall clock in seconds. The product's code does not
+know these faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "HETSCHED_TEST_FAULT"
-# Where a process dies, in the order in which a pod comes by; `amid` and `after` say on which side of the step.
+# Points at which a process dies, in the order of a pod's lifecycle; `amid` and `after` name the side of the step.
 POINTS = {
     "c12": "a follower that listed everything is about to write it",
     "c1": "decided, nothing written",
@@ -37,7 +37,7 @@ POINTS = {
     "c8": "an end is seen, nothing is freed",
     "c9": "freed, and nobody is told",
 }
-OFTEN = frozenset({"c2", "c4", "c10", "c11"})  # where one lot comes by more than once
+OFTEN = frozenset({"c2", "c4", "c10", "c11"})  # points that one batch visits more than once
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 _When = Callable[..., object] | None
 
@@ -47,11 +47,11 @@ def fault(**fields: Any) -> dict[str, str]:
     return {VARIABLE: json.dumps(fields)}
 
 
-# -- dying -------------------------------------------------------------------------------------------------------------
+# -- kill points -------------------------------------------------------------------------------------------------------
 
 
 class _Points:
-    """Dies at the first point that nobody died at yet: at a later visit, where there are several."""
+    """Kill the process at the first point without a file: at a later visit, if there are several."""
 
     def __init__(self, names: list[str], folder: Path, visit: int) -> None:
         self._point = next((name for name in names if not (folder / name).exists()), "")
@@ -66,7 +66,7 @@ class _Points:
                 return
             (self._folder / name).touch()
             os.killpg(os.getpgrp(), signal.SIGKILL)
-            time.sleep(60)  # the signal is on its way
+            time.sleep(60)  # the signal is in flight
 
     def around(
         self,
@@ -77,7 +77,7 @@ class _Points:
         after: str = "",
         when: Callable[..., object] | None = None,
     ) -> None:
-        """Have a function come to a point before or after it does its work."""
+        """Wrap a function so that it visits a point before or after its work."""
         if self._point not in (before, after):
             return
         real = getattr(owner, attribute)
@@ -113,13 +113,14 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.inventory.lease import Leases
     from hetsched.journal import publish
-    from hetsched.storage import bulk_rows
-    from workers import bind, informer, schedule
+    from hetsched.storage import bulk_rows as rows
+    from workers import bind, schedule
+    from workers import informer as follower
 
     points = _Points(names, Path(folder), visit)
-    points.around(informer, "follow", before="c12")
+    points.around(follower, "follow", before="c12")
     points.around(schedule, "record", before="c1")
-    points.around(bulk_rows, "insert", after="c2")
+    points.around(rows, "insert", after="c2")
     points.around(schedule, "record", after="c3")
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
@@ -127,15 +128,15 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points.around(publish, "_send_and_mark", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
-    points.around(informer, "follow", before="c8", when=_frees)
-    points.around(informer, "follow", after="c9", when=_frees)
+    points.around(follower, "follow", before="c8", when=_frees)
+    points.around(follower, "follow", after="c9", when=_frees)
 
 
-# -- faults that come and go -------------------------------------------------------------------------------------------
+# -- temporary faults --------------------------------------------------------------------------------------------------
 
 
 class Control:
-    """What a test wishes at the moment: a JSON file that it may change, read again a few times a second."""
+    """The faults that a test currently requests: a JSON file that it may change, read again a few times a second."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._wish, self._read_at = path, {}, -1.0
@@ -149,7 +150,7 @@ class Control:
 
 
 def _spoil_messages(wished: Control, share: float = 0.3) -> None:
-    """`double` each message, `shuffle` five of each among those of the last moments, or `drop` a share of them."""
+    """`double` each message, `shuffle` five copies of each among the latest messages, or `drop` a share of them."""
     from celery import current_app
     from kombu.messaging import Producer
 
@@ -167,7 +168,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
                 with current_app.producer_pool.acquire(block=True) as producer:
                     real(producer, *arguments, **named)
 
-    letting_go: set[int] = set()  # the processes that have the thread: it does not come through a fork
+    letting_go: set[int] = set()  # processes with the thread: a fork does not copy it
 
     def publish(self: Any, *arguments: Any, **named: Any) -> Any:
         match wished("messages"):
@@ -188,7 +189,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
 
 
 def _step_clock(wished: Control) -> None:
-    """Have the wall clock of this process be wrong; what only ever goes forward stays as it is."""
+    """Shift the wall clock of this process; monotonic clocks are unchanged."""
     from datetime import datetime, timedelta
 
     from django.utils import timezone
@@ -203,7 +204,7 @@ def _step_clock(wished: Control) -> None:
 
 
 def spoil(wish: Mapping[str, Any]) -> None:
-    """Put the faults that are wished for into this process."""
+    """Install the requested faults in this process."""
     if "control" in wish:
         wished = Control(Path(wish["control"]))
         _step_clock(wished)

@@ -1,4 +1,4 @@
-"""One control plane out of real processes, on either pair of backends."""
+"""One control plane of real processes, on either pair of backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.processes import ROOT, Process, message_store, plain_environme
 
 CELERY = ("-m", "celery", "-A", "hetsched.project.celery:app")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-WORKER = (*CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io", *QUIET)
+WORKER = (*CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io,preview", *QUIET)
 BEAT = (*CELERY, "beat", "--pidfile=")
 
 
@@ -40,7 +40,7 @@ class Plane:
         return process
 
     def start_faulty(self, name: str, wish: Mapping[str, str], *words: str) -> Process:
-        """Start a program with a fault of `tests.system.faulty` in it."""
+        """Start a program with a fault of `tests.system.faulty`."""
         module = ("-m", "tests.system.faulty", *words[1:])
         env = self.env | {"PYTHONPATH": str(ROOT)} | wish
         process = Process(python(*module), env=env, log=self.folder / f"{name}.log", cwd=self.folder)
@@ -73,7 +73,7 @@ def embedded(**settings: str) -> Iterator[Plane]:
 
 @contextlib.contextmanager
 def served(**settings: str) -> Iterator[Plane]:
-    """PostgreSQL and Redis out of Debian's packages."""
+    """PostgreSQL and Redis from Debian's packages."""
     redis = parts.require("redis-server")
     with postgres() as database, message_store(redis) as store:
         url = f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched"
@@ -86,7 +86,7 @@ BACKENDS = {"sqlite-valkey": embedded, "postgres-redis": served}
 
 @contextlib.contextmanager
 def plane_on(database_url: str, store: int, settings: dict[str, str]) -> Iterator[Plane]:
-    """Prepare a control plane on a database and the message store of a port; no process of it runs yet."""
+    """Prepare a control plane on a database and the message store at a port; none of its processes runs yet."""
     folder = Path(tempfile.mkdtemp(prefix="hetsched-plane-"))
     env = plain_environment() | {
         "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",

