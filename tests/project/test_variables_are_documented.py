@@ -1,4 +1,4 @@
-"""Every environment variable that the settings read stands in docs/how-to/operations.md."""
+"""Environment variables that the settings read, in docs/reference/settings.md."""
 
 import pytest
 from django.conf import settings
@@ -6,4 +6,4 @@ from django.conf import settings
 
 @pytest.mark.parametrize("name", sorted(name for name in settings.ENV.asked if not name.endswith("_FILE")))
 def test_variable(name: str) -> None:
-    assert f"`{name}`" in (settings.BASE_DIR / "docs" / "how-to" / "operations.md").read_text()
+    assert f"`{name}`" in (settings.BASE_DIR / "docs" / "reference" / "settings.md").read_text()
