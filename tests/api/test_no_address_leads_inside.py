@@ -13,7 +13,7 @@ from hetsched.inventory.models import Connection
 from hetsched.placement.models import Webhook, Workload
 from tests.unit.adapters.hostile_addresses import NAMES, SPELLINGS
 from tests.unit.adapters.kubeconfigs import kubeconfig
-from tests.unit.adapters.test_a_kubeconfig_runs_and_reads_nothing import REFUSED
+from tests.unit.adapters.test_hostile_kubeconfigs import REFUSED
 
 from .conftest import POD, Api
 

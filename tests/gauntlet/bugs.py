@@ -115,7 +115,7 @@ BUGS = (
         "hetsched/engine/framework/cycle.py",
         "        while self.room.to_undo:\n            self._take_back(self.room.to_undo.popleft())\n",
         "        self.room.to_undo.clear()\n",
-        "tests/unit/engine/test_gangs_are_placed_whole_or_not_at_all.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
+        "tests/unit/engine/test_gang_plugin.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
     ),
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
@@ -142,14 +142,14 @@ BUGS = (
         "hetsched/agent/pins/state.py",
         "        except (OSError, ValueError) as error:\n            self.problem",
         "        except OSError as error:\n            self.problem",
-        "tests/unit/agent/pins/test_containers_are_kept_on_their_cpus.py::test_a_damaged_file_is_made_anew",
+        "tests/unit/agent/pins/test_pin_reconciliation.py::test_a_damaged_file_is_made_anew",
     ),
     Bug(
         "K19", "an annotation that a tenant wrote is an allocation", "Project-HAMi/HAMi#3041",
         "hetsched/contracts/signing.py",
         '    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))\n',
         "    return True\n",
-        "tests/unit/agent/pins/test_only_signed_allocations_count.py::test_forged_replayed_and_foreign_ones_do_not",
+        "tests/unit/agent/pins/test_signed_allocations.py::test_forged_replayed_and_foreign_ones_do_not",
     ),
     Bug(
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
@@ -168,7 +168,7 @@ BUGS = (
         "K22", "what was deleted while nobody watched stays", "kubernetes-client/python#1896",
         "hetsched/adapters/kubernetes/reflector.py",
         "        for key in sorted(missing):\n", "        for key in ():\n",
-        "tests/unit/adapters/test_watches_survive_faults.py::"
+        "tests/unit/adapters/test_reflector_faults.py::"
         "test_what_went_while_history_was_forgotten_comes_out_as_gone",
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""What nearest fit says, one field at a time; that it is true is `test_nearest_fit_is_true_and_smallest`."""
+"""What nearest fit says, one field at a time; that it is true is `test_nearest_fit_minimality`."""
 
 from __future__ import annotations
 
