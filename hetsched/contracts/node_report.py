@@ -103,9 +103,19 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
     grants: tuple[KubeletGrant, ...] = ()
 
 
+POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
 # Problem code of a node: the offline capacity of a zone is no quantity, so that the zone is not used.
 ZONE_PROBLEM = "ZoneCapacityUnreadable"
-POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
+
+
+def zone_problem(zone: str, message: str) -> str:
+    """Return the problem of a zone whose offline capacity cannot be read."""
+    return f"{ZONE_PROBLEM}: zone {zone}: {message}"
+
+
+def is_unreadable(zone: str, problems: tuple[str, ...]) -> bool:
+    """Return whether the problems of a node say that the zone's offline capacity cannot be read."""
+    return any(problem.startswith(zone_problem(zone, "")) for problem in problems)
 
 
 class PowerReport(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,7 +14,6 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.kubelet_options import read_options
 from hetsched.contracts.node_report import (
     POWER_STATES,
-    ZONE_PROBLEM,
     GpuCard,
     IsaReport,
     KubeletGrant,
@@ -24,6 +23,8 @@ from hetsched.contracts.node_report import (
     PowerReport,
     Taint,
     Usage,
+    is_unreadable,
+    zone_problem,
 )
 from hetsched.contracts.times import seconds
 
@@ -84,12 +85,17 @@ class Nodes:
             power=None if node.power is None else _power(node.power),
             attach_limits={self._names.driver(driver): count for driver, count in node.attach_limits.items()},
             usage=None if node.usage is None else self._usage(node.usage),
-            problems=tuple(
-                f"{code}: {WITHHELD}"
-                for code in (problem.partition(":")[0] for problem in node.problems)
-                if code in (ZONE_PROBLEM, POWER_PROBLEM)
-            ),
+            problems=self._problems(node),
             observed_at=moment(node.observed_at),
+        )
+
+    def _problems(self, node: NodeReport) -> tuple[str, ...]:
+        zones = () if node.numa is None else node.numa.zones
+        unreadable = (zone.name for zone in zones if is_unreadable(zone.name, node.problems))
+        power = (problem for problem in node.problems if problem.partition(":")[0] == POWER_PROBLEM)
+        return (
+            *(zone_problem(self._names.zone(name), WITHHELD) for name in unreadable),
+            *(f"{POWER_PROBLEM}: {WITHHELD}" for _ in power),
         )
 
     def _card(self, card: GpuCard) -> GpuCard:

@@ -29,7 +29,6 @@ from hetsched.contracts.kubelet_options import bounded, parse_options
 from hetsched.contracts.node_report import (
     LINK_KINDS,
     POWER_STATES,
-    ZONE_PROBLEM,
     CardLink,
     GpuCard,
     IsaReport,
@@ -39,6 +38,7 @@ from hetsched.contracts.node_report import (
     NumaZone,
     PowerReport,
     Usage,
+    zone_problem,
 )
 from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 
@@ -459,5 +459,5 @@ def _offline_capacity(zone: str, attributes: dict[str, str], problems: list[str]
     try:
         return parse_amount(CPU, text)
     except InputError as error:
-        problems.append(f"{ZONE_PROBLEM}: zone {zone}: {error.message}")
+        problems.append(zone_problem(zone, error.message))
         return 0

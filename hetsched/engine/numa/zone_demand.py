@@ -117,10 +117,13 @@ class ZoneDemand:
         enough: Bools = inside.sum(axis=1) >= self.cards.demand.count
         return enough
 
-    def whole(self, nodes: Window) -> Ints:
-        """Return (Z, n) how many whole CPUs each zone can contribute to a pod that crosses zones."""
+    def whole(self, nodes: Window, extra: Ints | int = 0) -> Ints:
+        """Return (Z, n) how many whole CPUs each zone can contribute to a pod that crosses zones.
+
+        `extra` (Z, n) in millicores is added to the effective CPU.
+        """
         effective, free = nodes.static("zone_cpu"), nodes.load("zone_cpu_free")
-        whole: Ints = np.maximum((effective // 1000 * 1000 - (effective - free)) // 1000, 0)
+        whole: Ints = np.maximum(((effective + extra) // 1000 * 1000 - (effective - free)) // 1000, 0)
         return whole
 
     def fits(self, nodes: Window) -> Bools:

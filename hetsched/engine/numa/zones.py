@@ -38,7 +38,7 @@ import numpy as np
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.kubelet_options import read_options
-from hetsched.contracts.node_report import ZONE_PROBLEM, KubeletGrant, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone, is_unreadable
 from hetsched.contracts.pod_sentences import BY_KUBELET
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, MIB, is_extended
 from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, WORD_BITS, Columns, Ints
@@ -339,7 +339,6 @@ class Zones:
         assert report.numa is not None
         reserved = parse_cpuset(report.numa.reserved_cpus or "")
         zones = zones_of(report)
-        unreadable = any(problem.startswith(ZONE_PROBLEM) for problem in report.problems)
         usable: list[frozenset[int] | None] = []
         cores: list[tuple[Core, ...]] = []
         zone_of_cpu: dict[int, int] = {}
@@ -360,7 +359,7 @@ class Zones:
             offline = zone.offline_capacity_millis
             columns.field("zone_cpu_allocatable")[position, row] = allocatable
             columns.field("zone_cpu")[position, row] = allocatable if offline is None else min(allocatable, offline)
-            columns.field("zone_unreadable")[position, row] = offline == 0 and unreadable
+            columns.field("zone_unreadable")[position, row] = offline == 0 and is_unreadable(zone.name, report.problems)
             columns.field("zone_memory")[position, row] = UNKNOWN if memory is None else memory // MIB
             columns.field("zone_cpus")[position, row] = total
             columns.field("zone_cpus_usable")[position, row] = left

@@ -37,10 +37,15 @@ from hetsched.engine.numa.topology_manager import SMT_ALIGNMENT_ERROR, TOPOLOGY_
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
 CAPACITY_UNREADABLE = Refusal(
-    ZONE_PROBLEM, "the offline_capacity of a NUMA zone cannot be read, so the zone is not used", unknown=True
+    ZONE_PROBLEM,
+    "the offline_capacity of a NUMA zone cannot be read, so the zone is not used",
+    unknown=True,
+    resolvable=True,
 )
 TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", "the node's NUMA zones are unknown", unknown=True)
-MEMORY_UNKNOWN = Refusal("ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True)
+MEMORY_UNKNOWN = Refusal(
+    "ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True, resolvable=True
+)
 CHANGED = Refusal("ZoneCpuInsufficient", "the zones no longer have room", resolvable=True)
 
 
@@ -172,13 +177,16 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
     yield TOPOLOGY_UNKNOWN, demand.unknown[setup]
     bound, aware = demand.bound[setup], demand.aware[setup]
     free = nodes.load("zone_cpu_free")
+    unreadable = nodes.static("zone_unreadable") > 0
     lent = nodes.static("zone_cpu_allocatable") - nodes.static("zone_cpu")
+    hidden, lent = np.where(unreadable, lent, 0), np.where(unreadable, 0, lent)
     cpu = format_amount(CPU, demand.cpu_millis)
     one = bound & aware & ~demand.room(nodes).any(axis=0)
     if one.any():
-        enough = free >= demand.cpu_millis
+        enough = free + hidden >= demand.cpu_millis
+        yield CAPACITY_UNREADABLE, one & (unreadable & enough & _else_suitable(demand, nodes)).any(axis=0)
         short = one & ~enough.any(axis=0)
-        yield from _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu, nodes)
+        yield _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))
         yield _short_of_cpu(f"no NUMA zone has {cpu} CPUs free for it, the most is {most}"), short
         yield from _without_memory(demand, nodes, one, enough)
@@ -188,7 +196,10 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
     if crossing.any():
         total = demand.whole(nodes).sum(axis=0)
         short = crossing & (total < demand.cpus)
-        yield from _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu, nodes)
+        uncertain = short & (demand.whole(nodes, hidden).sum(axis=0) >= demand.cpus)
+        yield from _without_memory(demand, nodes, uncertain, None)
+        yield CAPACITY_UNREADABLE, uncertain
+        yield _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu)
         most = str(int(total[short].max(initial=0)))
         yield _short_of_cpu(f"the NUMA zones together have {most} whole CPUs free, {cpu} are asked"), short
         yield from _without_memory(demand, nodes, crossing, None)
@@ -198,16 +209,22 @@ def _short_of_cpu(message: str) -> Refusal:
     return Refusal("ZoneCpuInsufficient", message, missing=(CPU,), resolvable=True)
 
 
-def _lent(rows: Bools, lent: Ints, cpu: str, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    unreadable = rows & nodes.static("zone_unreadable").any(axis=0)
-    yield CAPACITY_UNREADABLE, unreadable
-    rows = rows & ~unreadable
+def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
     text = (
         f"{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less than is allocatable in a "
         "zone"
     )
-    yield Refusal("ZoneCapacityLent", text, missing=(CPU,), resolvable=True), rows
+    return Refusal("ZoneCapacityLent", text, missing=(CPU,), resolvable=True), rows
+
+
+def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
+    """Return (Z, n) which zones may have the memory and the cards for the whole pod; unknown memory may be enough."""
+    suitable: Bools = np.ones((nodes.columns.layout.zones, nodes.n), np.bool_)
+    if demand.memory_mib:
+        unknown = nodes.static("zone_memory") == UNKNOWN
+        suitable &= unknown | (nodes.load("zone_memory_free") >= demand.memory_mib)
+    return suitable & demand.near(nodes) if demand.local else suitable
 
 
 def _without_memory(
