@@ -53,7 +53,7 @@ from hetsched.placement.retry import look_again
 from hetsched.policies.models import PolicyObject
 
 from .bind import unbound
-from .tell import untold, untold_policies
+from .report import untold, untold_policies
 
 KEYS_KEPT = timedelta(hours=48)
 log = structlog.get_logger(__name__)

@@ -99,7 +99,7 @@ def _print_once(settings: AgentSettings, nvidia_smi: bytes | None, *, as_json: b
 
 
 def _print_text(report: AgentReport, out: TextIO) -> None:
-    from hetsched.agent.telling import lines_of
+    from hetsched.agent.report_text import lines_of
 
     for line in lines_of(report):
         # A file of the machine may hold anything; a terminal gets printable text only.

@@ -14,7 +14,7 @@ import re
 
 import msgspec
 
-from .card_reading import CardReading
+from .gpu_readings import CardReading
 from .tree import Tree
 
 DEVICES = "sys/bus/pci/devices"

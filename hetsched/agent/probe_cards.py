@@ -14,7 +14,7 @@ from collections import Counter
 from hetsched.contracts.agent_report import MachineCard, MachineProblem
 from hetsched.contracts.cards import MAX_CARDS
 
-from .card_reading import CardReading, links_of, machine_card, table_facts
+from .gpu_readings import CardReading, links_of, machine_card, table_facts
 from .nvidia_xml import read_nvidia_xml
 from .nvml import NvmlDoor, bindings
 from .pci_cards import DEVICES, has_driver, read_pci

@@ -37,7 +37,7 @@ from .options import Reporting
 from .podresources import SOCKET as POD_RESOURCES
 from .podresources import Lister
 from .probe_usage import UsageMeter, stated_capacities
-from .sending import Sender
+from .sender import Sender
 from .tree import Tree
 from .uplink import Uplink
 
@@ -262,7 +262,7 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
         )
     cards = None
     if options.devices and sender is not None:
-        from .device_plugin.enforcing import card_keeper
+        from .device_plugin.gpu_assignment import card_keeper
 
         cards = card_keeper(node, sender, options.state)
     return Agent(tree, read, sender=sender, pins=_pins(node, settings.root, options), cards=cards, meter=meter)

@@ -21,7 +21,7 @@ from hetsched.client import BatchAnswer, End, Goal, Refused
 from hetsched.client.documents import ItemAnswer, ItemProblem
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_policy
+from .name_completion import a_cluster, a_policy
 from .options import PodFiles, given_key, read_each
 from .output import Output, OutputFormat, Track, console, note, print_json, table
 from .workload_view import coloured

@@ -23,9 +23,9 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
-from .completing import a_cluster, a_workload
 from .decision_view import show_decision
 from .live import Watch, follow
+from .name_completion import a_cluster, a_workload
 from .output import Output, OutputFormat, console, note, print_json
 
 _MOST_SHOWN = 20

@@ -14,10 +14,10 @@ from rich.text import Text
 from hetsched.client import Hold, Refused
 
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_hold, a_policy
+from .name_completion import a_cluster, a_hold, a_policy
 from .options import PodFiles, given_key, read_manifest, seconds_of
 from .output import Output, OutputFormat, console, note, print_json, table
-from .planning import in_commands, show_fresh
+from .plans import in_commands, show_fresh
 from .workloads import Reason
 
 app = typer.Typer(no_args_is_help=True, help="Reserve capacity for future pods.")

@@ -36,7 +36,7 @@ from . import (
     health,
     hold,
     isa,
-    planning,
+    plans,
     policy,
     resources,
     scheduler,
@@ -147,7 +147,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
-        planning.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver,
+        plans.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver,
     ),
     _HERE: (
         standalone.standalone, scheduler.scheduler, agent.agent, certs.certs, backup.backup, backup.restore,

@@ -22,10 +22,10 @@ from hetsched.client.waiting import patiently
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_kind, a_name
 from .decision_view import show_decision
 from .kinds import Kind, kind_of, known
 from .live import Watch, follow
+from .name_completion import a_cluster, a_kind, a_name
 from .output import Output, OutputFormat, age, console, duration, note, print_json, table
 from .workload_view import COLOURS, coloured, show
 

@@ -18,11 +18,11 @@ from hetsched.client.documents import REFUSED
 from hetsched.client.waiting import end_of
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_hold, a_policy, a_workload
 from .live import Watch, follow
+from .name_completion import a_cluster, a_hold, a_policy, a_workload
 from .options import PodFiles, Strict, given_key, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, print_warnings, table
-from .planning import in_commands, read_plan, show_fresh
+from .plans import in_commands, read_plan, show_fresh
 from .workload_view import coloured, show, told, view
 
 Identity = Annotated[

@@ -18,7 +18,7 @@ from hetsched.adapters.kubernetes.binding import annotations_of
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import by_container
 from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.signing import node_key
+from hetsched.contracts.signatures import node_key
 from hetsched.contracts.workload import PodSpec
 from hetsched.storage.sealed_secrets import derived
 

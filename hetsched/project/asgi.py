@@ -14,7 +14,7 @@ django.setup(set_prefix=False)
 # The sockets import models, which exist only after Django is set up.
 from web.live.routing import websocket_urlpatterns  # noqa: E402
 
-from .doors import BodyCap, SameOrigin  # noqa: E402
+from .asgi_middleware import BodyCap, SameOrigin  # noqa: E402
 from .handler import ThreadedHandler  # noqa: E402
 
 application = ProtocolTypeRouter(

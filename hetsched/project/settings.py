@@ -242,14 +242,14 @@ CELERY_IMPORTS = [
     "workers.create",
     "workers.evict",
     "workers.shadow",
-    "workers.tell",
+    "workers.report",
     "workers.callback",
     "workers.images",
     "workers.collect",
-    "workers.desk",
+    "workers.policy_workflow",
     "workers.replay",
     "workers.rebalance",
-    "workers.ticking",
+    "workers.periodic_tasks",
     "workers.sweep",
     "workers.canary",
     "workers.audit",
@@ -269,7 +269,7 @@ def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = (
     """Schedule `task` periodically, once a period; messages that expire unconsumed are dropped."""
     options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
     return {
-        "task": "workers.ticking.run",
+        "task": "workers.periodic_tasks.run",
         "schedule": timedelta(seconds=seconds),
         "options": options,
         "args": (task, seconds, list(args)),
@@ -284,7 +284,7 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 CELERY_BEAT_SCHEDULE["audit"] = _every("workers.audit.run", AUDIT_SECONDS)
-CELERY_BEAT_SCHEDULE["desk"] = _every("workers.desk.tick", HETSCHED_DESK_SECONDS)
+CELERY_BEAT_SCHEDULE["desk"] = _every("workers.policy_workflow.tick", HETSCHED_DESK_SECONDS)
 CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)

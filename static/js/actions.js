@@ -6,7 +6,7 @@
 import { act, token } from "./dialog.js";
 import { fill } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 document.addEventListener(
   "click",

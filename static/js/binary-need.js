@@ -1,6 +1,6 @@
 // The need of a program or image from one's own disk, read by the server and put into the form.
 import { element, fill } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 // `input` takes the file, `said` what came of it, `isa` the need; `token` is the form's.
 export function readNeeds({ input, said, isa, token, words }) {

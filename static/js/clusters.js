@@ -2,7 +2,7 @@
 import { token } from "./dialog.js";
 import { element } from "./draw.js";
 import { tell } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
 

@@ -1,6 +1,6 @@
 // Two answers side by side, row by row; rows that differ are marked by colour and by a sign.
 import { element, fill, keeping, stateChip } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const MOST = 8;
 const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));

@@ -2,7 +2,7 @@
 import { element, fill, keeping, stateChip, words as readWords } from "./draw.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawProblem } from "./result.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const words = readWords();
 const button = document.getElementById("matrix");

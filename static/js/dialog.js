@@ -20,7 +20,7 @@
 // `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
 import { tell, tellAndReload } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const dialog = document.getElementById("act");
 const form = dialog.querySelector("form");

@@ -7,7 +7,7 @@ import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
 import { showHeadroom } from "./headroom.js";
 import { liveOfPage, showStatus } from "./live.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const FEED_LENGTH = 10;
 const BALANCE_SECONDS = 15;

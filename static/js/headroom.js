@@ -4,7 +4,7 @@
 // seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
 import { ago, counted, element, fill, keeping, moment, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const PAUSE_SECONDS = 5;
 const WAIT_SECONDS = 3;

@@ -3,7 +3,7 @@
 // Names, what they bring and on how many nodes they are come from the server (`isa/`), and what a whole text means too
 // (`isa/parse/`), so the rules of the lattice are in one place.
 import { element, fill } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const MOST_CHIPS = 48;
 const PAUSE_MILLISECONDS = 200;

@@ -1,7 +1,7 @@
 // Every node of one pod: what refused it, or its rank and every plugin's score. Grouped by reason, sorted and in pages,
 // so that five thousand rows stay readable; as CSV and JSON the whole of it.
 import { element, fill, keeping } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const PAGE = 50;
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);

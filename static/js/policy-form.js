@@ -1,6 +1,6 @@
 // The policy form: reads and writes the draft, and keeps rows, sliders and positions in sync.
 import { element, fill } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 // Slider scale: weights are compared as ratios, so the steps grow. The number field takes any value.
 const STOPS = [

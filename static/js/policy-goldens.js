@@ -2,7 +2,7 @@
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const API = "/api/v1/golden-placements/";
 const PAUSE_MILLISECONDS = 600;

@@ -2,7 +2,7 @@
 import { act, token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
 import { tell, tellAndReload } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const API = "/api/v1/policy-plans/";
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 3 });

@@ -3,7 +3,7 @@ import { token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
 import { download } from "./matrix.js";
 import { tell } from "./notes.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const WAIT_SECONDS = 10;
 const PAUSE_MILLISECONDS = 500;

@@ -9,7 +9,7 @@ import { PolicyForm } from "./policy-form.js";
 import { Plans } from "./policy-plans.js";
 import { Preview } from "./policy-preview.js";
 import { Try } from "./policy-try.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const PAUSE_MILLISECONDS = 300;
 const words = readWords();

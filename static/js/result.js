@@ -1,6 +1,6 @@
 // The answer of a what-if as panels: the verdict, who goes where, who does not and why, and the best nodes.
 import { bar, clock, counted, element, fill, keeping, stateChip } from "./draw.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;

@@ -3,7 +3,7 @@ import { clock, element, fill, keeping, words as readWords } from "./draw.js";
 import { whatIfAddress, yamlText } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawFurther } from "./result.js";
-import { localized } from "./told.js";
+import { localized } from "./messages.js";
 
 const words = readWords();
 const page = document.getElementById("why");

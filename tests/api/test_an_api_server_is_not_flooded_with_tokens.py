@@ -13,7 +13,7 @@ from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
-from web.api import speakers
+from web.api import agent_authentication
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def asked(db: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     shown: list[str] = []
     monkeypatch.setattr(connections, "api_of", lambda cluster: None)
     monkeypatch.setattr(token_review, "holder_of", lambda api, token: shown.append(token))
-    monkeypatch.setattr(speakers, "MOST_REVIEWS", 3)
-    monkeypatch.setattr(speakers.time, "time", lambda: 1000.5)
+    monkeypatch.setattr(agent_authentication, "MOST_REVIEWS", 3)
+    monkeypatch.setattr(agent_authentication.time, "time", lambda: 1000.5)
     cache.clear()
     return shown
 
@@ -42,7 +42,7 @@ def test_a_flood_is_told_to_come_again(asked: list[str], monkeypatch: pytest.Mon
     assert answers[-1].json()["code"] == "TokenNotReviewed"
     assert answers[-1]["Retry-After"] == "5"
     assert len(asked) == 3
-    monkeypatch.setattr(speakers.time, "time", lambda: 1001.5)
+    monkeypatch.setattr(agent_authentication.time, "time", lambda: 1001.5)
     assert report_with("aaaa.bbbb.dddd").status_code == 401
     assert len(asked) == 4
 

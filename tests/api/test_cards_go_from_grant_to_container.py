@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.agent.device_plugin.enforcing import CardKeeper
+from hetsched.agent.device_plugin.gpu_assignment import CardKeeper
 from hetsched.agent.device_plugin.settings import CardSettings
 from hetsched.agent.device_plugin.slots import Card
 from hetsched.agent.device_plugin.source import AnsweredGrants

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from hetsched.cli import batch, hold, planning, resources, webhook, workloads
+from hetsched.cli import batch, hold, plans, resources, webhook, workloads
 from hetsched.cli.main import app
 from hetsched.client import Client
 from hetsched.inventory.models import Cluster
@@ -44,7 +44,7 @@ def shell(operator: Api, monkeypatch: pytest.MonkeyPatch) -> Shell:
     def connect(_server: str, _token: str) -> Client:
         return Client("http://hetsched.test", transport=httpx.MockTransport(handle), patience_seconds=0)
 
-    for module in (batch, hold, planning, resources, webhook, workloads):
+    for module in (batch, hold, plans, resources, webhook, workloads):
         monkeypatch.setattr(module, "connect", connect)
 
     def call(*words: str | Path) -> Result:

@@ -15,7 +15,7 @@ from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import submit_there
 from hetsched.placement.models import Pod, SubmittedObject
-from web.live import reading, rights
+from web.live import rights, socket_reads
 
 from .conftest import Api
 
@@ -45,7 +45,7 @@ def submitted(policies: None) -> Callable[..., str]:
 def hears(token: str, workload_id: str) -> bool:
     from hetsched.access.tokens import resolve
 
-    found, known = reading.find(f"workload:{workload_id}"), resolve(token)
+    found, known = socket_reads.find(f"workload:{workload_id}"), resolve(token)
     assert known is not None
     return rights.may_listen(Subject(known.user, known), found.topic, found.namespaces) is None
 

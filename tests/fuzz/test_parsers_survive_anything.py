@@ -21,7 +21,7 @@ from hetsched.adapters.kubernetes import kubeconfig
 from hetsched.contracts.allowance import read_quota
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signing import sign, verify
+from hetsched.contracts.signatures import sign, verify
 from hetsched.contracts.units import parse_amount, parse_quantity
 from hetsched.isa import parse
 

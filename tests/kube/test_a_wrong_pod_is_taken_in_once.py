@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import snapshot
 from hetsched.placement.models import Pod
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import schedule, tell
+from workers import report, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    monkeypatch.setattr(report, "api_of", lambda _: api)
     snapshot.warm(cluster.pk).forget()
     make_node(api, "n1")
     follower = a_follower(api, cluster)
@@ -35,7 +35,7 @@ def test_what_we_tell_it_does_not_bring_it_back(api: Api, cluster: Cluster, foll
     eventually(followed, lambda: states() == {"wrong": "pending"})
     followed._tell()
     schedule.run(cluster.pk)
-    assert tell.run(cluster.pk) == 1
+    assert report.run(cluster.pk) == 1
     assert pod_of(api, "wrong")["status"]["conditions"]
     make_pod(api, "after")  # every write to the first pod is seen before this one
     eventually(followed, lambda: "after" in states())

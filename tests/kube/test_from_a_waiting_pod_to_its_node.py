@@ -16,7 +16,7 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import bind, schedule, tell
+from workers import bind, report, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -108,14 +108,14 @@ def events_of(api: Api, name: str) -> list[tuple[str, str]]:
 def test_a_pod_is_told_why_it_waits_and_where_it_went(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    monkeypatch.setattr(report, "api_of", lambda _: api)
     make_pod(api, "big", cpu="64")
     make_pod(api, "small")
     eventually(followed, lambda: len(states()) == 2)
     followed._tell()
     schedule.run(cluster.pk)
     bind.run(cluster.pk)
-    assert tell.run(cluster.pk) == 2
+    assert report.run(cluster.pk) == 2
     (condition,) = pod_of(api, "big")["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
     sentence = Decision.objects.get(pod__name="big").summary
@@ -125,13 +125,13 @@ def test_a_pod_is_told_why_it_waits_and_where_it_went(
     assert scheduled[0] == "Scheduled"
     node = pod_of(api, "small")["spec"]["nodeName"]
     assert scheduled[1].startswith(f"Successfully assigned default/small to {node} (")
-    assert tell.run(cluster.pk) == 0
+    assert report.run(cluster.pk) == 0
 
 
 def test_a_pod_whose_binding_is_refused_is_told_by_whom(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    monkeypatch.setattr(report, "api_of", lambda _: api)
     make_pod(api, "small")
     eventually(followed, lambda: len(states()) == 1)
     followed._tell()
@@ -139,9 +139,9 @@ def test_a_pod_whose_binding_is_refused_is_told_by_whom(
     pod = Pod.objects.get(name="small")
     begin_binding(cluster.pk, [pod.pk])
     reject(cluster.pk, [pod.pk], reason="admission policy 'guard' denied request")
-    assert tell.run(cluster.pk) == 1
+    assert report.run(cluster.pk) == 1
     sentence = f"{Decision.objects.get(pod=pod).summary}, but was not bound: admission policy 'guard' denied request"
     (condition,) = pod_of(api, "small")["status"]["conditions"]
     assert (condition["reason"], condition["message"]) == ("SchedulerError", f"NotBound: {sentence}")
     assert events_of(api, "small") == [("FailedScheduling", sentence)]
-    assert tell.run(cluster.pk) == 0
+    assert report.run(cluster.pk) == 0

@@ -30,7 +30,7 @@ from hetsched.policies.actions import activate, save_draft
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from tests.kube.test_from_a_waiting_pod_to_its_node import events_of
-from workers import bind, evict, schedule, sweep, tell
+from workers import bind, evict, report, schedule, sweep
 from workers.informer import Follower
 
 MERGE = "application/merge-patch+json"
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
     """Run an informer for a cluster with one node of 8 CPUs."""
-    for worker in (bind, evict, tell):
+    for worker in (bind, evict, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
     follower = a_follower(api, cluster)
@@ -143,7 +143,7 @@ def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
     assert evict.run(cluster.pk) == 1
     assert (is_leaving(api, victim), is_leaving(api, stays)) == (True, False)
     assert pod_of(api, victim)["metadata"]["deletionGracePeriodSeconds"] == 120  # its own grace period
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     assert nominated(api) == "n1"
     (condition,) = [one for one in pod_of(api, "urgent")["status"]["conditions"] if one["type"] == "PodScheduled"]
     assert f"once default/{victim} (priority 0) left" in condition["message"]
@@ -221,11 +221,11 @@ def test_who_may_not_leave_at_all_is_not_asked_again_at_once_and_the_pod_says_so
     budget(api, "guard", "guarded", allowed=0)
     eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
     urgent(api, followed)
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     assert nominated(api) == "n1"
     evict.run(cluster.pk)
     decide(followed)
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     assert nominated(api) == ""
     assert Decision.objects.filter(pod_name="urgent").latest("id").reasons[-1].code == "PreemptionRefused"
     assert (evict.run(cluster.pk), Nomination.objects.count()) == (0, 1)
@@ -293,7 +293,7 @@ def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cl
     assert (states()["second"], states()["first"]) == ("not-now", "bound")
     assert not Nomination.objects.filter(active=True).exists()
     consistent(cluster)
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     assert nominated(api, "second") == ""
 
 

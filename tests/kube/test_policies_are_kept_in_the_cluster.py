@@ -18,7 +18,7 @@ from hetsched.policies.models import Policy, PolicyObject
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
-from workers import schedule, tell
+from workers import report, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -33,7 +33,7 @@ def definitions(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    monkeypatch.setattr(tell, "api_of", lambda _: api)
+    monkeypatch.setattr(report, "api_of", lambda _: api)
     follower = a_follower(api, cluster)
     yield follower
     follower.ended.set()
@@ -50,7 +50,7 @@ def change(api: Api, spec: dict[str, Any]) -> None:
 
 def told(api: Api, cluster: Cluster) -> dict[str, Any]:
     """Return the status after one run of the reporting task, merged with its condition."""
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     status: dict[str, Any] = json.loads(api.get(PATH))["status"]
     (condition,) = status.pop("conditions")
     assert condition["observedGeneration"] == status["observedGeneration"]
@@ -91,7 +91,7 @@ def test_a_wrong_object_is_told_its_field_and_the_good_version_goes_on(
 def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cluster, followed: Follower) -> None:
     make(api, SCHEDULING_POLICIES, "hetsched", spec=plugins("binpack"))
     eventually(followed, lambda: PolicyObject.objects.filter(name="hetsched").exists())
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     status = json.loads(api.get(SCHEDULING_POLICIES.path(name="hetsched")))["status"]
     assert "version" not in status
     assert status["conditions"][0]["message"].startswith("metadata.name: policy hetsched is managed in the database")

@@ -35,7 +35,7 @@ from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from tests.system.processes import ROOT
-from workers import bind, create, evict, schedule, shadow, sweep, tell
+from workers import bind, create, evict, report, schedule, shadow, sweep
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver", "kube-scheduler"), pytest.mark.django_db]
 MANIFEST = Path(ROOT) / "deploy" / "shadow" / "access.yaml"
@@ -120,7 +120,7 @@ def test_every_binding_is_compared_and_nothing_is_written(
 
     # Run every task that ever writes to a cluster.
     assert schedule.run(live.pk) == 0
-    for task in (bind, tell, create, evict):
+    for task in (bind, report, create, evict):
         assert task.run(live.pk) == 0
     sweep.run()
     while shadow.run(live.pk):

@@ -18,7 +18,7 @@ from hetsched.policies.models import PolicyObject
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, pod_of, states
-from workers import bind, schedule, tell
+from workers import bind, report, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -54,7 +54,7 @@ def apply(kubectl: Kubectl, *names: str) -> None:
 
 @pytest.fixture
 def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    for worker in (bind, tell):
+    for worker in (bind, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     apply(kubectl, "nodes", "numa-zones")
     running = a_follower(api, cluster)
@@ -72,7 +72,7 @@ def test_pods_get_nodes_and_what_is_wrong_gets_a_sentence(
     follower._tell()
     schedule.run(cluster.pk)
     bind.run(cluster.pk)
-    tell.run(cluster.pk)
+    report.run(cluster.pk)
     found = {name: pod_of(api, name) for name in PODS}
     nodes = {name: pod["spec"].get("nodeName", "") for name, pod in found.items()}
     assert (nodes["riscv"], nodes["gpu"], nodes["numa"], nodes["wrong"]) == ("riscv-0", "gpu-0", "numa-0", "")
@@ -103,7 +103,7 @@ def test_a_pod_is_placed_by_the_policy_that_stands_in_the_cluster(
     try:
         eventually(follower, lambda: PolicyObject.objects.exists() and states() == {"dense": "pending"})
         schedule.run(cluster.pk)
-        tell.run(cluster.pk)
+        report.run(cluster.pk)
         assert Decision.objects.get(pod__name="dense").policy_name == "dense"
         shown = kubectl("get", "spol", "dense", "--no-headers").stdout.split()
         assert shown[:3] == ["dense", "True", "1"]

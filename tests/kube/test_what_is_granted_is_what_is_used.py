@@ -37,7 +37,7 @@ from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import clear, exactly, given, make_claim, make_class
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
-from workers import bind, schedule, tell
+from workers import bind, report, schedule
 from workers.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -134,7 +134,7 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     path = PODS.path(namespace="default", name="taken", part="binding")
     api.send("POST", path, json.dumps(target | {"metadata": {"name": "taken"}}).encode())
     assert bind.run(live.pk) == 2
-    assert tell.run(live.pk) == 3
+    assert report.run(live.pk) == 3
     assert json.loads(pod_of(api, "small")["metadata"]["annotations"]["hetsched.io/allocation"])["node"] == "n1"
     eventually(follower, lambda: set(states().values()) == {"bound", "never-fits"})
     assert check_invariants() == []

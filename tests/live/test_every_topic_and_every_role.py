@@ -17,7 +17,7 @@ from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
 from tests.builders import a_pod
 from tests.scenes import submitted
-from web.live import reading, rights
+from web.live import rights, socket_reads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LOOK = {"viewer", "submitter", "operator", "policy-admin"}
@@ -43,8 +43,8 @@ def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> No
 
 def found(asked: str) -> Any:
     """Return a topic as a socket finds it; one that there is not in this scene, by its name."""
-    there = reading.find(asked)
-    return there if there.denied is None else reading.Found(asked, asked)
+    there = socket_reads.find(asked)
+    return there if there.denied is None else socket_reads.Found(asked, asked)
 
 
 def test_the_table_holds(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from hetsched.journal.publish import message
 from hetsched.placement.actions import submit
 from hetsched.placement.models import Pod
 from tests.builders import a_pod
-from web.live import reading
+from web.live import socket_reads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SAID = "Preempted by hush/x"
@@ -24,11 +24,11 @@ SAID = "Preempted by hush/x"
 def test_deltas_and_snapshots_are_redacted_and_nothing_else_is_touched() -> None:
     data = {"name": "hush/x", "pods": {"team/a": {"message": SAID}, "team/b": {"message": "hush/x"}, "team/c": None}}
     sent = message("workload:w-1", 3, data)
-    shown = msgspec.json.decode(reading.redacted("workload:w-1", sent, frozenset({"team"})))
+    shown = msgspec.json.decode(socket_reads.redacted("workload:w-1", sent, frozenset({"team"})))
     assert shown["data"]["pods"]["team/a"]["message"] == f"Preempted by {HIDDEN}"
     assert shown["data"]["pods"]["team/b"]["message"] == "hush/x"
     assert (shown["data"]["name"], shown["revision"], shown["data"]["pods"]["team/c"]) == ("hush/x", 3, None)
-    assert reading.redacted("cluster:lab", sent, frozenset({"team"})) == sent
+    assert socket_reads.redacted("cluster:lab", sent, frozenset({"team"})) == sent
 
 
 async def test_a_limited_socket_is_not_told_who_preempted_its_pod(viewers: Any, token: Any, cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ import pytest
 from django.utils import translation
 
 from tests.pages.worded import HOLE, QUOTED, Worded, worded
-from web.pages.told import told
+from web.pages.message_translation import told
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -42,7 +42,7 @@ NO_PAGE = (
     "hetsched/project/",
     "web/api/agent.py",
     "web/api/prometheus.py",
-    "web/api/speakers.py",
+    "web/api/agent_authentication.py",
     "web/live/",  # scripts, on their socket
     "workers/extender/",
 )

@@ -19,7 +19,7 @@ from django.utils import translation
 from hetsched.contracts.params import params_schema
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.registry import load_registry
-from web.pages.told import SENTENCES, catalogue, told
+from web.pages.message_translation import SENTENCES, catalogue, told
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = sorted((ROOT / "hetsched/engine").rglob("*.py"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.project.doors import BodyCap
+from hetsched.project.asgi_middleware import BodyCap
 
 
 async def reading_app(scope: Any, receive: Any, send: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.project.doors import handshake_allowed
+from hetsched.project.asgi_middleware import handshake_allowed
 
 BEARER = ["hetsched", "bearer.hs_00"]
 

@@ -15,7 +15,7 @@ from hetsched.placement.models import Pod
 from hetsched.policies.actions import ensure_builtins
 from hetsched.storage.prepared_queries import Prepared
 from tests.builders import a_node, a_pod
-from workers import schedule, tell
+from workers import report, schedule
 
 pytestmark = pytest.mark.django_db
 
@@ -33,17 +33,17 @@ class ApiServer:
 
     def round(self, cluster: Cluster) -> set[str]:
         self.asked = []
-        tell.run(cluster.pk)
+        report.run(cluster.pk)
         return set(self.asked)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     made = ApiServer()
-    monkeypatch.setattr(tell, "tell", made.tell)
-    monkeypatch.setattr(tell, "api_of", lambda _: None)
-    monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))  # the query contains the number
+    monkeypatch.setattr(report, "tell", made.tell)
+    monkeypatch.setattr(report, "api_of", lambda _: None)
+    monkeypatch.setattr(report, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(report, "_DUE", Prepared(report._DUE._build))  # the query contains the number
     return made
 
 
@@ -59,7 +59,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     pods = [ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
     schedule.run(made.pk)
-    assert Pod.objects.filter(tell.untold(made.pk)).count() == 5
+    assert Pod.objects.filter(report.untold(made.pk)).count() == 5
     return made
 
 

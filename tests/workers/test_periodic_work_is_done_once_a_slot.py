@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from hetsched.journal import counters, figures, periodic_locks
 from hetsched.journal.models import Figure
-from workers import canary, ticking
+from workers import canary, periodic_tasks
 
 pytestmark = pytest.mark.django_db
 WORK, SECONDS = "workers.canary.run", 10
@@ -33,23 +33,23 @@ def _pass(seconds: float) -> None:
 
 
 def test_a_slot_is_taken_once(done: list[str]) -> None:
-    assert [ticking.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
+    assert [periodic_tasks.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
     _pass(SECONDS)
-    assert [ticking.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
+    assert [periodic_tasks.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
     assert done == ["io", "io"]
     assert _slots() == [2]
 
 
 def test_each_work_has_slots_of_its_own(done: list[str]) -> None:
-    assert ticking.run(WORK, SECONDS, ["io"])
-    assert ticking.run(WORK, SECONDS, ["schedule"])
+    assert periodic_tasks.run(WORK, SECONDS, ["io"])
+    assert periodic_tasks.run(WORK, SECONDS, ["schedule"])
     assert done == ["io", "schedule"]
 
 
 def test_a_clock_that_was_set_back_holds_nothing_up(done: list[str]) -> None:
-    assert ticking.run(WORK, SECONDS, ["io"])
+    assert periodic_tasks.run(WORK, SECONDS, ["io"])
     _pass(-3600)
-    assert ticking.run(WORK, SECONDS, ["io"])
+    assert periodic_tasks.run(WORK, SECONDS, ["io"])
 
 
 def test_the_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:

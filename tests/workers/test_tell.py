@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.placement.actions.evictions import Leaving
 from hetsched.placement.models import Eviction, Nomination, Pod
-from workers.tell import _sentence
+from workers.report import _sentence
 
 
 @pytest.mark.parametrize(

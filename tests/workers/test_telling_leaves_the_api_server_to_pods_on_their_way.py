@@ -17,7 +17,7 @@ from hetsched.placement.actions import follow
 from hetsched.policies.actions import ensure_builtins
 from hetsched.storage.prepared_queries import Prepared
 from tests.builders import a_node, a_pod
-from workers import schedule, tell
+from workers import report, schedule
 
 pytestmark = pytest.mark.django_db
 
@@ -27,10 +27,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
-    monkeypatch.setattr(tell, "tell", lambda *_, **__: True)
-    monkeypatch.setattr(tell, "api_of", lambda _: None)
-    monkeypatch.setattr(tell, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(tell, "_DUE", Prepared(tell._DUE._build))
+    monkeypatch.setattr(report, "tell", lambda *_, **__: True)
+    monkeypatch.setattr(report, "api_of", lambda _: None)
+    monkeypatch.setattr(report, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(report, "_DUE", Prepared(report._DUE._build))
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -56,13 +56,13 @@ def test_a_lot_after_a_lot_rests_while_a_pod_waits_for_a_first_look(
 ) -> None:
     follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     asked = _asked(monkeypatch)
-    assert tell.run(cluster.pk) == 2
-    assert asked == [tell.REST_SECONDS]
+    assert report.run(cluster.pk) == 2
+    assert asked == [report.REST_SECONDS]
 
 
 def test_it_goes_on_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _asked(monkeypatch)
-    assert tell.run(cluster.pk) == 2
+    assert report.run(cluster.pk) == 2
     assert asked == [0.0]
 
 
@@ -73,21 +73,21 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(workers)
         return ThreadPoolExecutor(workers, **named)
 
-    monkeypatch.setattr(tell, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(report, "ThreadPoolExecutor", pool)
     return asked
 
 
 def test_one_after_the_other_is_told_while_a_pod_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _threads(monkeypatch)
     follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
-    assert tell.run(cluster.pk) == 2
+    assert report.run(cluster.pk) == 2
     assert asked == [1]
 
 
 def test_many_are_told_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _threads(monkeypatch)
-    assert tell.run(cluster.pk) == 2
-    assert asked == [tell.AT_ONCE]
+    assert report.run(cluster.pk) == 2
+    assert asked == [report.AT_ONCE]
 
 
 def test_whoever_is_told_late_is_told_with_others_though_a_pod_waits(
@@ -95,6 +95,6 @@ def test_whoever_is_told_late_is_told_with_others_though_a_pod_waits(
 ) -> None:
     asked = _threads(monkeypatch)
     follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
-    monkeypatch.setattr(tell, "LATE", timedelta(hours=-1))
-    assert tell.run(cluster.pk) == 2
-    assert asked == [tell.AT_ONCE]
+    monkeypatch.setattr(report, "LATE", timedelta(hours=-1))
+    assert report.run(cluster.pk) == 2
+    assert asked == [report.AT_ONCE]

@@ -10,12 +10,12 @@ from django.db import connection
 
 from hetsched.journal import counters, figures
 from hetsched.placement.queries.invariants import CHECKED
-from workers import ticking
+from workers import periodic_tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task starts outside of any transaction
 
 
 def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:
-    assert ticking.run("workers.canary.check", 60, [])
+    assert periodic_tasks.run("workers.canary.check", 60, [])
     assert {one.labels[0]: one.value for one in counters.told(figures.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
     assert connection.get_autocommit()

@@ -10,7 +10,7 @@ from django.utils import timezone
 from hetsched.adapters.objects import keys
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signing import verify
+from hetsched.contracts.signatures import verify
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.reservations import Reservation

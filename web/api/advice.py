@@ -33,11 +33,11 @@ from hetsched.placement.models import Pod, Rebalance, Workload
 from hetsched.placement.queries.advice import advice_about, waiting_in, waiting_of
 from hetsched.policies.effective import active_specs
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .connections import find
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import Refused, not_found
 from .views import ApiView, answer
 from .what_if import turn
@@ -114,7 +114,7 @@ class Advice(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Propose moves of running pods with their gain and cost; nothing is moved."""
         asked = bodies.read(request, AdviceQuestion, large=True)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         found = advice_for(find(name), asked)
         return answer(request, found, headers={"ETag": _tag(found.token)})
 
@@ -127,7 +127,7 @@ class Rebalances(ApiView):
     @extend_schema(responses=page_of(RebalanceRow))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List confirmed plans, latest first."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster").prefetch_related("moves")
         found, following = page(request, rows, "id", descending=True)
         return answer(request, Rows([_row(plan) for plan in found], following))
@@ -136,7 +136,7 @@ class Rebalances(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Carry out a plan or some of its moves; needs If-Match with the plan's ETag."""
         asked = bodies.read(request, Confirmation, large=True)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         if in_shadow(cluster.pk):
             raise Refused(409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods")
@@ -156,7 +156,7 @@ class One(ApiView):
     @extend_schema(responses=RebalanceRow)
     def get(self, request: Any, name: str, number: int) -> HttpResponse:
         """Show a confirmed plan and its progress."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         plan = _find(name, number)
         return answer(request, _row(plan), etag=plan_tag(plan))
 
@@ -169,7 +169,7 @@ class Actions(ApiView):
     def post(self, request: Any, name: str, number: int) -> HttpResponse:
         """Stop a plan; needs If-Match."""
         asked = bodies.read(request, RebalanceAction)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         plan = _find(name, number)
         check_match(request, plan_tag(plan), required=True)
         stop_plan(plan, actor=self.subject, reason=asked.reason)

@@ -29,9 +29,9 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
 from hetsched.placement.signed_grants import agent_key, granted_on
 
-from . import bodies, reach
+from . import bodies, request_scope
+from .agent_authentication import AgentTokens, speaker_of
 from .problems import Refused
-from .speakers import AgentTokens, speaker_of
 from .views import ApiView, answer
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Reports(ApiView):
         if message.node != speaker.node:
             detail = f"this token reports for node {speaker.node}, not for {message.node[:80]!r}"
             raise Refused(403, "NodeNotYours", detail, place="node")
-        cluster = reach.cluster_of(speaker.cluster, hint=False)
+        cluster = request_scope.cluster_of(speaker.cluster, hint=False)
         try:
             heard = hear(cluster, message, known=lambda kubelet: pods_with_grants(cluster, message.node, kubelet))
         except InputError as error:

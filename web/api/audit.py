@@ -21,9 +21,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.journal.chain import ChainState, chain_state
 from hetsched.journal.models import AuditEntry
 
-from . import reach
+from . import request_scope
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .views import ApiView, answer
 
 FILTERS = {
@@ -87,7 +87,7 @@ def visible(subject: Subject) -> QuerySet[AuditEntry]:
     if subject.namespaces is None:
         return rows
     # Tokens of other namespaces may have the same name, so the actor's name does not identify the caller.
-    return rows.filter(object_kind="workload", object_name__in=reach.workloads(subject).values("pk"))
+    return rows.filter(object_kind="workload", object_name__in=request_scope.workloads(subject).values("pk"))
 
 
 def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[AuditEntry]:

@@ -31,12 +31,12 @@ from hetsched.placement.actions import export_cluster, import_cluster
 from hetsched.policies.actions import known_policies
 from hetsched.policies.models import Policy
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .connections import ConnectionDetail, cluster_tag, connection_of, find
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, locked
 from .facts import quantities
-from .paging import LIST_QUERIES, flag, page
+from .pagination import LIST_QUERIES, flag, page
 from .views import ApiView, answer, send
 
 
@@ -107,7 +107,7 @@ class Clusters(ApiView):
     def post(self, request: Any) -> HttpResponse:
         """Add an empty cluster, or connect a live one."""
         asked = bodies.read(request, NewCluster)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         with transaction.atomic():
             cluster = create_cluster(
                 name=asked.name,
@@ -160,7 +160,7 @@ class Import(ApiView):
     )
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replace the content of a cluster by these files; needs If-Match if it has nodes."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))
@@ -185,7 +185,7 @@ class Export(ApiView):
     @extend_schema(responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Any, name: str) -> HttpResponse:
         """Export a cluster as Kubernetes objects; an import of them gives the same decisions."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         subject = self.subject
         nameless = flag(request, "anonymise")

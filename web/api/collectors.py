@@ -19,7 +19,7 @@ from hetsched.adapters.collectors.registry import load_collectors
 from hetsched.inventory.collection import configure, remove
 from hetsched.inventory.models import Cluster, Collector
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .connections import find
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, locked, tag_of_row
@@ -133,7 +133,7 @@ class Collectors(ApiView):
     @extend_schema(responses=page_of(CollectorDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the collectors of a cluster."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         rows = find(name).collectors.select_related("cluster")
         return answer(request, Rows([detail(row) for row in rows], None))
 
@@ -146,14 +146,14 @@ class One(ApiView):
     @extend_schema(responses=CollectorDetail)
     def get(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Show a collector."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         row = _found(find(name), collector)
         return answer(request, detail(row), etag=_tag(row))
 
     @extend_schema(request=NewCollector, responses={200: CollectorDetail, 201: CollectorDetail})
     def put(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Add or change a collector; a change needs If-Match."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, NewCollector)
         cluster = find(name)
         with locked(cluster):
@@ -179,7 +179,7 @@ class One(ApiView):
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Remove a collector and its data; needs If-Match."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         with locked(cluster):
             check_match(request, _tag(_found(cluster, collector)), required=True)

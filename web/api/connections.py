@@ -27,7 +27,7 @@ from hetsched.inventory.staleness import watched_now
 from hetsched.journal import counters
 from hetsched.policies.models import PolicyObject
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request
 from .etags import check_match, etag_of, locked, two_part
 from .views import ApiView, answer
@@ -193,7 +193,7 @@ class Replace(ApiView):
     @extend_schema(request=NewConnection, responses=ConnectionDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
         """Change the connection or the enrolled namespaces; needs If-Match with the ETag of the cluster."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, NewConnection)
         cluster = find(name)
         with locked(cluster):
@@ -220,7 +220,7 @@ class Test(ApiView):
     @extend_schema(request=None, responses=Tested)
     def post(self, request: Any, name: str) -> HttpResponse:
         """Test the connection: list missing rights and sources that do not respond."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         checks = check_cluster(find(name))
         counters.flush()  # the API calls of this test
         return answer(request, Tested(name, all(check.ok for check in checks), checks))
@@ -230,7 +230,7 @@ def find(name: str) -> Cluster:
     """Return the cluster of this name. Raises: Refused 404."""
     cluster = Cluster.objects.filter(name=name).first()
     if cluster is None:
-        raise reach.no_cluster(name)
+        raise request_scope.no_cluster(name)
     return cluster
 
 

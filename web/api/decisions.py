@@ -32,9 +32,9 @@ from hetsched.placement.models import Decision
 from hetsched.placement.queries.decision_matrix import Further, further, matrix_of
 from hetsched.placement.queries.redaction import Redaction
 
-from . import reach
+from . import request_scope
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, flag, page
+from .pagination import LIST_QUERIES, flag, page
 from .problems import Refused, not_found
 from .views import ApiView, answer
 
@@ -111,9 +111,9 @@ class Decisions(ApiView):
     @extend_schema(responses=page_of(DecisionRow))
     def get(self, request: Any) -> HttpResponse:
         """List decisions, latest first."""
-        rows = reach.by_query(
+        rows = request_scope.by_query(
             request,
-            reach.decisions(self.subject),
+            request_scope.decisions(self.subject),
             cluster="cluster__name",
             workload="workload_id",
             namespace="namespace",
@@ -151,7 +151,7 @@ class One(ApiView):
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
         """Show a decision with reasons and best nodes, or all nodes; 410 if their data is not stored any more."""
-        rows = reach.decisions(self.subject).select_related("cluster", "pod")
+        rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
             raise self._gone(decision_id)
@@ -162,7 +162,7 @@ class One(ApiView):
         return answer(request, _detail(decision, nodes, found, self.redaction))
 
     def _gone(self, decision_id: int) -> Refused:
-        rows = reach.forgotten(self.subject)
+        rows = request_scope.forgotten(self.subject)
         kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if kept is None:
             return not_found("decision", decision_id)

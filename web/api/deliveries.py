@@ -19,10 +19,10 @@ from hetsched.access.subject import Subject
 from hetsched.placement.actions.webhooks import tell_again
 from hetsched.placement.models import Delivery
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -88,7 +88,9 @@ class Deliveries(ApiView):
     def get(self, request: Any) -> HttpResponse:
         """List deliveries, latest first."""
         rows = visible(self.subject).defer("body")
-        rows = reach.by_query(request, rows, webhook="webhook_id", workload="workload", state="state", event="event")
+        rows = request_scope.by_query(
+            request, rows, webhook="webhook_id", workload="workload", state="state", event="event"
+        )
         found, following = page(request, rows, "id", descending=True)
         return answer(request, Rows([delivery_row(row) for row in found], following))
 

@@ -29,11 +29,11 @@ from hetsched.policies.goldens import remove_golden, save_golden
 from hetsched.policies.manifest import pod_text
 from hetsched.policies.models import GoldenPlacement
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, page_of
 from .documents import Rows as Page
 from .etags import check_match, locked, tag_of_row
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .policies import find, version_of
 from .problems import not_found
 from .views import ApiView, answer
@@ -100,16 +100,16 @@ class Goldens(ApiView):
     @extend_schema(responses=page_of(GoldenDetail))
     def get(self, request: Any) -> HttpResponse:
         """List golden placements by name."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         rows = GoldenPlacement.objects.select_related("cluster").defer("cluster__definitions")
-        rows = reach.by_query(request, rows, cluster="cluster__name", policy="policy_name", state="state")
+        rows = request_scope.by_query(request, rows, cluster="cluster__name", policy="policy_name", state="state")
         found, following = page(request, rows, "name")
         return answer(request, Page([_detail(row) for row in found], following))
 
     @extend_schema(request=GoldenDraft, responses={201: GoldenDetail})
     def post(self, request: Any) -> HttpResponse:
         """Agree on the placement of a pod."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if GoldenPlacement.objects.filter(name=asked.name).exists():
             raise InputError("GoldenExists", f"there is a golden placement {asked.name} already", place="name")
@@ -126,18 +126,18 @@ class One(ApiView):
     @extend_schema(responses=GoldenDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a golden placement."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         row = _found(name)
         return answer(request, _detail(row), etag=_tag(row))
 
     @extend_schema(request=GoldenDraft, responses=GoldenDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
         """Change what was agreed; needs If-Match."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
             raise InputError("GoldenNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
-        empty_state(reach.cluster_of(asked.cluster))  # read before any row is locked
+        empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             row = _save(self, asked, name)
@@ -146,7 +146,7 @@ class One(ApiView):
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
         """Take back what was agreed; needs If-Match and a reason."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             remove_golden(name, actor=self.subject, reason=request.GET.get("reason", ""))
@@ -159,9 +159,9 @@ class Trial(ApiView):
     @extend_schema(request=GoldenTrial, responses=GoldenCheck)
     def post(self, request: Any) -> HttpResponse:
         """Judge a version of a policy, or a content that is not saved; nothing is written."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenTrial)
-        cluster = reach.cluster_of(asked.cluster) if asked.cluster else None
+        cluster = request_scope.cluster_of(asked.cluster) if asked.cluster else None
         if asked.plugins:
             spec = check(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
         else:
@@ -176,14 +176,14 @@ class OfVersion(ApiView):
     @extend_schema(responses=GoldenCheck)
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Judge the golden placements that guard a policy under one version of it."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         spec = version_of(name, version).spec
         with turn():
             return answer(request, check_goldens(spec))
 
 
 def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
-    cluster = reach.cluster_of(asked.cluster)
+    cluster = request_scope.cluster_of(asked.cluster)
     manifest = asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode()
     pod, agreed = _agreed(cluster, name, asked.decision, manifest)
     return save_golden(

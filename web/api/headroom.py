@@ -22,7 +22,7 @@ from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount
 from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape
 from hetsched.placement.queries.headroom import PATIENCE_SECONDS, Line, Table, headroom
 
-from . import reach
+from . import request_scope
 from .documents import Document
 from .problems import Refused
 from .views import ApiView, answer
@@ -80,12 +80,12 @@ class HeadroomTable(Document, frozen=True):
 
 class View(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=HeadroomTable)
     def get(self, request: Any) -> HttpResponse:
         """Show how many more copies of the most common shapes fit now, in every pool."""
-        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         table = headroom(cluster)
         if table is None:
             wait = {"Retry-After": str(int(PATIENCE_SECONDS))}

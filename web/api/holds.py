@@ -30,10 +30,10 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
-from .paging import LIST_QUERIES, integer, page
+from .pagination import LIST_QUERIES, integer, page
 from .planned import book, check_known, rooms_of
 from .problems import Refused
 from .rates import SUBMIT
@@ -126,7 +126,7 @@ class Holds(ApiView):
     keyed: ClassVar = ("POST",)
     counted: ClassVar = {"POST": SUBMIT}
     queries: ClassVar = {
-        **reach.CLUSTER_QUERY,
+        **request_scope.CLUSTER_QUERY,
         **LIST_QUERIES,
         "namespace": "Only holds in this namespace.",
         "state": "Only holds in this state.",
@@ -140,9 +140,9 @@ class Holds(ApiView):
     @extend_schema(responses=page_of(HoldRow))
     def get(self, request: Any) -> HttpResponse:
         """List holds, the latest first."""
-        rows = reach.holds(self.subject).select_related("cluster")
+        rows = request_scope.holds(self.subject).select_related("cluster")
         given = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload"}
-        found, following = page(request, reach.by_query(request, rows, **given), "id", descending=True)
+        found, following = page(request, request_scope.by_query(request, rows, **given), "id", descending=True)
         return answer(request, Rows([_row(row, self.redaction) for row in found], following))
 
     @extend_schema(
@@ -178,7 +178,7 @@ class One(ApiView):
     @extend_schema(responses={200: HoldDetail})
     def delete(self, request: Any, hold_id: str) -> HttpResponse:
         """Cancel a hold; a hold that has ended is unchanged."""
-        row = reach.own_hold(self.subject, hold_id)
+        row = request_scope.own_hold(self.subject, hold_id)
         with locked(row.cluster):
             check_match(request, tag(_find(self, hold_id), self.redaction), required=False)
             cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
@@ -194,7 +194,7 @@ class Actions(ApiView):
     def post(self, request: Any, hold_id: str) -> HttpResponse:
         """Extend or cancel a hold; needs If-Match."""
         asked = bodies.read(request, HoldAction)
-        row = reach.own_hold(self.subject, hold_id)
+        row = request_scope.own_hold(self.subject, hold_id)
         with locked(row.cluster):
             check_match(request, tag(_find(self, hold_id), self.redaction), required=True)
             if asked.action == "extend":
@@ -223,7 +223,7 @@ def _read(request: Any) -> HoldWish:
 def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
     if len(asked.note) > 300 or "\0" in asked.note:
         raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
-    cluster = reach.cluster_of(asked.cluster)
+    cluster = request_scope.cluster_of(asked.cluster)
     check_known(cluster)
     wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)
 
@@ -255,9 +255,9 @@ def _until_one_ends(subject: Subject) -> dict[str, str]:
 
 
 def _find(view: ApiView, hold_id: str) -> Hold:
-    row = reach.holds(view.subject).select_related("cluster").filter(pk=hold_id).first()
+    row = request_scope.holds(view.subject).select_related("cluster").filter(pk=hold_id).first()
     if row is None:
-        raise reach.not_found("hold", hold_id)
+        raise request_scope.not_found("hold", hold_id)
     return row
 
 

@@ -26,7 +26,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.isa import Isa, isa_document, lattice, parse
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document
 from .views import ApiView, answer
 from .what_if import turn
@@ -75,12 +75,12 @@ class IsaNeed(Document, frozen=True):
 
 class Families(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=IsaFamilies)
     def get(self, request: Any) -> HttpResponse:
         """List bases and features, and on how many nodes of a cluster each is."""
-        counts, unknown = _nodes_with(reach.cluster_of(request.GET.get("cluster", "")))
+        counts, unknown = _nodes_with(request_scope.cluster_of(request.GET.get("cluster", "")))
         known = lattice()
         families = {name: IsaFamily(**known[name], nodes=counts[name]) for name in ("riscv", "x86", "arm")}
         return answer(request, IsaFamilies(**families, unknown=unknown))

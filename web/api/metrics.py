@@ -16,7 +16,7 @@ from hetsched.engine.numa.zones import overcommitted
 from hetsched.inventory.models import Cluster
 from hetsched.placement.snapshot import warm
 
-from . import reach
+from . import request_scope
 from .documents import Document
 from .views import ApiView, answer
 
@@ -54,12 +54,12 @@ class BalanceDetail(Document, frozen=True):
 
 class Balance(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=BalanceDetail)
     def get(self, request: Any) -> HttpResponse:
         """Show utilisation, GPU fragmentation and balance, of the cluster and of every node."""
-        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         with warm(cluster.pk).held() as loaded:
             state = loaded.state
             figures = cluster_metrics(state, [booking.pod for booking in state.bookings.values()])
@@ -106,12 +106,12 @@ class AtRiskDetail(Document, frozen=True):
 
 class AtRisk(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=AtRiskDetail)
     def get(self, request: Any) -> HttpResponse:
         """Show the NUMA zones that have less than they granted, and the pods at risk there."""
-        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         with warm(cluster.pk).held() as loaded:
             found, revision = list(overcommitted(loaded.state)), loaded.revision
         zones = [

@@ -22,7 +22,7 @@ from hetsched.journal.audit import Actor
 from hetsched.placement.actions import approve_fact
 from hetsched.placement.actions.kubelet_rejections import trust_node
 
-from . import bodies, facts, reach
+from . import bodies, facts, request_scope
 from .documents import Request
 from .etags import check_match, locked
 from .nodes import OfNode, detail, etag
@@ -82,7 +82,7 @@ class Actions(OfNode):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Cordon a node or take that back, maintain a card or zone, rule on facts, or trust them; needs If-Match."""
         asked = bodies.read(request, NodeAction)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         node = self.find(name)
         with locked(node.cluster):
             check_match(request, etag(self.find(name)), required=True)

@@ -28,10 +28,10 @@ from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
 from hetsched.placement.snapshot import warm
 
-from . import facts, reach
+from . import facts, request_scope
 from .documents import Document, Rows, page_of
 from .etags import etag_of, two_part
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -76,7 +76,7 @@ class NodeRow(Document, frozen=True):
 class Nodes(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
-        **reach.CLUSTER_QUERY,
+        **request_scope.CLUSTER_QUERY,
         **LIST_QUERIES,
         "family": "Only nodes of this ISA family: riscv, arm, x86 or unknown.",
         "pool": "Only nodes of this pool.",
@@ -85,8 +85,8 @@ class Nodes(ApiView):
     @extend_schema(responses=page_of(NodeRow))
     def get(self, request: Any) -> HttpResponse:
         """List nodes by name."""
-        rows = Node.objects.filter(cluster=reach.cluster_of(request.GET.get("cluster", "")))
-        rows = reach.by_query(request, rows, family="isa_family", pool="pool")
+        rows = Node.objects.filter(cluster=request_scope.cluster_of(request.GET.get("cluster", "")))
+        rows = request_scope.by_query(request, rows, family="isa_family", pool="pool")
         found, following = page(request, rows.values(*_COLUMNS), "name")
         return answer(request, Rows([tile(Node(**values)) for values in found], following))
 
@@ -95,7 +95,7 @@ class OfNode(ApiView):
     """What is common to the addresses under one node."""
 
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
     describe: ClassVar[Callable[..., Any]]
 
     def get(self, request: Any, name: str) -> HttpResponse:
@@ -107,7 +107,7 @@ class OfNode(ApiView):
         )
 
     def find(self, name: str) -> Node:
-        cluster = reach.cluster_of(self.request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(self.request.GET.get("cluster", ""))
         node = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
         if node is None:
             raise not_found("node", name)

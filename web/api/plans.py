@@ -21,11 +21,11 @@ from hetsched.policies.models import PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Once
 from hetsched.policies.plans import forecast_switches, remove_plan, save_plan
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, page_of
 from .documents import Rows as Page
 from .etags import check_match, locked, tag_of_row
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -91,14 +91,14 @@ class Plans(ApiView):
     def get(self, request: Any) -> HttpResponse:
         """List plans by name."""
         rows = PolicyPlan.objects.select_related("policy")
-        rows = reach.by_query(request, rows, policy="policy__name", cluster="cluster__name")
+        rows = request_scope.by_query(request, rows, policy="policy__name", cluster="cluster__name")
         found, following = page(request, rows, "name")
         return answer(request, Page([_detail(row) for row in found], following))
 
     @extend_schema(request=PlanDraft, responses={201: PlanDetail})
     def post(self, request: Any) -> HttpResponse:
         """Make a plan."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if PolicyPlan.objects.filter(name=asked.name).exists():
             raise InputError("PlanExists", f"there is a plan {asked.name} already", place="name")
@@ -121,7 +121,7 @@ class One(ApiView):
     @extend_schema(request=PlanDraft, responses=PlanDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
         """Change a plan, or switch it on or off; needs If-Match."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if asked.name not in ("", name):
             raise InputError("PlanNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
@@ -133,7 +133,7 @@ class One(ApiView):
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
         """Take a plan away; what it activated stays. Needs If-Match and a reason."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             remove_plan(name, actor=self.subject, reason=request.GET.get("reason", ""))

@@ -13,7 +13,7 @@ from hetsched.access.roles import Action
 from hetsched.engine.framework.registry import Registry, load_registry
 
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, page_of_sorted
+from .pagination import LIST_QUERIES, page_of_sorted
 from .problems import not_found
 from .views import ApiView, answer
 

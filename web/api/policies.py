@@ -29,10 +29,10 @@ from hetsched.policies.golden_checks import read_nodes
 from hetsched.policies.models import Policy, PolicyRevision, RevisionState
 from hetsched.policies.policy_diff import PolicyDiff, diff
 
-from . import bodies, connections, reach
+from . import bodies, connections, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import Refused, not_found
 from .views import ApiView, answer
 
@@ -186,7 +186,7 @@ class Activation(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Let a version decide from the next batch on; needs If-Match."""
         asked = bodies.read(request, Activate)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         policy = find(name)
         read_nodes(name)
         with locked(policy):
@@ -204,7 +204,7 @@ class Return(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Let the version decide again that did before; needs If-Match."""
         asked = bodies.read(request, Rollback)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         policy = find(name)
         read_nodes(name)
         with locked(policy):
@@ -235,7 +235,7 @@ class Keeper(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Take a policy over from the cluster that keeps it, or have a cluster's object keep it; needs If-Match."""
         asked = bodies.read(request, Owner)
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         policy = find(name)
         cluster = None if asked.cluster is None else connections.find(asked.cluster)
         with locked(policy):
@@ -268,7 +268,7 @@ def _named(draft: Draft, stated: str, name: str) -> Draft:
 
 
 def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
-    reach.check_unlimited(view.subject)
+    request_scope.check_unlimited(view.subject)
     spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
     revision = save_draft(spec, actor=view.subject, reason=draft.reason)
     location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"

@@ -25,10 +25,10 @@ from hetsched.placement.actions.previews import ask_preview, cancel_preview
 from hetsched.policies.models import Preview
 from hetsched.policies.plan_contracts import MOST_DECISIONS, Asked, Version
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, page_of
 from .documents import Rows as Page
-from .paging import LIST_QUERIES, integer, page, page_of_numbered
+from .pagination import LIST_QUERIES, integer, page, page_of_numbered
 from .policies import find, version_of
 from .problems import not_found
 from .views import ApiView, answer
@@ -87,18 +87,18 @@ class Previews(ApiView):
     @extend_schema(responses=page_of(PreviewDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the previews of a policy, the latest first."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         found, following = page(request, _rows(name), "id", descending=True)
         return answer(request, Page([_detail(row) for row in found], following))
 
     @extend_schema(request=PreviewAsked, responses={202: PreviewDetail})
     def post(self, request: Any, name: str) -> HttpResponse:
         """Have a version run over what was decided."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PreviewAsked)
         row = ask_preview(
             version_of(name, asked.version),
-            reach.cluster_of(asked.cluster),
+            request_scope.cluster_of(asked.cluster),
             Asked(asked.last, asked.scope, asked.baseline),
             actor=self.subject,
             owner=self.subject.owner,
@@ -116,7 +116,7 @@ class One(ApiView):
     @extend_schema(responses=PreviewDetail)
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
         """Show a preview, once it is over if that is soon enough."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         seconds = integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
         row = _found(name, preview)
         if seconds and row.state in Preview.OPEN and _waiting.acquire(blocking=False):
@@ -129,7 +129,7 @@ class One(ApiView):
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, preview: int) -> HttpResponse:
         """Cancel a preview that waits or runs, or forget one that is over."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         cancel_preview(_found(name, preview))
         return HttpResponse(status=204)
 
@@ -141,7 +141,7 @@ class Changes(ApiView):
     @extend_schema(responses=page_of(PodChange))
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
         """List the pods that come out otherwise: those that find no node first, then by how clear it is."""
-        reach.check_unlimited(self.subject)
+        request_scope.check_unlimited(self.subject)
         kind = request.GET.get("change", "")
         found = _found(name, preview, all_of_it=True).changes
         some = [one for one in found if kind in ("", one.change)]

@@ -13,7 +13,7 @@ from typing import Any
 from hetsched.placement.lifecycle import State
 from hetsched.placement.queries.pending_order import Standing
 
-from .paging import MAX_LIMIT
+from .pagination import MAX_LIMIT
 
 LONGEST_WAIT_SECONDS = 60
 

@@ -17,9 +17,9 @@ from hetsched.access.roles import Action
 from hetsched.contracts.waits import in_words
 from hetsched.placement.queries.pending_order import InLine, Standing, line
 
-from . import reach
+from . import request_scope
 from .documents import Document, Rows, page_of
-from .paging import MAX_LIMIT, limit_of
+from .pagination import MAX_LIMIT, limit_of
 from .views import ApiView, answer
 
 
@@ -49,7 +49,7 @@ class QueuedPod(Document, frozen=True):
 class Queue(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
-        **reach.CLUSTER_QUERY,
+        **request_scope.CLUSTER_QUERY,
         "limit": f"Maximum number of pods, 1-{MAX_LIMIT}.",
         "standing": f"Only pods in this queue state: {', '.join(Standing)}.",
     }
@@ -57,7 +57,7 @@ class Queue(ApiView):
     @extend_schema(responses=page_of(QueuedPod))
     def get(self, request: Any) -> HttpResponse:
         """List the pods that wait: those that are due in the order in which they would be tried, then the others."""
-        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         only = request.GET.get("standing")
         found = line(cluster.pk, limit_of(request), only=Standing(only) if only else None)
         return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))

@@ -18,9 +18,9 @@ from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
 from hetsched.placement.models import Shadow
 from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst
 
-from . import reach
+from . import request_scope
 from .documents import Document, Rows, page_of
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -80,7 +80,7 @@ class Shadows(ApiView):
     @extend_schema(responses=page_of(ShadowRow))
     def get(self, request: Any) -> HttpResponse:
         """List comparisons, latest first."""
-        rows = reach.by_query(
+        rows = request_scope.by_query(
             request,
             _seen(self).defer("spec", "theirs", "top"),
             cluster="cluster__name",
@@ -94,12 +94,12 @@ class Shadows(ApiView):
 
 class Report(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
-    queries: ClassVar = reach.CLUSTER_QUERY
+    queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=ShadowReport)
     def get(self, request: Any) -> HttpResponse:
         """Show how often both schedulers chose the same node, and the score difference."""
-        cluster = reach.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         rows = _seen(self).filter(cluster=cluster)
         return answer(request, ShadowReport(summary(cluster, rows), [_row(one) for one in worst(rows)[:WORST]]))
 

@@ -34,9 +34,9 @@ from hetsched.placement.models import Pod
 from hetsched.storage.named_locks import undisturbed
 from hetsched.storage.prepared_queries import Given, Prepared
 
-from . import bodies, plan_tokens, reach
+from . import bodies, plan_tokens, request_scope
 from .documents import Document, Request
-from .paging import flag, integer
+from .pagination import flag, integer
 from .planned import submit_plan
 from .problems import Refused
 from .what_if import WhatIf, with_query_cluster
@@ -115,13 +115,13 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Looked
     Raises: InputError, or Refused as `accept` does.
     """
     manifest = bodies.source(asked.manifest)
-    cluster = reach.cluster_of(asked.cluster)
+    cluster = request_scope.cluster_of(asked.cluster)
     _refuse_flood(cluster, lambda: bool(key) and answered(subject.owner, key, body_hash) is not None)
     content = _content_of(manifest, cluster, _names_for(asked, subject, cluster, key))
     if asked.strict:
         refuse_warnings(content.warnings)
     pods = list(content.pending)
-    reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     return Looked(asked, manifest, cluster, pods, content.warnings)
 
 
@@ -163,7 +163,7 @@ def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submiss
     if known is not None:
         return known
     if not asked.plan:
-        return write(reach.own_hold(subject, asked.hold).pk if asked.hold else "")
+        return write(request_scope.own_hold(subject, asked.hold).pk if asked.hold else "")
     if asked.hold:
         raise InputError(
             "PlanNotPossible", "hold and plan exclude each other", place="hold", hint="Use only one of them"

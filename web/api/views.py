@@ -28,7 +28,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
 
-from . import reach
+from . import request_scope
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
 from .prometheus import OUT_OF_SCOPE, REQUESTS
@@ -71,7 +71,7 @@ class ApiView(APIView):
         if method in self.actions:
             self._count(str(method))
         if method not in _LOOKING and method not in self.within:
-            reach.check_unlimited(self.subject)
+            request_scope.check_unlimited(self.subject)
         if any("\0" in str(part) for part in kwargs.values()):
             raise Http404
         for name, values in request.GET.lists():

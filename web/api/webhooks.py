@@ -30,11 +30,11 @@ from hetsched.placement.actions.webhooks import (
 from hetsched.placement.deliveries import webhook_holder
 from hetsched.placement.models import SigningSecret, Webhook
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .deliveries import DeliveryRow, delivery_row
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
-from .paging import LIST_QUERIES, page
+from .pagination import LIST_QUERIES, page
 from .problems import not_found
 from .views import ApiView, answer
 
@@ -247,13 +247,13 @@ def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
     Raises: Refused 403, 404; InputError `NamespaceInvalid`.
     """
     namespaces = check_namespaces(bodies.names(asked.namespaces))
-    reach.check_namespaces(subject, namespaces)
+    request_scope.check_namespaces(subject, namespaces)
     if not namespaces and subject.namespaces is not None:
         namespaces = sorted(subject.namespaces)
     return Wanted(
         name=asked.name,
         url=asked.url,
-        cluster=reach.cluster_of(asked.cluster) if asked.cluster else None,
+        cluster=request_scope.cluster_of(asked.cluster) if asked.cluster else None,
         namespaces=namespaces,
         states=bodies.names(asked.states),
         enabled=asked.enabled,

@@ -53,9 +53,9 @@ from hetsched.policies.effective import Chooser, active_specs
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 
-from . import bodies, plan_tokens, reach
+from . import bodies, plan_tokens, request_scope
 from .documents import Request
-from .paging import flag, integer
+from .pagination import flag, integer
 from .plugins import registry
 from .problems import Refused
 from .queries import YES_OR_NO
@@ -125,7 +125,7 @@ class View(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
     queries: ClassVar = {
-        **reach.CLUSTER_QUERY,
+        **request_scope.CLUSTER_QUERY,
         "policy": "POST of a bare manifest: policy for placement.",
         "priority": "POST of a bare manifest: priority of all pods.",
         "explain": "POST of a bare manifest: true adds every node with the score of every plugin.",
@@ -149,7 +149,7 @@ class View(ApiView):
         """Compute placements on a copy of a cluster."""
         asked = _read(request)
         if asked.drain:
-            reach.check_unlimited(self.subject)
+            request_scope.check_unlimited(self.subject)
         if asked.plan and asked.supposes:
             raise InputError(
                 "PlanNotPossible",
@@ -225,7 +225,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
     """
     cluster: Cluster | None = None
     if isinstance(asked.cluster, str) and (not asked.cluster or _CLUSTER_NAME.fullmatch(asked.cluster)):
-        cluster = reach.cluster_of(asked.cluster)
+        cluster = request_scope.cluster_of(asked.cluster)
         inline = cluster.definitions
     else:
         inline = parse_cluster([("cluster", bodies.source(asked.cluster))])
@@ -238,7 +238,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     if len(pods) > MOST_PODS:
         raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
-    reach.check_namespaces(subject, {pod.namespace for pod in pods})
+    request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
     if cluster is not None and subject.may(Action.SUBMIT):  # rejected as the submission would be
         check_ceiling(allowance_of(subject.token), pods, asked.priority)

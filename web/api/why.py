@@ -33,9 +33,9 @@ from hetsched.placement.queries.why import (
     spans_of,
 )
 
-from . import reach
+from . import request_scope
 from .documents import Document
-from .paging import flag, integer
+from .pagination import flag, integer
 from .problems import Refused, not_found
 from .views import ApiView, answer
 from .what_if import turn
@@ -118,7 +118,7 @@ class Repeat(ApiView):
     @extend_schema(responses=Again)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
         """Repeat a decision on its stored state and show differences; nothing is written."""
-        rows = reach.decisions(self.subject).select_related("cluster", "pod")
+        rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if decision is None:
             raise not_found("decision", decision_id)

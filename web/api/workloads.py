@@ -28,10 +28,10 @@ from hetsched.placement.queries import topics
 from hetsched.placement.queries.images import ImageShown, images_of
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
-from . import bodies, reach
+from . import bodies, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
-from .paging import LIST_QUERIES, integer, page
+from .pagination import LIST_QUERIES, integer, page
 from .problems import Refused, not_found
 from .queries import STATE
 from .rates import SUBMIT
@@ -152,7 +152,7 @@ class Workloads(ApiView):
     counted: ClassVar = {"POST": SUBMIT}
     within: ClassVar = ("POST",)
     queries: ClassVar = {
-        **reach.CLUSTER_QUERY,
+        **request_scope.CLUSTER_QUERY,
         **LIST_QUERIES,
         **SUBMIT_QUERIES,
         "namespace": "Only workloads in this namespace.",
@@ -164,8 +164,10 @@ class Workloads(ApiView):
     @extend_schema(responses=page_of(WorkloadRow))
     def get(self, request: Any) -> HttpResponse:
         """List workloads, latest first."""
-        rows = reach.workloads(self.subject)
-        rows = reach.by_query(request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name")
+        rows = request_scope.workloads(self.subject)
+        rows = request_scope.by_query(
+            request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name"
+        )
         fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
         found, following = page(request, rows.values(*fields, "cluster__name"), "id", descending=True)
         items = [WorkloadRow(cluster=row.pop("cluster__name"), **row) for row in found]
@@ -229,7 +231,7 @@ class Pods(ApiView):
     def get(self, request: Any, workload_id: str) -> HttpResponse:
         """List the pods of a workload in the order of submission."""
         rows = Pod.objects.filter(workload=_find(self, workload_id))
-        rows = reach.by_query(request, rows, state="state")
+        rows = request_scope.by_query(request, rows, state="state")
         found, following = page(request, _shown(rows), "id")
         return answer(request, Rows([_pod(pod, self.redaction) for pod in found], following))
 
@@ -262,7 +264,7 @@ class Actions(ApiView):
 
 
 def _find(view: ApiView, workload_id: str) -> Workload:
-    rows = reach.workloads(view.subject).defer("manifest").select_related("cluster")
+    rows = request_scope.workloads(view.subject).defer("manifest").select_related("cluster")
     workload = rows.filter(pk=workload_id).first()
     if workload is None:
         raise not_found("workload", workload_id)

@@ -16,7 +16,7 @@ import structlog
 
 from hetsched.access.changes import TOPIC
 
-from . import reading
+from . import socket_reads
 
 LOOK_SECONDS = 1.0
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class _Watch:
     async def look(self) -> None:
         while self.waiting:
             try:
-                number = (await reading.revisions([TOPIC])).get(TOPIC, 0)
+                number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
             except Exception as error:  # without the database no permission can change
                 log.warning("rights not looked at", error=repr(error))
             else:

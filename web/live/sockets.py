@@ -28,7 +28,7 @@ from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
 from web.api.prometheus import SOCKETS
 
-from . import reading, rights
+from . import rights, socket_reads
 from .hub import ERROR, Hub, Listener, hub
 from .recall import until_rights_change
 
@@ -137,7 +137,7 @@ class _Socket:
         self.last_message = time.monotonic()
 
     async def run(self) -> None:
-        self.hub = await hub(reading.snapshot, reading.revisions, reading.recent)
+        self.hub = await hub(socket_reads.snapshot, socket_reads.revisions, socket_reads.recent)
         tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._recheck())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -196,7 +196,7 @@ class _Socket:
         if len(self.names) + len(wanted) > MAX_TOPICS:
             self._tell_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
             return
-        for found in await asyncio.gather(*map(reading.resolve, wanted)):
+        for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
             denied = found.denied or rights.may_listen(self.asker, found.topic, found.namespaces)
             if denied is not None:
                 self._tell_error(found.asked, denied.code, denied.detail)
@@ -244,11 +244,11 @@ class _Socket:
         if asked is None:
             return
         if asked != topic:
-            text = reading.renamed(text, topic, asked)
+            text = socket_reads.renamed(text, topic, asked)
         if self.asker.namespaces is not None:
-            text = reading.redacted(topic, text, self.asker.namespaces)
+            text = socket_reads.redacted(topic, text, self.asker.namespaces)
             if topic != ERROR:
-                await reading.watch(topic, text, self.asker.namespaces)
+                await socket_reads.watch(topic, text, self.asker.namespaces)
         await self.send({"type": "websocket.send", "text": text})
 
     def _tell_error(self, asked: str, code: str, detail: str) -> None:

@@ -29,10 +29,10 @@ from web.api import bodies
 from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 from web.api.problems import Refused
 
-from .acting import Act, body_of, listed
+from .actions import Act, body_of, listed
 from .amounts import amount_words, duration
+from .message_translation import told
 from .shell import Shell, page
-from .told import told
 
 LATEST = 5
 MOST_WORKLOADS = 100

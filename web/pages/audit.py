@@ -18,8 +18,8 @@ from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Kind
 from .lists.view import Listing, View
+from .message_translation import told
 from .shell import Shell, page
-from .told import told
 
 _MOST_VALUES = 200
 _MOST_NAME_CHARACTERS = 253

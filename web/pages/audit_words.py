@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from hetsched.journal.models import AuditEntry
 
-from .told import told
+from .message_translation import told
 
 # Roles of programs: the actor's name is a text of the product, not a user name.
 _PROGRAMS = ("", "system", "plan")

@@ -20,9 +20,9 @@ from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
 from .lists.reasons import Code, codes_of
 from .lists.view import Listing, View
+from .message_translation import told
+from .script_texts import after_name, state_tone
 from .shell import Shell, page
-from .told import told
-from .words import after_name, state_tone
 
 SENTENCE_CHARACTERS = 140
 VERDICTS = (State.PLACED, State.NOT_NOW, State.NEVER_FITS, State.MISCONFIGURED)

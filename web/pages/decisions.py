@@ -13,10 +13,10 @@ from hetsched.placement.models import Decision, ForgottenDecision
 from hetsched.placement.queries.why import changed
 from hetsched.policies.models import Policy
 
+from .message_translation import told
+from .script_texts import after_name, again_words, matrix_words, result_words, state_words
 from .shell import Shell, page
-from .told import told
 from .why import left_out, why
-from .words import after_name, again_words, matrix_words, result_words, state_words
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:

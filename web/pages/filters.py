@@ -3,7 +3,7 @@
 from django import template
 from django.utils.translation import pgettext
 
-from .told import told
+from .message_translation import told
 
 register = template.Library()
 register.filter("told", lambda text: told(str(text)) if text else text)

@@ -23,8 +23,8 @@ from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment
 
+from .script_texts import grid_words, state_words
 from .shell import Shell, page
-from .words import grid_words, state_words
 
 
 @page("fleet")

@@ -34,8 +34,8 @@ from web.api.connections import ConnectionDetail, cluster_tag, connection_of
 from web.api.health import Component, components, late_after
 
 from .amounts import percent
+from .message_translation import told
 from .shell import Shell, page
-from .told import told
 
 _BAD, _WAIT = "bad", "wait"
 _MOST_MAINTAINED = 20

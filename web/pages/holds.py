@@ -18,17 +18,17 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.holds import CAME
 from hetsched.placement.models import Hold, Pod, Reservation
 from web.api import holds as api
-from web.api import reach
+from web.api import request_scope
 
-from .acting import Act, body_of
+from .actions import Act, body_of
 from .amounts import duration
-from .held import held_row
+from .holders import held_row
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind
 from .lists.view import Listing, View
+from .message_translation import told
 from .shell import Shell, page
-from .told import told
 
 MOST_PODS_SHOWN = 200
 _SPANS = (600, 1800, 3600, 4 * 3600, 86_400, 7 * 86_400)  # seconds to choose from
@@ -117,7 +117,7 @@ def holds(shell: Shell) -> HttpResponseBase:
     if view.wanted_values:
         return view.answer_values(())
     shell.follow(cluster_topic(shell.cluster))
-    rows = reach.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
+    rows = request_scope.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
     counts = rows.aggregate(all=Count("id"), open=Count("id", filter=Q(state__in=Hold.OPEN)))
     counted = {"": counts["open"], "over": counts["all"] - counts["open"], "all": counts["all"]}
     if tab == "over":
@@ -137,7 +137,7 @@ def holds(shell: Shell) -> HttpResponseBase:
 @page("holds")
 def hold(shell: Shell, pk: str) -> HttpResponseBase:
     subject = subject_of(shell.request)
-    seen = reach.holds(subject).select_related("cluster")
+    seen = request_scope.holds(subject).select_related("cluster")
     row = seen.filter(pk=pk).first()
     if row is None:
         raise Http404(_("Hold %(id)s does not exist.") % {"id": pk})
@@ -170,7 +170,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
 
 def on_hold(row: Hold, subject: Subject) -> list[Act]:
     """Return the actions that the user may run on a hold: none once it is claimed or ended."""
-    if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and reach.may_change_hold(subject, row)):
+    if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and request_scope.may_change_hold(subject, row)):
         return []
     act = partial(Act, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
     return [

@@ -26,11 +26,11 @@ from hetsched.placement.models import Decision, Reservation
 from web.api import facts
 from web.api.nodes import HEAVY, balance_of
 
-from .acting import on_node
+from .actions import on_node
 from .amounts import amount_words, percent, use
 from .decisions import with_sentences
 from .ghost import Ghost, ghost_of
-from .held import held_row
+from .holders import held_row
 from .node_cards import board
 from .node_isa import instruction_set
 from .node_room import room_of

@@ -19,7 +19,7 @@ from web.api import facts
 
 from .amounts import mib_words
 from .ghost import Ghost
-from .held import holders
+from .holders import holders
 
 OWNER_COLOURS = 6
 WHOLE = 1000

@@ -23,7 +23,7 @@ from web.api import facts
 
 from .amounts import use
 from .ghost import Ghost
-from .held import Holder, holders
+from .holders import Holder, holders
 from .node_cards import owner_colours
 
 LATEST_REFUSALS = 20

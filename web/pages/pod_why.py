@@ -28,10 +28,10 @@ from hetsched.placement.queries.why import (
 )
 
 from .amounts import duration
+from .message_translation import told
+from .script_texts import matrix_words, result_words, state_words, why_words
 from .shell import Shell, page
-from .told import told
 from .why import left_out, why
-from .words import matrix_words, result_words, state_words, why_words
 
 _COLOURS = 6
 # The most relevant pod is the first in this order of states.

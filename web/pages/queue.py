@@ -24,10 +24,10 @@ from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
 from .lists.view import Listing, View
-from .picking import pickable
+from .message_translation import told
+from .row_selection import pickable
+from .script_texts import state_words
 from .shell import Shell, page
-from .told import told
-from .words import state_words
 
 # Maximum number of listed pods; the page counts the others, and the workload list shows them.
 MOST_LISTED = 1000

@@ -23,13 +23,13 @@ from hetsched.inventory.tiles import shortened
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.policies.models import Policy
-from web.api import reach
+from web.api import request_scope
 
 from .extensions import find
 from .holds import LABELS as HOLD_LABELS
+from .message_translation import told
+from .script_texts import after_name
 from .shell import Shell, page, places_for
-from .told import told
-from .words import after_name
 
 MOST = 6
 RECENT_DECISIONS = 20_000
@@ -112,7 +112,7 @@ def _pods(shell: Shell, query: str) -> Group:
 def _holds(shell: Shell, query: str) -> Group:
     if len(query) < 2 or shell.cluster is None:
         return Group(_("Holds"), [])
-    rows = reach.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
+    rows = request_scope.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
     found = rows.filter(Q(note__text_contains=query) | Q(pk__text_starts=query)).order_by("-id")[:MOST]
     hits = [Hit(row.note or row.pk, _address(shell, "hold", row.pk), str(HOLD_LABELS[row.state])) for row in found]
     return Group(_("Holds"), hits, _more(shell, "holds", hits, q=_quoted(query), show="all"))

@@ -17,7 +17,7 @@ from django.utils import translation
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
-from .told import catalogue
+from .message_translation import catalogue
 
 
 @require_safe

@@ -14,7 +14,7 @@ from hetsched.access.sessions import sessions_of
 from hetsched.access.subject import subject_of
 from web.api.sessions import current
 
-from .acting import Act, body_of
+from .actions import Act, body_of
 from .shell import Shell, page
 
 _ADDRESS = "/api/v1/sessions/end/"

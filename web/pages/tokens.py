@@ -18,7 +18,7 @@ from hetsched.access.subject import subject_of
 from hetsched.access.tokens import LIFETIME
 from hetsched.inventory.models import Cluster
 
-from .acting import Act
+from .actions import Act
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind

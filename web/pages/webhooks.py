@@ -23,7 +23,7 @@ from hetsched.placement.models import Delivery, Webhook
 from web.api import deliveries as told
 from web.api import webhooks as hooks
 
-from .acting import Act, body_of
+from .actions import Act, body_of
 from .lists.columns import Cell, Column
 from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind

@@ -20,9 +20,9 @@ from hetsched.inventory.tiles import tile, without_nulls
 from hetsched.policies.models import Policy, PolicyRevision
 
 from .holds import spans
+from .script_texts import grid_words, matrix_words, question_words, result_words, state_words
 from .shell import Shell, page
 from .why import score_weights
-from .words import grid_words, matrix_words, question_words, result_words, state_words
 
 MOST_SUGGESTIONS = 40
 COMMON_ISAS = (

@@ -17,7 +17,7 @@ from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
 from web.api.facts import HandedCards, handed_cards
 
-from .told import told
+from .message_translation import told
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:

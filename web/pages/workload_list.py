@@ -23,10 +23,10 @@ from .lists.expressions import Field
 from .lists.kinds import Age, Choice, Kind, Number
 from .lists.reasons import Code, codes_of
 from .lists.view import Listing, View
-from .picking import pickable
+from .message_translation import told
+from .row_selection import pickable
+from .script_texts import after_name, state_tone, state_words
 from .shell import Shell, page
-from .told import told
-from .words import after_name, state_tone, state_words
 
 SENTENCE_CHARACTERS = 140
 # A tab is one state; running and pending combine the same states as on the fleet page.

@@ -19,12 +19,12 @@ from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.topics import workload_topic
 from hetsched.placement.queries.why import preemptions_of
 
-from .acting import on_workload
+from .actions import on_workload
 from .amounts import duration
+from .script_texts import result_words
 from .shell import Shell, page
 from .webhooks import of_workload
 from .why import why
-from .words import result_words
 
 PODS_A_PAGE = 20
 MOST_OBJECTS = 100

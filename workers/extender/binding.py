@@ -34,7 +34,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queue import Waiting
 from workers.bind import note, to_bind
 
-from .asking import Asker, Asking, give_connections_back
+from .request_context import Asker, Asking, give_connections_back
 
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16

@@ -31,7 +31,7 @@ import msgspec
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import write_allocation
 from hetsched.contracts.allocation import Allocation, DeviceGrant
-from hetsched.contracts.signing import sign
+from hetsched.contracts.signatures import sign
 
 from .api import Api, ApiFailure
 from .resources import PODS

@@ -21,9 +21,9 @@ import grpc
 from hetsched.contracts.allocation import CardGrant
 
 from ..rpc import device_plugin_pb2 as api
-from .answering import answer
-from .choosing import Chosen, PodGrant, choose
-from .handed import HandedOutCards
+from .allocate_response import answer
+from .assignments import HandedOutCards
+from .pod_selection import Chosen, PodGrant, choose
 from .slots import Card, Slot, slots_of
 
 PATIENCE_SECONDS = 8.0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..card_reading import CardReading
+from ..gpu_readings import CardReading
 
 
 class Card(msgspec.Struct, frozen=True):

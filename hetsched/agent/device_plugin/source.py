@@ -16,7 +16,7 @@ from hetsched.contracts.agent_message import AgentAnswer
 from hetsched.contracts.agent_report import MachineProblem
 
 from ..pins.grants import Grants
-from .choosing import PodGrant
+from .pod_selection import PodGrant
 
 
 class AnsweredGrants:

@@ -16,7 +16,7 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signing import Granted, verify
+from hetsched.contracts.signatures import Granted, verify
 
 ALLOCATION = "hetsched.io/allocation"
 MOST_PROBLEMS = 20

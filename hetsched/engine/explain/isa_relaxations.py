@@ -21,7 +21,7 @@ from hetsched.engine.cluster.columns import Rows
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.isa_strings import offered_isa, required_isa
 from hetsched.isa import label_value, match, parse
-from hetsched.isa.lowering import covered_part
+from hetsched.isa.covered_part import covered_part
 
 from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step
 from .rule_relaxations import MOST_OPTIONS

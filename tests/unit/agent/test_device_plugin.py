@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.choosing import PodGrant, choose
-from hetsched.agent.device_plugin.handed import HandedOutCards
+from hetsched.agent.device_plugin.assignments import HandedOutCards
 from hetsched.agent.device_plugin.plugin import CardPlugin
-from hetsched.agent.device_plugin.serving import Serving
+from hetsched.agent.device_plugin.pod_selection import PodGrant, choose
+from hetsched.agent.device_plugin.server import Serving
 from hetsched.agent.device_plugin.slots import Card, slots_of
 from hetsched.agent.rpc import device_plugin_pb2 as api
 from hetsched.contracts.allocation import CardGrant

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.enforcing import CardKeeper, card_keeper
+from hetsched.agent.device_plugin.gpu_assignment import CardKeeper, card_keeper
 from hetsched.agent.device_plugin.settings import CardSettings, card_settings, way_of
 from hetsched.agent.device_plugin.slots import Card, cards_from
 from hetsched.agent.device_plugin.source import AnsweredGrants
@@ -20,7 +20,7 @@ from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
 from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signing import node_key, sign
+from hetsched.contracts.signatures import node_key, sign
 from tests.unit.agent.cards import document, put
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hetsched.agent.options import Reporting
-from hetsched.agent.sending import Sender
+from hetsched.agent.sender import Sender
 from hetsched.agent.uplink import LONGEST_PAUSE_SECONDS, Pause, Uplink, UplinkFailure
 from hetsched.contracts.agent_message import AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa, PinnedContainer

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from hetsched.isa import match, parse
-from hetsched.isa.lowering import covered_part
+from hetsched.isa.covered_part import covered_part
 from hetsched.isa.riscv_table import closure
 
 STRINGS = [

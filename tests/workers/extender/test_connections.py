@@ -17,7 +17,7 @@ from hetsched.adapters.http.certificates import make_pairs
 from tests.system.processes import wait_until
 from workers.extender import connections
 from workers.extender.connections import PER_ADDRESS, UNVERIFIED, VERIFIED, Connections
-from workers.extender.door import Answer, Certificates, Door
+from workers.extender.tls_server import Answer, Certificates, Door
 
 
 @pytest.fixture

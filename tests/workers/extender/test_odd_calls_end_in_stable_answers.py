@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.models import Pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod
 from workers.extender.answers import Extender
-from workers.extender.serving import Extenders, verbs
+from workers.extender.server import Extenders, verbs
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10) | st.floats(allow_nan=False),

@@ -24,10 +24,10 @@ from django.db import OperationalError
 from hetsched.adapters.http.certificates import make_pairs
 from hetsched.contracts.errors import InputError
 from tests.system.processes import wait_until
-from workers.extender import serving
-from workers.extender.door import Answer, Certificates, Door
+from workers.extender import server
 from workers.extender.figures import REGISTRY
-from workers.extender.serving import Probes, clients_of
+from workers.extender.server import Probes, clients_of
+from workers.extender.tls_server import Answer, Certificates, Door
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}
@@ -131,8 +131,8 @@ def test_without_a_certificate_of_ours_nobody_gets_an_answer(door: Door, pairs: 
     assert is_turned_away(door, pairs, None)
     assert is_turned_away(door, pairs, tmp_path / "theirs" / "client")
     assert is_turned_away(door, pairs, issued(tmp_path / "old", pairs, "kube-scheduler", days=-1))
-    server = issued(tmp_path / "server", pairs, "kube-scheduler", purpose=ExtendedKeyUsageOID.SERVER_AUTH)
-    assert is_turned_away(door, pairs, server)
+    server_pair = issued(tmp_path / "server", pairs, "kube-scheduler", purpose=ExtendedKeyUsageOID.SERVER_AUTH)
+    assert is_turned_away(door, pairs, server_pair)
     assert not is_turned_away(door, pairs, issued(tmp_path / "good", pairs, "plain"))
 
 
@@ -145,7 +145,7 @@ def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(door: Door
 
 
 def test_the_table_has_a_row_for_every_verb_and_no_other() -> None:
-    assert set(serving.verbs(serving.Extenders(lambda cluster: cast(Any, None)))) == VERBS
+    assert set(server.verbs(server.Extenders(lambda cluster: cast(Any, None)))) == VERBS
 
 
 def test_old_tls_and_plain_text_get_nowhere(door: Door, pairs: Path) -> None:
@@ -249,10 +249,10 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door
 
 @pytest.mark.django_db
 def test_it_is_ready_while_the_database_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert serving._database_answers()
+    assert server._database_answers()
 
     def fails() -> None:
         raise OperationalError("away")
 
-    monkeypatch.setattr(serving.connection, "cursor", fails)
-    assert not serving._database_answers()
+    monkeypatch.setattr(server.connection, "cursor", fails)
+    assert not server._database_answers()

@@ -29,7 +29,7 @@ from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
 from hetsched.storage.text_lookups import Wildcard, folded
 
-from ..told import told
+from ..message_translation import told
 
 Test = Callable[[Any], bool]
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {

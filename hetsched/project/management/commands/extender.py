@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from hetsched.contracts.errors import InputError
 from hetsched.project.environment import exit_with_message
 from workers import watch
-from workers.extender import serving
+from workers.extender import server
 
 
 class Command(BaseCommand):
@@ -17,6 +17,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            serving.serve(watch.until_signalled())
+            server.serve(watch.until_signalled())
         except InputError as error:
             exit_with_message(error)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hetsched.agent.pins.wanted import Machine, Member, Plan, Pod, plan
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signing import Granted
+from hetsched.contracts.signatures import Granted
 
 ONLINE = parse_cpuset("0-15")
 ZONES = {0: parse_cpuset("0-7"), 1: parse_cpuset("8-15")}

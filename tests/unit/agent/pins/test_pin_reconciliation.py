@@ -15,7 +15,7 @@ from hetsched.agent.pins import Pinner
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import KubeletState, PinnedContainer
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.signing import node_key, sign
+from hetsched.contracts.signatures import node_key, sign
 from tests.agent.fake_runtime import FakeRuntime
 
 KEY = node_key(b"secret", "prod", "n1")

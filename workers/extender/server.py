@@ -31,9 +31,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from .answers import Extender
-from .asking import give_connections_back
-from .door import Answer, Certificates, Door, Verb
 from .figures import REGISTRY
+from .request_context import give_connections_back
+from .tls_server import Answer, Certificates, Door, Verb
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ that it matches:
 The pattern with the most fixed letters wins; patterns that begin with any text are tried last. Sentences between
 semicolons or full stops, alternatives between `, or` and changes between `and` are translated one by one; a leading
 name of a pod or a field is kept. A text without a matching pattern is returned unchanged.
-Invariant: `static/js/told.js` applies the same rules to the result of `catalogue`.
+Invariant: `static/js/messages.js` applies the same rules to the result of `catalogue`.
 """
 
 from __future__ import annotations

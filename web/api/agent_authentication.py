@@ -27,7 +27,7 @@ from hetsched.access.tokens import service_account
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
-from . import reach
+from . import request_scope
 from .problems import Refused
 
 HELD_SECONDS = 60
@@ -91,7 +91,7 @@ def _speaker(cluster_name: str, token: str) -> Speaker | None:
     from hetsched.inventory.connections import api_of
 
     try:
-        cluster = reach.cluster_of(cluster_name, hint=False)
+        cluster = request_scope.cluster_of(cluster_name, hint=False)
     except (Refused, InputError):
         return None
     if cluster.kind != ClusterKind.KUBERNETES:

@@ -24,7 +24,7 @@ import msgspec
 
 from hetsched.contracts.allocation import CardGrant
 
-from .handed import Entry
+from .assignments import Entry
 from .slots import Card
 
 WHOLE_MILLI = 1000

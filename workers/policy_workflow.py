@@ -21,7 +21,7 @@ from hetsched.policies.plans import look_at_plans
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name="workers.desk.tick")
+@shared_task(name="workers.policy_workflow.tick")
 def tick() -> None:
     """Run every part of the workflow that is due."""
     now = timezone.now()

@@ -1,6 +1,7 @@
-// What the engine, the ledger and the doors say in English, in the reader's language: as web/pages/told.py, with the
-// patterns and translations that the page names. In English, and while the document cannot be had, all stays as it is.
-// The browser keeps the document and has begun to fetch it before this runs; a page waits for it, but not for ever.
+// Translate messages of the engine, the ledger and the API into the language of the reader: as
+// web/pages/message_translation.py, with the patterns and translations that the page names. In English, and while the
+// document is not available, every text stays unchanged. The browser keeps the document and has begun to fetch it before
+// this runs; a page waits for it, but at most LONGEST_MILLIS.
 const LONGEST_MILLIS = 5000;
 const address = document.documentElement.dataset.sentences;
 const { patterns, glue } = await (address ? fetch(address, { signal: AbortSignal.timeout(LONGEST_MILLIS) }) : Promise.reject())

@@ -22,9 +22,9 @@ from hetsched.contracts.agent_report import AgentReport, MachineProblem
 from ..podresources import Lister, PodResourcesFailure
 from ..probe_cards import described, read_cards
 from ..tree import Tree
-from .handed import HandedOutCards
+from .assignments import HandedOutCards
 from .plugin import CardPlugin
-from .serving import Serving
+from .server import Serving
 from .settings import CardSettings, card_settings, way_of
 from .slots import Card, cards_from
 from .source import AnsweredGrants

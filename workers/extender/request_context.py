@@ -28,7 +28,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.snapshot import Loaded, warm
 from hetsched.policies.effective import active_specs
 
-from .turns import Turns
+from .pod_slots import Turns
 
 
 class Asking(msgspec.Struct, frozen=True):

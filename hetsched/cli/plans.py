@@ -18,7 +18,7 @@ from hetsched.contracts.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from .completing import a_cluster, a_policy
+from .name_completion import a_cluster, a_policy
 from .options import PodFiles, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, print_warnings
 from .whatif import show
