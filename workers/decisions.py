@@ -24,9 +24,11 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking
-from hetsched.engine.explain.diagnosis import Diagnosis, best, diagnose
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.explain.diagnosis import best, diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.gangs import gang_key, together
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import Spared

@@ -18,7 +18,8 @@ from hetsched.contracts.decision import NodeOutcome
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.placement.actions import GivenRoom
 from hetsched.placement.holds import MARK
 from hetsched.placement.lifecycle import State

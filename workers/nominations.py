@@ -15,7 +15,8 @@ from hetsched.contracts.decision import Evicted, Reason
 from hetsched.contracts.pod_sentences import PENDING, STAYS, named
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
 from hetsched.placement.holds import MARK, own_name

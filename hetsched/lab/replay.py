@@ -19,7 +19,8 @@ from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.gpu.workload_mix import mix_of
 from hetsched.engine.simulation.evictions import evictions

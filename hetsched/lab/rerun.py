@@ -28,8 +28,9 @@ from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import together
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.scoring import INFEASIBLE
 from hetsched.engine.gpu.workload_mix import mix_of

@@ -23,10 +23,11 @@ from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, 
 from hetsched.engine.cluster.booking import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
-from hetsched.engine.numa.zones import overcommitted
+from hetsched.engine.numa.zones_at_risk import overcommitted
 
 from .colocation import (
     CostModel,

@@ -10,7 +10,8 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time
 from hetsched.inventory.models import Cluster
 from hetsched.placement import queue

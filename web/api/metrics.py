@@ -12,7 +12,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics, node_balance
-from hetsched.engine.numa.zones import overcommitted
+from hetsched.engine.numa.zones_at_risk import overcommitted
 from hetsched.inventory.models import Cluster
 from hetsched.placement.snapshot import warm
 

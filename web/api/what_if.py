@@ -37,7 +37,7 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
-from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import IMPLIED, compile_policy, policy_from_plain
 from hetsched.engine.framework.policy import Policy as Compiled
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes

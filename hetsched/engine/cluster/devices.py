@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,8 +35,7 @@ from hetsched.contracts.devices import Devices as Known
 from hetsched.contracts.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
-if TYPE_CHECKING:
-    from .booking import Booking
+from .booking import Booking
 
 MOST_STEPS = 20_000
 MOST_USERS = 256  # pods that one claim may be reserved for, limit of the API

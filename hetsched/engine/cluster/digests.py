@@ -12,14 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from .state import ClusterState
+from hetsched.contracts.cluster import DisruptionBudget
+
+from .devices import Devices
+from .expected_use import Experience
+from .quotas import Quotas
+from .samples import Samples
+from .state_view import StateView
+from .volumes import Volumes
 
 _BYTES = 12
+
+
+class DigestedState(StateView, Protocol):
+    """The part of `ClusterState` that its digest covers."""
+
+    budgets: tuple[DisruptionBudget, ...]
+    devices: Devices
+    experience: Experience
+    quotas: Quotas
+    samples: Samples
+    volumes: Volumes
 
 
 class Digests:
@@ -29,7 +46,7 @@ class Digests:
         self._rows: list[bytes] = []
         self._seen = (-1, 0)  # the epoch and the length of the log that they belong to
 
-    def of(self, state: ClusterState) -> str:
+    def of(self, state: DigestedState) -> str:
         """Return the digest of the current state."""
         epoch, seen = self._seen
         rows: Iterable[int] = range(len(state.reports))
@@ -51,12 +68,12 @@ class Digests:
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
-    def keep_over(self, state: ClusterState) -> None:
+    def keep_over(self, state: DigestedState) -> None:
         """Prepare for the next epoch of a state, which differs from this one only in rows that the log names."""
         epoch, seen = self._seen
         self._seen = (epoch + (epoch == state.epoch), seen)
 
-    def copy(self, state: ClusterState) -> Digests:
+    def copy(self, state: DigestedState) -> Digests:
         """Return the digests of `state` for a copy of it whose log starts empty."""
         other = Digests()
         if self._seen == (state.epoch, len(state.log)):
@@ -64,7 +81,7 @@ class Digests:
         return other
 
 
-def _row_digest(state: ClusterState, row: int) -> bytes:
+def _row_digest(state: DigestedState, row: int) -> bytes:
     hasher = blake2b(msgspec.json.encode(state.reports[row], order="sorted"), digest_size=_BYTES)
     for key, booking in sorted(state.on_row[row].items()):
         pod = booking.pod

@@ -8,20 +8,30 @@ Invariants: writing the same report twice changes nothing; free = capacity - all
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from hetsched.contracts.cards import installed_cards, resting_cards
-from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, NodeReport
+from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
-from hetsched.engine.gpu.links import link_table
-from hetsched.engine.numa.zones import setup_of
+from hetsched.engine.gpu.links import Table, link_table
+from hetsched.engine.numa.zones import Setup, Zones, setup_of
 
-from .columns import UNKNOWN, UNLIMITED, WHOLE_CARD_MILLI, Columns, Layout
+from .columns import UNKNOWN, UNLIMITED, WHOLE_CARD_MILLI, Columns, Layout, Vocabulary
+from .state_view import StateView
 
-if TYPE_CHECKING:
-    from .state import ClusterState
+
+class InventoryState(StateView, Protocol):
+    """The part of `ClusterState` that holds the facts of the nodes."""
+
+    cards: list[tuple[GpuCard, ...]]
+    links: dict[int, Table]
+    models: Vocabulary[str]
+    offers: Vocabulary[IsaReport]
+    setups: Vocabulary[Setup]
+    taint_sets: Vocabulary[tuple[Taint, ...]]
+    zones: Zones
 
 
 def resource_names(reports: list[NodeReport]) -> list[str]:
@@ -30,7 +40,7 @@ def resource_names(reports: list[NodeReport]) -> list[str]:
     return [CPU, MEMORY, *sorted(names - {CPU, MEMORY})]
 
 
-def write_facts(state: ClusterState, row: int) -> None:
+def write_facts(state: InventoryState, row: int) -> None:
     """Write one node's inventory; its load is unchanged, except for what follows from the facts."""
     report, field = state.reports[row], state.columns.field
     allocatable = field("allocatable")
@@ -93,7 +103,7 @@ def widened(old: Columns, layout: Layout) -> Columns:
     return wider
 
 
-def emptied(state: ClusterState) -> Columns:
+def emptied(state: InventoryState) -> Columns:
     """Return the columns as if every pod were gone, nodes Ready and uncordoned, without condition taints.
 
     GPUs in maintenance are available, unhealthy ones are not. Zones have their full allocatable capacity, because the
@@ -123,7 +133,7 @@ def emptied(state: ClusterState) -> Columns:
     return empty
 
 
-def _end_maintenance(columns: Columns, state: ClusterState) -> None:
+def _end_maintenance(columns: Columns, state: InventoryState) -> None:
     """Make the GPUs in maintenance available."""
     resting = columns.field("card_resting") > 0
     if not resting.any():

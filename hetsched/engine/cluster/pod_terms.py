@@ -8,18 +8,16 @@ Invariants: every count equals a full scan of the bookings; the namespaces of a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hetsched.contracts.workload import PodSpec
 
+from .booking import Booking
 from .columns import Bools, Ints, Rows
 from .selector_counts import Matcher, Tallies
-
-if TYPE_CHECKING:
-    from .booking import Booking
-    from .state import ClusterState
+from .state_view import StateView
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
 _KEPT_ANSWERS = 4096
@@ -67,7 +65,7 @@ class Neighbours:
             addresses = self.ports.setdefault((port.protocol, port.port), {})
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
-    def meaning(self, rules: dict[Rule, Holders], pod: PodSpec, state: ClusterState) -> list[Rule]:
+    def meaning(self, rules: dict[Rule, Holders], pod: PodSpec, state: StateView) -> list[Rule]:
         """Return which of `rules`, a mapping of this object, select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
         found = self._meaning.get(key)
@@ -78,7 +76,7 @@ class Neighbours:
             self._meaning[key] = found
         return found
 
-    def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
+    def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
         """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
         if self._tallies.overgrown:
             self._tallies = Tallies()
@@ -88,7 +86,7 @@ class Neighbours:
         """Drop the counts that the state's change log can no longer update."""
         self._tallies = Tallies()
 
-    def copy(self, state: ClusterState) -> Neighbours:
+    def copy(self, state: StateView) -> Neighbours:
         """Return the rules of `state` for a copy of it whose log starts empty."""
         other = Neighbours()
         for ours, theirs in (
@@ -116,7 +114,7 @@ def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
     return came
 
 
-def beside(state: ClusterState, topology_key: str, rows: Rows) -> Bools:
+def beside(state: StateView, topology_key: str, rows: Rows) -> Bools:
     """Return (N,) which nodes are in the same domain of a topology label as one of `rows`."""
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)
@@ -126,7 +124,7 @@ def beside(state: ClusterState, topology_key: str, rows: Rows) -> Bools:
     return inside
 
 
-def per_domain(state: ClusterState, topology_key: str, counts: Ints) -> Ints:
+def per_domain(state: StateView, topology_key: str, counts: Ints) -> Ints:
     """Return (N,) the sum of `counts` (N,) over each node's domain, 0 for nodes without the topology label."""
     ids, values = state.label(topology_key)
     sums = np.zeros(len(values) + 1, np.int64)

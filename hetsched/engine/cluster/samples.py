@@ -13,7 +13,6 @@ Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +20,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import seconds
 
 from .columns import USAGE_RESOURCES
-
-if TYPE_CHECKING:
-    from .state import ClusterState
+from .state_view import StateView
 
 STALE_SECONDS = 300.0
 
@@ -51,14 +48,14 @@ class Samples:
         self.fresh = fresh
 
     @classmethod
-    def of(cls, state: ClusterState) -> Samples:
+    def of(cls, state: StateView) -> Samples:
         """Start from the samples of all nodes; they include all pods booked so far."""
         samples = cls(fresh_rows(state.reports, clocked=state.clocked))
         for row in range(len(state.reports)):
             samples._write(state, row)
         return samples
 
-    def take(self, state: ClusterState, row: int) -> None:
+    def take(self, state: StateView, row: int) -> None:
         """Start from a node's new sample, which includes all booked pods; it may make other nodes' samples stale."""
         fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
@@ -67,7 +64,7 @@ class Samples:
             self._write(state, other)
             state.log.append(other)
 
-    def _write(self, state: ClusterState, row: int) -> None:
+    def _write(self, state: StateView, row: int) -> None:
         usage, field = state.reports[row].usage, state.columns.field
         sample = usage.amounts if usage is not None and self.fresh[row] else {}
         for position, name in enumerate(USAGE_RESOURCES):
@@ -75,7 +72,7 @@ class Samples:
             requested = field("requested")[state.resources.index[name], row] if name in state.resources.index else 0
             field("used")[position, row] = sample.get(name, requested)
 
-    def stale(self, state: ClusterState) -> list[str]:
+    def stale(self, state: StateView) -> list[str]:
         """Return the nodes whose samples are stale."""
         reports = zip(state.reports, self.fresh, strict=True)
         return [report.name for report, fresh in reports if report.usage is not None and not fresh]
@@ -84,7 +81,7 @@ class Samples:
         return Samples(list(self.fresh))
 
 
-def report_now(state: ClusterState, row: int) -> NodeReport:
+def report_now(state: StateView, row: int) -> NodeReport:
     """Return a node's report with its sample and its power headroom updated to the current use."""
     report = state.reports[row]
     if report.power is not None and report.power.headroom_watts is not None:

@@ -10,7 +10,7 @@ Invariants: every count equals a full scan of the bookings; the namespaces of a 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from hetsched.contracts.labels import selects
 from hetsched.contracts.workload import LabelSelector, PodSpec, PodTerm
 
 from .columns import Ints
-
-if TYPE_CHECKING:
-    from .state import ClusterState
+from .state_view import StateView
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _KEPT_TALLIES = 4096
@@ -74,7 +72,7 @@ class Tallies:
         self._seen = 0
         self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
 
-    def matching(self, state: ClusterState, matchers: tuple[Matcher, ...]) -> Ints:
+    def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
         """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
         self._follow(state)
         tally = self._tallies.get(matchers)
@@ -102,7 +100,7 @@ class Tallies:
         """Return whether starting again costs less than continuing."""
         return len(self._journal) > _MOST_ENTRIES or len(self._faces) > _MOST_KINDS
 
-    def _follow(self, state: ClusterState) -> None:
+    def _follow(self, state: StateView) -> None:
         """Record additions and removals since the last call."""
         if not self._on_row:
             self._on_row = [{} for _ in state.on_row]
@@ -128,7 +126,7 @@ class Tallies:
             self._faces.append(pod)
         return kind
 
-    def copy(self, state: ClusterState) -> Tallies:
+    def copy(self, state: StateView) -> Tallies:
         """Return the counts of `state` for a copy of it whose log starts empty."""
         other = Tallies()
         if not self._on_row:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from hetsched.contracts.labels import integer
 from hetsched.contracts.workload import Expression, NodeTerm, Shape
 
 from .columns import Bools, Ints, Vocabulary
-
-if TYPE_CHECKING:
-    from .state import ClusterState
+from .state_view import StateView
 
 NODE_NAME = "metadata.name"
 MOST_NAMED = 20  # terms of a pod, or values of a requirement, that a message names
@@ -57,7 +54,7 @@ def term_texts(terms: tuple[NodeTerm, ...]) -> tuple[str, ...]:
     return (*texts, f"{more} more") if more > 0 else texts
 
 
-def nodes_with(state: ClusterState, expression: Expression) -> Bools:
+def nodes_with(state: StateView, expression: Expression) -> Bools:
     """Return (N,) which nodes' labels meet one requirement."""
     ids, values = state.label(expression.key)
     met: Bools
@@ -93,7 +90,7 @@ def _has_one_of(ids: Ints, values: Vocabulary[str], wanted: tuple[str, ...]) -> 
     return table[ids]
 
 
-def nodes_named(state: ClusterState, expression: Expression) -> Bools:
+def nodes_named(state: StateView, expression: Expression) -> Bools:
     """Return (N,) which nodes meet a field requirement; only `metadata.name` with In or NotIn can be met."""
     named = np.zeros(len(state.reports), np.bool_)
     if expression.key != NODE_NAME or expression.operator not in ("In", "NotIn"):
@@ -105,7 +102,7 @@ def nodes_named(state: ClusterState, expression: Expression) -> Bools:
     return named if expression.operator == "In" else ~named
 
 
-def nodes_of_term(state: ClusterState, term: NodeTerm) -> Bools:
+def nodes_of_term(state: StateView, term: NodeTerm) -> Bools:
     """Return (N,) which nodes meet every requirement of a term."""
     count = len(state.reports)
     if not term.expressions and not term.fields:
@@ -118,7 +115,7 @@ def nodes_of_term(state: ClusterState, term: NodeTerm) -> Bools:
     return met
 
 
-def nodes_of_terms(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
+def nodes_of_terms(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
     """Return (N,) which nodes meet at least one term."""
     met: Bools = np.zeros(len(state.reports), np.bool_)
     for term in terms:
@@ -126,7 +123,7 @@ def nodes_of_terms(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
     return met
 
 
-def nodes_of_affinity(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools:
+def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
     """Return (N,) which nodes meet at least one term of a required node affinity; shared by filter and reasons."""
     known: Callable[[tuple[NodeTerm, ...]], Bools] = state.once(
         "nodes-of-affinity", lambda: lru_cache(_KEPT)(partial(nodes_of_terms, state))
@@ -134,7 +131,7 @@ def nodes_of_affinity(state: ClusterState, terms: tuple[NodeTerm, ...]) -> Bools
     return known(terms)
 
 
-def required_nodes(state: ClusterState, shape: Shape) -> Bools:
+def required_nodes(state: StateView, shape: Shape) -> Bools:
     """Return (N,) which nodes the shape's nodeSelector and required node affinity allow."""
     met: Bools = np.ones(len(state.reports), np.bool_)
     for key, value in shape.node_selector:

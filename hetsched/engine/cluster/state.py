@@ -43,7 +43,8 @@ from hetsched.engine.numa.zones import (
 )
 
 from .avoided_nodes import Avoided
-from .booking import Booking, charge_amounts, grant_card
+from .booking import Booking, grant_card
+from .charges import charge_amounts
 from .columns import UNKNOWN_RESOURCE, Bools, Columns, Ints, Layout, Resources, Vocabulary, Window
 from .devices import Devices
 from .digests import Digests
@@ -297,7 +298,7 @@ class ClusterState:
             known_names = self.resources.index
             if UNKNOWN_RESOURCE not in known_names and any(name not in known_names for name, _ in shape.requests):
                 self._add_unknown_resource()
-            compiled = CompiledShape(shape, self)
+            compiled = CompiledShape(shape, self.columns.layout, self.resources)
         self._compiled_width += compiled.width
         if self._compiled_width > _COMPILED_LIMIT:
             self._compiled.clear()
@@ -316,7 +317,7 @@ class ClusterState:
         self.all_rows = Window(self.columns)
         self._facts_changed()
         for booking in self.bookings.values():
-            booking.compiled = CompiledShape(booking.compiled.shape, self)
+            booking.compiled = CompiledShape(booking.compiled.shape, layout, self.resources)
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
         """Book `request` on a row, completing its allocation."""

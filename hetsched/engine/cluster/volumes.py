@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,12 +36,10 @@ from hetsched.contracts.storage import (
 from hetsched.contracts.workload import ClaimUse, Expression, PodSpec
 from hetsched.engine.framework.status import Refusal
 
+from .booking import Booking
 from .columns import Bools
 from .selectors import nodes_named, nodes_of_terms, nodes_with
-
-if TYPE_CHECKING:
-    from .booking import Booking
-    from .state import ClusterState
+from .state_view import StateView
 
 ONE_POD = "ReadWriteOncePod"
 
@@ -223,11 +221,11 @@ def _refused(code: str, message: str, *missing: str) -> Refusal:
     return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)
 
 
-# -- nodes of volumes
-# --------------------------------------------------------------------------------------------------
+class _StorageState(StateView, Protocol):
+    volumes: Volumes
 
 
-def nodes_of_volume(state: ClusterState, volume: PersistentVolume) -> Bools:
+def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
     """Return (N,) which nodes a volume can be used on: those of its affinity and of its zone and region."""
 
     def find() -> Bools:
@@ -241,7 +239,7 @@ def nodes_of_volume(state: ClusterState, volume: PersistentVolume) -> Bools:
     return state.once(("volume", volume.name), find)
 
 
-def _in_zones(state: ClusterState, zones: tuple[Expression, ...]) -> Bools:
+def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
     """Return (N,) which nodes match the zone labels of a volume; a volume without zone labels matches all."""
     told: Bools = np.zeros(len(state.reports), np.bool_)
     fits: Bools = np.ones(len(state.reports), np.bool_)
@@ -253,7 +251,7 @@ def _in_zones(state: ClusterState, zones: tuple[Expression, ...]) -> Bools:
     return fits | ~told
 
 
-def nodes_made(state: ClusterState, waiting: Waiting) -> Bools:
+def nodes_made(state: StateView, waiting: Waiting) -> Bools:
     """Return (N,) on which nodes a volume could be provisioned for a claim."""
     nowhere: Bools = np.zeros(len(state.reports), np.bool_)
     if waiting.made_by is None:
@@ -262,7 +260,7 @@ def nodes_made(state: ClusterState, waiting: Waiting) -> Bools:
     return nodes_of_terms(state, topologies) if topologies else ~nowhere
 
 
-def nodes_selected(state: ClusterState, claim: VolumeClaim) -> Bools | None:
+def nodes_selected(state: _StorageState, claim: VolumeClaim) -> Bools | None:
     """Return (N,) the node on which a volume for a claim is being or will be provisioned; None: none selected yet."""
     users = state.volumes.users.get(claim.key, {})
     if claim.selected_node:
@@ -274,7 +272,7 @@ def nodes_selected(state: ClusterState, claim: VolumeClaim) -> Bools | None:
     return rows
 
 
-def choose(state: ClusterState, claims: list[Waiting], row: int) -> dict[str, str] | None:
+def choose(state: StateView, claims: list[Waiting], row: int) -> dict[str, str] | None:
     """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one gets none."""
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):

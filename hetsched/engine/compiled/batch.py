@@ -23,7 +23,8 @@ from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Refusal

@@ -14,26 +14,22 @@ for follow from the first refusing filter of each node: no node opens before one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from hetsched.contracts.decision import NearestFit, NodeOutcome, PluginScore, Reason, Unplaced, Verdict
-from hetsched.contracts.waits import WaitsFor
+from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Verdict
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.diagnosis import Diagnosis, Step
 from hetsched.engine.framework.extension_points import Scope
+from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.queueing_hints import for_its_gates, waits_for
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
 from hetsched.engine.framework.status import SKIP, Refusal
-
-if TYPE_CHECKING:
-    from hetsched.engine.cluster.state import ClusterState
-    from hetsched.engine.framework.cycle import Scheduler
-
 
 _HEADS = {
     Verdict.MISCONFIGURED: "{pod} is misconfigured",
@@ -51,41 +47,6 @@ _MOST_CANDIDATES = 8
 _FEW = 8
 
 
-class Step(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of the funnel: the number of nodes before and after one filter."""
-
-    plugin: str
-    before: int
-    after: int
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """Complete diagnosis of one unplaced pod; `resolvable` are the rows that preemption could open.
-
-    `waits_for` are the events that may open a node, empty if none can. `candidates` are, for each reason, the first
-    nodes that fit the pod when empty.
-    """
-
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
-    funnel: tuple[Step, ...]
-    summary: str
-    resolvable: tuple[int, ...] = ()
-    waits_for: tuple[WaitsFor, ...] = ()
-    candidates: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def recorded(self) -> tuple[Reason, ...]:
-        """Return the reasons with their candidate nodes, as decision records store them."""
-        if not any(self.candidates):
-            return self.reasons
-        pairs = zip(self.reasons, self.candidates, strict=True)
-        return tuple(msgspec.structs.replace(reason, candidates=names) for reason, names in pairs)
-
-    def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
-        return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)
-
-
 class _Sweep:
     """Evaluation of all filters over one window: the refused rows and reasons of each filter.
 
@@ -94,7 +55,7 @@ class _Sweep:
     that the filter accepts today.
     """
 
-    def __init__(self, scheduler: Scheduler, request: Request, nodes: Window, now: _Sweep | None = None) -> None:
+    def __init__(self, scheduler: Handle, request: Request, nodes: Window, now: _Sweep | None = None) -> None:
         self.left: Bools = np.ones(nodes.n, np.bool_)
         self.definite: Bools = np.zeros(nodes.n, np.bool_)
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
@@ -161,9 +122,7 @@ class _Sweep:
         return tuple(_reason(name, refusal, nodes, steps[name]) for (name, refusal), nodes in counted.items())
 
 
-def _refusals(
-    scheduler: Scheduler, plugin: ActivePlugin, request: Request, nodes: Window
-) -> list[tuple[Refusal, Bools]]:
+def _refusals(scheduler: Handle, plugin: ActivePlugin, request: Request, nodes: Window) -> list[tuple[Refusal, Bools]]:
     if plugin.serves("pre-filter"):
         answer = plugin.instance.pre_filter(request, scheduler.state)
         if answer is SKIP:
@@ -201,7 +160,7 @@ def gated(pod: PodSpec) -> Diagnosis:
     return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
 
 
-def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
+def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
     """Return why no node is feasible for `pod` on the scheduler's current state."""
     if pod.problems:
         return misconfigured(pod)
@@ -221,13 +180,21 @@ def diagnose(scheduler: Scheduler, pod: PodSpec) -> Diagnosis:
     reasons = sweep.reasons()
     near = sweep.near(~empty.definite)
     together = sweep.fewest(np.ones_like(empty.definite) if never else ~empty.definite)
-    waits = waits_for(scheduler, request, reasons, verdict, refused_all=not bool(sweep.left.any()), together=together)
+    waits = waits_for(
+        scheduler.policy,
+        scheduler.state,
+        request,
+        reasons,
+        verdict,
+        refused_all=not bool(sweep.left.any()),
+        together=together,
+    )
     sentence = _sentence(pod, verdict, reasons, len(state.reports), near)
     candidates = () if never else sweep.candidates(~empty.definite, state.columns.names)
     return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits, candidates)
 
 
-def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
+def _about_the_pod(scheduler: Handle, request: Request) -> Diagnosis | None:
     """Return the diagnosis by a plugin that refuses the pod as a whole, without evaluating nodes; else None."""
     nodes = len(scheduler.state.reports)
     for plugin in scheduler.policy.pre_filters:
@@ -236,7 +203,7 @@ def _about_the_pod(scheduler: Scheduler, request: Request) -> Diagnosis | None:
             if isinstance(answer, Refusal) and answer.verdict is not None:
                 reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
                 head = _HEADS[answer.verdict].format(pod=request.pod.key)
-                waits = waits_for(scheduler, request, (reason,), answer.verdict)
+                waits = waits_for(scheduler.policy, scheduler.state, request, (reason,), answer.verdict)
                 because = tuple(msgspec.structs.replace(one, candidates=()) for one in answer.because)
                 return Diagnosis(
                     answer.verdict, (reason, *because), (), f"{head}: {answer.message}", waits_for=waits,
@@ -263,7 +230,7 @@ def _sentence(
     return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")
 
 
-def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
+def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
     """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
 
     The state is unchanged: call it before the pod is booked, or on a fork.
@@ -288,7 +255,7 @@ def matrix(scheduler: Scheduler, pod: PodSpec, *, limit: int | None = None) -> t
     return tuple(rows)
 
 
-def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
+def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
     """Return the `limit` best feasible nodes with their scores, as `matrix` would, at the cost of a few rows."""
     if not pod.ready or limit < 1:
         return ()
@@ -307,7 +274,7 @@ def best(scheduler: Scheduler, pod: PodSpec, limit: int) -> tuple[NodeOutcome, .
     )
 
 
-def of_node(scheduler: Scheduler, pod: PodSpec, row: int) -> NodeOutcome:
+def of_node(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
     """Return the row of one node as `matrix` would, without its rank."""
     state = scheduler.state
     request = state.compile(pod)
@@ -344,7 +311,7 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
     )
 
 
-def score_columns(scheduler: Scheduler, request: Request, feasible: Bools) -> list[Column]:
+def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[Column]:
     """Return raw and normalised scores of the plugins that take part, over all rows."""
     state = scheduler.state
     return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
@@ -371,7 +338,7 @@ def _columns(
     return columns
 
 
-def _first_refusal(scheduler: Scheduler, request: Request) -> dict[int, Reason]:
+def _first_refusal(scheduler: Handle, request: Request) -> dict[int, Reason]:
     return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows))
 
 
@@ -384,7 +351,7 @@ def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
     return found
 
 
-def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
+def doubtful(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
     """Return the reasons of the nodes that are refused only because a fact is unknown."""
     request = scheduler.state.compile(pod)
     now = _Sweep(scheduler, request, scheduler.state.all_rows)
@@ -396,7 +363,7 @@ def doubtful(scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, ...]:
     )
 
 
-def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason, Bools]]:
+def first_refusals(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
     """Return the first refusing reasons on the current state, with the rows (N,) of each."""
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
@@ -405,7 +372,7 @@ def first_refusals(scheduler: Scheduler, request: Request) -> list[tuple[Reason,
     ]
 
 
-def refused_rows(scheduler: Scheduler, request: Request) -> dict[int, tuple[Reason, bool]]:
+def refused_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:
     """Return, for each refused row, the first reason, and whether preemption could open the row."""
     state = scheduler.state
     now = _Sweep(scheduler, request, state.all_rows)

@@ -34,7 +34,8 @@ from .relaxations import Fits, Relaxation, Step, numbers
 from .rule_relaxations import rules
 
 if TYPE_CHECKING:
-    from hetsched.engine.framework.cycle import Outcome, Scheduler
+    from hetsched.engine.framework.cycle import Scheduler
+    from hetsched.engine.framework.outcome import Outcome
 
 MOST_ANSWERS = 5
 MOST_NODES = 10

@@ -19,11 +19,11 @@ import numpy as np
 
 from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Floats
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 
+from .outcome import Outcome
 from .policy import Policy
 from .post_filter import Attempt
 from .request import Request
@@ -33,25 +33,6 @@ from .waiting_pods import PermitRoom
 
 ANY_ISA = IsaGrant("any")
 NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed yet")
-
-
-class Outcome(msgspec.Struct, eq=False, gc=False):
-    """Result of one scheduling cycle. `node` None: not placed; `held`: assumed, but waiting for a permit.
-
-    `request` is set if the cycle compiled one. If no node fits, `eviction` names the pods that could be preempted; a
-    scheduler that evicts removes them, keeps their bookings in `evicted` and places the pod.
-    """
-
-    pod: PodSpec
-    node: str | None = None
-    row: int = -1
-    allocation: Allocation = EMPTY
-    score: float = 0.0
-    held: bool = False
-    refusal: tuple[str, Refusal] | None = None
-    eviction: Eviction | None = None
-    evicted: tuple[Booking, ...] = ()
-    request: Request | None = None
 
 
 class Scheduler:

@@ -9,25 +9,23 @@ access: it costs two full evaluations.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetsched.engine.cluster.columns import Bools, Columns, Rows, Window
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 
+from .diagnosis import Diagnosis
+from .handle import Handle
 from .policy import Policy
 from .request import Request
 from .status import SKIP, Refusal
-
-if TYPE_CHECKING:
-    from .cycle import Scheduler
 
 
 class Attempt:
     """One refused request on one scheduler's state."""
 
-    def __init__(self, scheduler: Scheduler, request: Request) -> None:
+    def __init__(self, scheduler: Handle, request: Request) -> None:
         self._scheduler = scheduler
         self._request = request
         self._evaluation, _ = scheduler.evaluator.evaluate(request)

@@ -14,17 +14,15 @@ Invariant: a change that makes a refused pod schedulable is of a registered kind
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from hetsched.contracts.decision import Reason, Verdict
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.waits import ANYTHING, LOADS, NODE_FACTS, Event, WaitsFor
 from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.state import ClusterState
 
+from .policy import Policy
 from .request import Request
-
-if TYPE_CHECKING:
-    from .cycle import Scheduler
 
 _ORDER = list(Event)
 _OF_FIELD = {
@@ -54,7 +52,8 @@ def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:
 
 
 def waits_for(
-    scheduler: Scheduler,
+    policy: Policy,
+    state: ClusterState,
     request: Request,
     reasons: Sequence[Reason],
     verdict: Verdict,
@@ -70,7 +69,7 @@ def waits_for(
     if verdict is Verdict.MISCONFIGURED:
         return ()
     vain = LOADS if verdict is Verdict.NEVER_FITS else frozenset()
-    plugins = {plugin.name: plugin for plugin in scheduler.policy.gates}
+    plugins = {plugin.name: plugin for plugin in policy.gates}
     found = []
 
     def condition(name: str) -> str:
@@ -81,11 +80,11 @@ def waits_for(
         sets = [(name,)] if together is None else [each for each in together if each[0] == name]
         text = ", or ".join(" and ".join(map(condition, each)) for each in sets)
         found.append(_wait(name, plugins[name].info.helped_by - vain, text))
-    if not scheduler.state.reports:
+    if not state.reports:
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:
         found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
-    if verdict is Verdict.NOT_NOW and scheduler.policy.post_filters and scheduler.state.budgets:
+    if verdict is Verdict.NOT_NOW and policy.post_filters and state.budgets:
         budgets = "a disruption budget that lets pods of lower priority leave for it"
         found.append(_wait("preemption", frozenset({Event.NAMES_CHANGED}), budgets))
     return tuple(found)

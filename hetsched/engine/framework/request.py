@@ -6,16 +6,12 @@ plugins' CycleState; the evaluator shares it between pods of one shape under one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Ints, Rows
-
-if TYPE_CHECKING:
-    from hetsched.engine.cluster.state import ClusterState
-
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Ints, Layout, Resources, Rows
 
 # A shape with more node requirements than this counts as several ordinary ones.
 _WIDTH = 100
@@ -43,11 +39,11 @@ class CompiledShape:
         "zoned_devices",
     )  # fmt: skip
 
-    def __init__(self, shape: Shape, state: ClusterState) -> None:
+    def __init__(self, shape: Shape, layout: Layout, resources: Resources) -> None:
         self.shape = shape
         self.width = width(shape)
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
-        layout, index = state.columns.layout, state.resources.index
+        index = resources.index
         self.kubelet_pins = shape.guaranteed
         self.zoned_devices = any(name in layout.devices for one in shape.containers for name, _ in one.devices)
         self._requested = layout.load["requested"]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.engine.cluster.booking import Booking, charge_amounts
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.charges import charge_amounts
 from hetsched.engine.cluster.columns import Bools, Columns, Ints, Rows
 
 from .request import CompiledShape

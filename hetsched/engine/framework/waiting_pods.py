@@ -9,14 +9,11 @@ Invariant: a key occurs at most once.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from hetsched.engine.cluster.state import ClusterState
+
+from .outcome import Outcome
 from .status import Refusal, Wait
-
-if TYPE_CHECKING:
-    from hetsched.engine.cluster.state import ClusterState
-
-    from .cycle import Outcome
 
 
 class Held:

@@ -10,7 +10,7 @@ Source: see `topology_manager`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET
@@ -18,13 +18,11 @@ from msgspec import UNSET
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.workload import Shape
-from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Window
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
+from hetsched.engine.cluster.state_view import StateView
 
 from .topology_manager import Container, Devices, Machine, Verdict, at_most, reason, verdict
-from .zones import Setup
-
-if TYPE_CHECKING:
-    from hetsched.engine.cluster.state import ClusterState
+from .zones import Setup, Zones
 
 T = TypeVar("T")
 _BINDING = ("restricted", "single-numa-node")
@@ -41,12 +39,19 @@ def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[C
     return tuple(found)
 
 
+class KubeletState(StateView, Protocol):
+    """The part of `ClusterState` that its kubelets' admission reads."""
+
+    setups: Vocabulary[Setup]
+    zones: Zones
+
+
 class Admission:
     """The verdicts on one shape, on the nodes of one state."""
 
     __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
 
-    def __init__(self, shape: Shape, state: ClusterState, containers: tuple[Container, ...]) -> None:
+    def __init__(self, shape: Shape, state: KubeletState, containers: tuple[Container, ...]) -> None:
         self.containers = containers
         pinned = any(container.cpus for container in containers)
         aligned = any(container.cards or container.devices for container in containers)
@@ -61,7 +66,7 @@ class Admission:
         self._devices = [(name, state.resources.index[name]) for name in sorted(asked)]
 
     @staticmethod
-    def of(shape: Shape, state: ClusterState) -> Admission | None:
+    def of(shape: Shape, state: KubeletState) -> Admission | None:
         """Return the verdicts on a shape, None if no kubelet of the cluster restricts it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
@@ -146,7 +151,7 @@ class Admission:
         return setup.policy, setup.pod_scope, machine, containers, setup.kubelet
 
 
-def predicted(state: ClusterState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
+def predicted(state: KubeletState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
     """Return the zones that a row's kubelet would assign to a pod, empty if it would reject it."""
     admission = Admission.of(shape, state)
     facts = state.zones.nodes.get(row)

@@ -29,27 +29,23 @@ as many whole CPUs are unassigned as `free` states.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.kubelet_options import read_options
 from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone, is_unreadable
 from hetsched.contracts.pod_sentences import BY_KUBELET
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, MIB, is_extended
-from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, WORD_BITS, Columns, Ints
+from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, WORD_BITS, Columns
 
 from .cpu_manager import Cpu, Topology
 from .cpu_selection import Core, cores_of
 from .topology_manager import Kubelet
-
-if TYPE_CHECKING:
-    from hetsched.engine.cluster.booking import Booking
-    from hetsched.engine.cluster.state import ClusterState
 
 MOST_ZONES = 64
 MOST_CPUS = 4096  # per node with individually tracked CPUs: each takes a bit of every node's columns
@@ -137,15 +133,6 @@ class _Taken(NamedTuple):
             number = layout.devices.get(resource)
             if number is not None and position is not None:
                 free[number * layout.zones + position, self.row] -= self.sign * count
-
-
-class ZoneAtRisk(NamedTuple):
-    """A zone whose capacity fell below its allocations, and the pods that hold them."""
-
-    node: str
-    zone: str
-    short_millis: int
-    pods: tuple[str, ...]
 
 
 def _split(name: str) -> tuple[str, int]:
@@ -530,18 +517,3 @@ def _policy(booking: Booking) -> str:
 @lru_cache(maxsize=16384)
 def _ids(text: str) -> frozenset[int]:
     return parse_cpuset(text)
-
-
-def overcommitted(state: ClusterState) -> Iterator[ZoneAtRisk]:
-    """Yield the zones whose allocated CPU exceeds their capacity, with the pods that hold it, by node and zone."""
-    free: Ints = state.columns.field("zone_cpu_free")
-    for row, position in np.argwhere(free.T < 0).tolist():
-        facts = state.zones.nodes[row]
-        pods = sorted(key for key, b in state.on_row[row].items() if position in _positions(facts, b))
-        yield ZoneAtRisk(state.columns.names[row], facts.names[position], -int(free[position, row]), tuple(pods))
-
-
-def _positions(facts: NodeZones, booking: Booking) -> set[int | None]:
-    grants: Sequence[ZoneGrant] = booking.allocation.zones + booking.allocation.predicted
-    found = {facts.position(grant.name) for grant in grants}
-    return found | {facts.zone_of_cpu.get(cpu) for grant in grants for cpu in _ids(grant.cpus or "")}

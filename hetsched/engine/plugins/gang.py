@@ -35,9 +35,10 @@ from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import GangMember, PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis
+from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.extension_points import Scope
-from hetsched.engine.framework.gangs import Roll, gang_key, room_for, short_of
+from hetsched.engine.framework.gang_capacity import room_for, short_of
+from hetsched.engine.framework.gangs import Roll, gang_key
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait

@@ -12,7 +12,7 @@ from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.decision import Evicted
 from hetsched.contracts.pod_sentences import PREEMPTED_IN_RUN
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.status import Refusal
 
 PREEMPTED = "Preempted"

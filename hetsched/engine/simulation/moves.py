@@ -24,7 +24,8 @@ from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.disruption import head_room
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 
 from .movable_pods import Unit

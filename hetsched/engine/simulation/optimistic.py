@@ -23,8 +23,9 @@ from collections.abc import Iterable, Sequence
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.post_filter import Attempt
 

@@ -16,8 +16,8 @@ import msgspec
 from hetsched.contracts.advice import Nearest, Question
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose
-from hetsched.engine.framework.cycle import Outcome
 from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.outcome import Outcome
 
 from .minimal_moves import Freeing
 from .movable_pods import Unit

@@ -36,10 +36,12 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.expected_use import REQUESTED, basis_of
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose, matrix
+from hetsched.engine.explain.diagnosis import diagnose, matrix
 from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
 from hetsched.engine.explain.tipping_points import tipping
-from hetsched.engine.framework.cycle import ANY_ISA, Outcome, Scheduler
+from hetsched.engine.framework.cycle import ANY_ISA, Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.gpu.workload_mix import mix_of_shapes
 from hetsched.engine.numa.cpu_grants import pairings

@@ -23,8 +23,9 @@ from hetsched.contracts.units import CPU, MEMORY, PODS
 from hetsched.contracts.workload import GangMember, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress

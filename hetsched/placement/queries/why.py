@@ -24,9 +24,10 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.explain.blockers import blockers
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.explain.nearest_fit import changes
 from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.policy import IMPLIED, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED, State

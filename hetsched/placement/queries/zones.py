@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.numa.zones import ZoneAtRisk, overcommitted
+from hetsched.engine.numa.zones_at_risk import ZoneAtRisk, overcommitted
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 

@@ -7,8 +7,9 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
 from tests.builders import a_pod
 from tests.unit.adapters.reading import content
 from tests.unit.engine.fleet import policy_of

@@ -11,7 +11,7 @@ from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN
-from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.outcome import Outcome
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, scheduler

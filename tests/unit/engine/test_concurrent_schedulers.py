@@ -10,7 +10,7 @@ import pytest
 from hetsched.contracts.cluster import ElasticQuota
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.simulation.optimistic import Branch
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, rebuilt

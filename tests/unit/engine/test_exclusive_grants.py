@@ -16,7 +16,7 @@ from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
-from hetsched.engine.numa.zones import overcommitted
+from hetsched.engine.numa.zones_at_risk import overcommitted
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY
 

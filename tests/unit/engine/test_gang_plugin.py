@@ -13,9 +13,11 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import GangMember, PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

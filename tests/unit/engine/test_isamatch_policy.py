@@ -6,7 +6,7 @@ from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.decision import Verdict
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
-from hetsched.engine.framework.cycle import Outcome
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler

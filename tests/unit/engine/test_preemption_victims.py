@@ -8,7 +8,8 @@ from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.policy import PluginUse
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.status import Eviction, Spared
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of

@@ -12,8 +12,9 @@ from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, in_words
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose, refused_rows
+from hetsched.engine.explain.diagnosis import diagnose, refused_rows
 from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.queueing_hints import differences
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

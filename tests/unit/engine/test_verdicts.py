@@ -6,7 +6,8 @@ import pytest
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import IsaReport
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import diagnose
+from hetsched.engine.framework.diagnosis import Diagnosis
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, Node, Pod, built, scheduler
 

@@ -11,9 +11,11 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, LabelSelector, NodeTerm, PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
-from hetsched.engine.framework.cycle import Outcome, Scheduler
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.diagnosis import Diagnosis
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.status import SKIP
 from hetsched.engine.plugins.volumes import Volumes

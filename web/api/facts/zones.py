@@ -13,7 +13,8 @@ from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.kubelet_options import unmodelled
 from hetsched.contracts.node_report import NumaReport, NumaZone
 from hetsched.contracts.units import CPU, format_amount
-from hetsched.engine.numa.zones import ZoneAtRisk, availability
+from hetsched.engine.numa.zones import availability
+from hetsched.engine.numa.zones_at_risk import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import alone

@@ -1,0 +1,31 @@
+"""Load of a booking on the columns of its node.
+
+Invariant: charging with -1 restores every cell that charging with 1 changed.
+"""
+
+from __future__ import annotations
+
+from hetsched.engine.numa.zones import Zones
+
+from .booking import Booking
+from .columns import Columns
+
+
+def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
+    """Add a booking's allocation to the load of its row (`sign` 1), or subtract it (-1)."""
+    row, compiled, layout = booking.row, booking.compiled, columns.layout
+    if sign > 0:
+        columns.load[:, row] += compiled.delta
+    else:
+        columns.load[:, row] -= compiled.delta
+    if compiled.expected_extra is not None:
+        measured = columns.static[layout.static["measured"], row]
+        columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
+    if booking.allocation.gpus:
+        milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
+        for card in booking.allocation.gpus:
+            if card.index < layout.cards:
+                columns.load[milli + card.index, row] -= sign * card.milli
+                columns.load[memory + card.index, row] -= sign * card.memory_mib
+    if booking.allocation.zones or booking.allocation.predicted or row in zones.grants:
+        zones.charge(booking, sign, columns)

@@ -1,0 +1,44 @@
+"""Result of the diagnosis of an unplaced pod; `explain.diagnosis` computes it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.decision import NearestFit, Reason, Unplaced, Verdict
+from hetsched.contracts.waits import WaitsFor
+from hetsched.contracts.workload import PodSpec
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel"):
+    """One step of the funnel: the number of nodes before and after one filter."""
+
+    plugin: str
+    before: int
+    after: int
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Complete diagnosis of one unplaced pod; `resolvable` are the rows that preemption could open.
+
+    `waits_for` are the events that may open a node, empty if none can. `candidates` are, for each reason, the first
+    nodes that fit the pod when empty.
+    """
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    funnel: tuple[Step, ...]
+    summary: str
+    resolvable: tuple[int, ...] = ()
+    waits_for: tuple[WaitsFor, ...] = ()
+    candidates: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def recorded(self) -> tuple[Reason, ...]:
+        """Return the reasons with their candidate nodes, as decision records store them."""
+        if not any(self.candidates):
+            return self.reasons
+        pairs = zip(self.reasons, self.candidates, strict=True)
+        return tuple(msgspec.structs.replace(reason, candidates=names) for reason, names in pairs)
+
+    def unplaced(self, pod: PodSpec, nearest_fit: tuple[NearestFit, ...] = ()) -> Unplaced:
+        return Unplaced(pod.key, self.verdict, self.reasons, nearest_fit)

@@ -1,0 +1,31 @@
+"""Result of one scheduling cycle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.allocation import EMPTY, Allocation
+from hetsched.contracts.workload import PodSpec
+from hetsched.engine.cluster.booking import Booking
+
+from .request import Request
+from .status import Eviction, Refusal
+
+
+class Outcome(msgspec.Struct, eq=False, gc=False):
+    """Result of one scheduling cycle. `node` None: not placed; `held`: assumed, but waiting for a permit.
+
+    `request` is set if the cycle compiled one. If no node fits, `eviction` names the pods that could be preempted; a
+    scheduler that evicts removes them, keeps their bookings in `evicted` and places the pod.
+    """
+
+    pod: PodSpec
+    node: str | None = None
+    row: int = -1
+    allocation: Allocation = EMPTY
+    score: float = 0.0
+    held: bool = False
+    refusal: tuple[str, Refusal] | None = None
+    eviction: Eviction | None = None
+    evicted: tuple[Booking, ...] = ()
+    request: Request | None = None
