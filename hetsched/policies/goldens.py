@@ -25,7 +25,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation, GoldenState, Judged
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.framework.isa_strings import required_isa
+from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal import counters, figures

@@ -16,8 +16,8 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import Said
 from hetsched.contracts.workload import IsaDemand
-from hetsched.engine.framework.isa_fit import SECOND, refusal_of, run_on
-from hetsched.engine.framework.isa_strings import required_isa
+from hetsched.engine.isa.isa_fit import SECOND, refusal_of, run_on
+from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.inventory.models import Node
 from hetsched.isa import parse
 from hetsched.placement.lifecycle import QUEUED

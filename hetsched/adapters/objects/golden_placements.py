@@ -21,7 +21,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.framework.isa_strings import required_isa
+from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.engine.simulation.golden_placements import Golden
 
 from .documents import Document, load_documents

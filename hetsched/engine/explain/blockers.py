@@ -16,8 +16,8 @@ from hetsched.contracts.decision import Evicted
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.engine.framework.preemption import Choice, Rule, Search
-from hetsched.engine.framework.victims import Removable
+from hetsched.engine.preemption.dry_run import Choice, Rule, Search
+from hetsched.engine.preemption.victims import Removable
 
 if TYPE_CHECKING:
     from hetsched.engine.framework.cycle import Scheduler

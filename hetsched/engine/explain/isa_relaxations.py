@@ -19,7 +19,7 @@ from hetsched.contracts.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERN
 from hetsched.contracts.workload import IsaDemand, Shape
 from hetsched.engine.cluster.columns import Rows
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.isa_strings import offered_isa, required_isa
+from hetsched.engine.isa.isa_strings import offered_isa, required_isa
 from hetsched.isa import label_value, match, parse
 from hetsched.isa.covered_part import covered_part
 

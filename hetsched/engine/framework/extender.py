@@ -25,11 +25,11 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.explain.diagnosis import refused_rows
+from hetsched.engine.preemption.victims import importance
 
 from .cycle import Scheduler
 from .post_filter import Attempt
 from .scoring import INFEASIBLE
-from .victims import importance
 
 MOST_PRIORITY = 10
 _MOST_RESERVED = 100

@@ -23,11 +23,10 @@ from hetsched.contracts.units import CPU
 from hetsched.contracts.workload import IsaDemand, Shape
 from hetsched.engine.cluster.columns import Bools
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.isa.isa_fit import SECOND, run_on
+from hetsched.engine.isa.isa_strings import offered_isa
 from hetsched.engine.numa.zones import zones_of
 from hetsched.isa import match
-
-from .isa_fit import SECOND, run_on
-from .isa_strings import offered_isa
 
 _FEW = 0.25
 _LARGE = 2.0

@@ -21,10 +21,10 @@ import numpy as np
 
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Vocabulary, Window
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.isa_fit import SECOND, IsaParams, run_on, same_isa
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import ALONE, SKIP, Alone, Skip
+from hetsched.engine.isa.isa_fit import SECOND, IsaParams, run_on, same_isa
 
 
 class IsaAffinityParams(IsaParams, frozen=True):

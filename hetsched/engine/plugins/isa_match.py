@@ -5,8 +5,8 @@ Rule: a node fits natively if closure(required) is a subset of closure(offered) 
 It fits by emulation if the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node offers
 the requirement. The first choice scores 100: native, or with `passes: qemu-first` emulated. A node with an unknown ISA
 is refused and never makes the pod *never fits*; so is a feature beyond a lower bound (`complete` false).
-`hetsched.engine.framework.isa_fit` has the full rule, and the comparison of `mode: paper`. Known platforms of the pod's
-images restrict the nodes too (`hetsched.engine.framework.image_fit`). For an unreadable index `unknownImage` decides:
+`hetsched.engine.isa.isa_fit` has the full rule, and the comparison of `mode: paper`. Known platforms of the pod's
+images restrict the nodes too (`hetsched.engine.isa.image_fit`). For an unreadable index `unknownImage` decides:
 refuse the pod until it is readable, or warn and use the other facts. Nodes share few distinct ISA strings, so the
 lattice is evaluated once per distinct offer, and the result of a node is a look-up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
@@ -27,11 +27,11 @@ from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
-from hetsched.engine.framework.image_fit import UNKNOWN_IMAGE, variant_warnings
-from hetsched.engine.framework.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.isa.image_fit import UNKNOWN_IMAGE, variant_warnings
+from hetsched.engine.isa.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 
 ANY = Allocation(isa=IsaGrant("any"))
 

@@ -26,11 +26,11 @@ from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
-from hetsched.engine.framework.isa_fit import SECOND, run_on
-from hetsched.engine.framework.isa_strings import offered_isa
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
+from hetsched.engine.isa.isa_fit import SECOND, run_on
+from hetsched.engine.isa.isa_strings import offered_isa
 from hetsched.isa import match
 
 

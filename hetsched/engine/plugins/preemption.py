@@ -24,10 +24,10 @@ from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.engine.framework.preemption import Rule, Search
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction
+from hetsched.engine.preemption.dry_run import Rule, Search
 
 
 class PreemptionParams(Params, frozen=True):

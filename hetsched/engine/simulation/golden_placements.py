@@ -18,8 +18,8 @@ from hetsched.contracts.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose, doubtful
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.isa_strings import may_have, offered_isa, required_isa
 from hetsched.engine.framework.outcome import Outcome
+from hetsched.engine.isa.isa_strings import may_have, offered_isa, required_isa
 from hetsched.isa import match
 
 _LONGEST = 400

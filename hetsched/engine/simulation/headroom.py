@@ -21,10 +21,10 @@ from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Ints, Window
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.isa_fit import run_on
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluation
 from hetsched.engine.framework.status import Refusal
+from hetsched.engine.isa.isa_fit import run_on
 
 MOST_COPIES = 10_000  # on one node: limit for a shape that requests nothing
 _MOST_KNOWN = 200_000

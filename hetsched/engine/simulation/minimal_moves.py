@@ -23,7 +23,7 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.engine.framework.victims import Removable
+from hetsched.engine.preemption.victims import Removable
 
 from .movable_pods import Unit
 from .moves import Board, Moved

@@ -17,7 +17,7 @@ from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.gangs import gang_key
-from hetsched.engine.framework.victims import importance
+from hetsched.engine.preemption.victims import importance
 
 Unit = tuple[Booking, ...]
 

@@ -27,7 +27,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
-from hetsched.engine.framework.victims import SUM_OFFSET, importance, start_of
+from hetsched.engine.preemption.victims import SUM_OFFSET, importance, start_of
 
 from .measure import Checks, Progress, Row, Scenario, machine, row
 

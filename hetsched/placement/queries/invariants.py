@@ -27,7 +27,7 @@ from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.workload import ImageDemand, IsaDemand
 from hetsched.engine.cluster.columns import UNKNOWN
-from hetsched.engine.framework.image_fit import emulator_covers, image_gap
+from hetsched.engine.isa.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic

@@ -13,7 +13,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.victims import Removable
+from hetsched.engine.preemption.victims import Removable
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 

@@ -34,12 +34,12 @@ from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.cluster.columns import Ints
+from hetsched.engine.framework.status import Refusal
 from hetsched.isa import Isa, match
 from hetsched.isa.paper import is_letters, modules, paper_affinity
 
 from .image_fit import emulator_covers, image_gap
 from .isa_strings import may_have, missing_for_sure, offered_isa, required_isa
-from .status import Refusal
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState

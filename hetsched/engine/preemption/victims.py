@@ -19,8 +19,7 @@ import numpy as np
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.charges import charge_amounts
 from hetsched.engine.cluster.columns import Bools, Columns, Ints, Rows
-
-from .request import CompiledShape
+from hetsched.engine.framework.request import CompiledShape
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState

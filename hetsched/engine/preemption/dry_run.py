@@ -34,11 +34,11 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.cluster.disruption import left_over, matcher
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.post_filter import Attempt
+from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import Eviction
 
-from .gangs import gang_key
-from .post_filter import Attempt
-from .request import Request
-from .status import Eviction
 from .victims import SUM_OFFSET, Removable, importance, start_of
 
 Unit = tuple[Booking, ...]  # pods that are evicted together

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from hetsched.contracts.node_report import IsaReport
 from hetsched.contracts.workload import ImageDemand
+from hetsched.engine.framework.status import Refusal
 from hetsched.isa import match
 
 from .isa_strings import architecture, may_have, missing_for_sure, offered_isa, required_isa
-from .status import Refusal
 
 _BASES = {name: required_isa(text).canonical for name, text in (
     ("amd64", "x86-64-v1"), ("arm64", "armv8.0-a"), ("riscv64", "rv64gc"),

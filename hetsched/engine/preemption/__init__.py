@@ -1,0 +1,1 @@
+"""Preemption: the victims on each node and the choice between nodes."""
