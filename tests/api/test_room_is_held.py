@@ -1,6 +1,6 @@
 """`holds/`: room is booked for all pods of a manifest or for none, shown, extended, let go, and given to a submission.
 
-Not tested here: races and crashes of holds (`tests/apps/test_holds_end_and_are_used_once.py`, `tests/system`).
+Not tested here: races and crashes of holds (`tests/apps/test_hold_expiry.py`, `tests/system`).
 """
 
 from __future__ import annotations

@@ -40,21 +40,21 @@ BUGS = (
         "K3", "decisions begin before everything is known", "Project-HAMi/HAMi#1495, volcano-sh/volcano#5174",
         "hetsched/inventory/node_events.py",
         "    return syncs.exists() and not syncs.exclude(fresh).exists()\n", "    return True\n",
-        "tests/apps/test_a_live_cluster_is_followed.py::test_nothing_is_decided_before_every_required_kind_is_known",
+        "tests/apps/test_live_cluster_sync.py::test_nothing_is_decided_before_every_required_kind_is_known",
     ),
     Bug(
         "K4", "a pod that is being deleted is not charged", "Project-HAMi/HAMi#2812",
         "hetsched/placement/actions/watch_events.py",
         "        if seen.node_name:\n            self.charged.append(seen)\n",
         "        if seen.node_name and not seen.deleting:\n            self.charged.append(seen)\n",
-        "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
+        "tests/apps/test_live_cluster_sync.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
     ),
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
         "hetsched/placement/snapshot.py",
         "            if not _has(loaded, reservation.revision) and not released:\n",
         "            if False and not released:\n",
-        "tests/apps/test_warm_state.py::"
+        "tests/apps/test_scheduler_cache.py::"
         "test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_anew",
     ),
     Bug(
@@ -74,7 +74,7 @@ BUGS = (
         "K8", "a pod deleted by force frees its CPUs at once", "kubernetes/kubernetes#141471",
         "hetsched/placement/actions/terminating_pods.py",
         "    found = [row.pk for row in rows if State(row.state) in _STARTED]\n", "    found: list[int] = []\n",
-        "tests/apps/test_what_was_deleted_by_force_is_kept.py::test_what_it_held_is_kept_for_a_while_and_then_free",
+        "tests/apps/test_forced_deletion.py::test_what_it_held_is_kept_for_a_while_and_then_free",
     ),
     Bug(
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
@@ -94,13 +94,13 @@ BUGS = (
         "hetsched/placement/actions/watch_events.py",
         "if State(row.state) in HOLDING], \"the pod was deleted\")\n",
         "if State(row.state) in HOLDING and row.workload_id], \"the pod was deleted\")\n",
-        "tests/apps/test_a_live_cluster_is_followed.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
+        "tests/apps/test_live_cluster_sync.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
     ),
     Bug(
         "K12", "a node that comes back is empty", "kubernetes-sigs/kueue#8755",
         "hetsched/inventory/node_events.py",
         "        if node.pods:\n            report = ", "        if False:\n            report = ",
-        "tests/apps/test_a_live_cluster_is_followed.py::"
+        "tests/apps/test_live_cluster_sync.py::"
         "test_a_node_that_is_gone_stays_while_something_is_booked_on_it",
     ),
     Bug(
@@ -121,7 +121,7 @@ BUGS = (
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
         "workers/bind.py",
         "        if by_fate[fate]:\n            keep_gangs_whole(", "        if False:\n            keep_gangs_whole(",
-        "tests/workers/test_gangs_bound_in_part.py::test_what_is_not_being_bound_yet_goes_back_with_the_reason",
+        "tests/workers/test_partially_bound_gangs.py::test_what_is_not_being_bound_yet_goes_back_with_the_reason",
     ),
     Bug(
         "K16", "a share is put on a card that is full", "koordinator-sh/koordinator#3173",
@@ -135,7 +135,7 @@ BUGS = (
         "hetsched/placement/snapshot.py",
         "and end is not None and end <= revision and end not in written:\n",
         "and end is not None and end > revision:\n",
-        "tests/apps/test_warm_state.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",
+        "tests/apps/test_scheduler_cache.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",
     ),
     Bug(
         "K18", "the agent does not outlive a state that is not written whole", "kubernetes/kubernetes#136604",
@@ -161,7 +161,7 @@ BUGS = (
         "K21", "a node that decision and ledger disagree on is tried for ever", "hashicorp/nomad#9506",
         "hetsched/placement/actions/ledger_conflicts.py",
         "        if refusals.count() >= MOST:\n", "        if False:\n",
-        "tests/workers/test_nodes_that_disagree_are_put_out_of_use.py::"
+        "tests/workers/test_node_conflict_cordon.py::"
         "test_a_seeded_disagreement_ends_and_the_others_go_elsewhere",
     ),
     Bug(
@@ -175,7 +175,7 @@ BUGS = (
         "K23", "two beats do everything twice", "celery/celery#2856",
         "hetsched/inventory/collection.py",
         "    return row if taken else None\n", "    return row\n",
-        "tests/apps/test_collected_facts_count_while_they_are_fresh.py::test_a_collector_is_asked_once_by_two_beats",
+        "tests/apps/test_collected_facts.py::test_a_collector_is_asked_once_by_two_beats",
     ),
     Bug(
         "K24", "what the message layer lost is never missed", "django/channels_redis#172",

@@ -9,7 +9,7 @@ from hetsched.journal import chain
 from hetsched.journal.chain import chain_state, verify
 from hetsched.journal.models import AuditEntry, AuditSeal
 
-from .test_the_audit_trail_is_sealed import forged, noted, sealed
+from .test_audit_seals import forged, noted, sealed
 
 pytestmark = pytest.mark.django_db
 TABLE = "journal_auditentry"

@@ -1,6 +1,6 @@
 """Checked here: the periodic check of the invariants as beat starts it, without an enclosing transaction.
 
-Not tested here: the results of the check (tests/apps/test_invariants_notice.py).
+Not tested here: the results of the check (tests/apps/test_invariant_checks.py).
 """
 
 from __future__ import annotations
