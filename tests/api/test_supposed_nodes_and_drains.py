@@ -15,7 +15,7 @@ from tests.scenes import a_cluster, placed
 from tests.unit.cli.calling import run
 
 from .conftest import POD, Api
-from .test_what_if_writes_nothing import ask
+from .test_what_if_endpoint import ask
 
 # 8 CPUs each: two such pods do not go on one node.
 HUGE = POD.replace("500m", '"6"')

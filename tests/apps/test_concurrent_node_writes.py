@@ -16,7 +16,7 @@ from hetsched.inventory.agent_messages import hear
 from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
-from tests.api.test_agents_report_for_their_own_node import message
+from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_node
 from tests.scenes import ALICE, a_cluster
 

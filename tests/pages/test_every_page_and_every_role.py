@@ -1,6 +1,6 @@
 """Every address outside REST times everybody who may come, from one table: a new page without a row fails.
 
-The rows of REST stand in `tests/api/test_who_may_do_what.py`, those of sockets in `tests/live`, those of the extender
+The rows of REST stand in `tests/api/test_route_permissions.py`, those of sockets in `tests/live`, those of the extender
 in `tests/workers/extender`.
 """
 

@@ -15,7 +15,7 @@ from hetsched.inventory.agent_messages import hear
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.models import Pod
-from tests.api.test_agents_report_for_their_own_node import message
+from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod
 from tests.pages.test_a_node_shows_facts_and_their_source import words
 from tests.scenes import placed

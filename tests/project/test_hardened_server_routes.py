@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetsched.project import web_server
 from hetsched.project.connections import BoundedHttp
-from tests.api.test_who_may_do_what import TABLE
+from tests.api.test_route_permissions import TABLE
 from tests.pages.test_every_page_and_every_role import ADMIN, OPEN, PAGES
 from tests.system.processes import ROOT
 

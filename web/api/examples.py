@@ -1,6 +1,6 @@
 """One example of every operation, in the OpenAPI document.
 
-Examples are recorded requests and responses: `tests/api/test_every_operation_has_an_example.py` sends all requests and
+Examples are recorded requests and responses: `tests/api/test_operation_examples.py` sends all requests and
 writes `examples.json`. Long lists are cut to their first entries; random names and times are replaced by fixed values
 of the same kind, and secrets by placeholders.
 """

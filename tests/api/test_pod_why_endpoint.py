@@ -17,7 +17,7 @@ from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 from workers.schedule import run
 
 from .conftest import Api
-from .test_what_if_writes_nothing import ask, no_writes
+from .test_what_if_endpoint import ask, no_writes
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hetsched.project.handler import WORKING_THREADS, ThreadedHandler
 from web.api import rates
 
 from .conftest import POD, Api
-from .test_what_if_writes_nothing import no_writes
+from .test_what_if_endpoint import no_writes
 
 
 @pytest.fixture(autouse=True)

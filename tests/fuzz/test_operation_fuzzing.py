@@ -34,7 +34,7 @@ from hetsched.placement.actions import import_cluster, submit
 from hetsched.placement.models import Decision
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.api.conftest import POD, Api
-from tests.api.test_who_may_do_what import TABLE
+from tests.api.test_route_permissions import TABLE
 from tests.builders import a_node, a_pod
 from workers.schedule import run
 

@@ -17,7 +17,7 @@ from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from tests.api.test_agents_report_for_their_own_node import message
+from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod
 from tests.scenes import placing, recorded, submitted
 

@@ -31,9 +31,9 @@ from workers import callback, replay, schedule
 
 from .conftest import POD, Api
 from .story import Story, shape
-from .test_agents_report_for_their_own_node import message
-from .test_instruction_sets_are_served import PROGRAM
-from .test_the_document_describes_what_is_sent import a_comparison, document
+from .test_agent_report_endpoint import message
+from .test_isa_endpoints import PROGRAM
+from .test_openapi_document import a_comparison, document
 
 __all__ = ["document"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_what_if_writes_nothing import no_writes
+from tests.api.test_what_if_endpoint import no_writes
 
 from .conftest import Api
 

@@ -17,8 +17,8 @@ from hetsched.placement.models import Decision, Pod, Shadow
 from workers.schedule import run
 
 from .conftest import Api
-from .test_redaction import counted
-from .test_who_may_do_what import ROUTES, TABLE, address_of
+from .test_response_redaction import counted
+from .test_route_permissions import ROUTES, TABLE, address_of
 
 WORD = "hush"
 THEIRS = f"""\
