@@ -23,7 +23,7 @@ from hetsched.placement.queries import topics
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
 
-from .test_balance_shows_measured_and_requested import words
+from .test_balance_page import words
 
 
 @pytest.fixture

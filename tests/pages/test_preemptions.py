@@ -14,7 +14,7 @@ from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, submitted
 from workers.schedule import run
 
-from .test_balance_shows_measured_and_requested import words
+from .test_balance_page import words
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from hetsched.project import web_server
 from hetsched.project.connections import BoundedHttp
 from tests.api.test_route_permissions import TABLE
-from tests.pages.test_every_page_and_every_role import ADMIN, OPEN, PAGES
+from tests.pages.test_page_permissions import ADMIN, OPEN, PAGES
 from tests.system.processes import ROOT
 
 from .test_production_settings import PRODUCTION, run

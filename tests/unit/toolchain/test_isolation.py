@@ -34,7 +34,7 @@ def test_a_server_that_ran_before_changes_no_test(tmp_path: Path) -> None:
     static.mkdir(parents=True)
     manifest = '{"paths": {"img/mark.svg": "img/mark.0123.svg"}, "version": "1.1", "hash": "0"}'
     (static / "staticfiles.json").write_text(manifest)
-    words = ["-q", "-p", "no:cacheprovider", "tests/pages/test_failures_have_pages.py"]
+    words = ["-q", "-p", "no:cacheprovider", "tests/pages/test_error_pages.py"]
     environment = {**os.environ, "HOME": str(tmp_path)}
     for name in ("HETSCHED_DATA", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID"):
         environment.pop(name, None)

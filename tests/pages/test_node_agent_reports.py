@@ -17,7 +17,7 @@ from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.models import Pod
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod
-from tests.pages.test_a_node_shows_facts_and_their_source import words
+from tests.pages.test_node_facts import words
 from tests.scenes import placed
 
 CARDS = tuple(MachineCard(i, f"GPU-{i}", "A100-SXM4-40GB", 40960, zone=0, healthy=True) for i in range(2))

@@ -1,6 +1,6 @@
 """The people of the product, each with what they came for, from the first screen on, without a manual.
 
-The policy admin's story is in `test_a_policy_admin_changes_weights_safely`.
+The policy admin's story is in `test_policy_admin_story`.
 """
 
 from __future__ import annotations

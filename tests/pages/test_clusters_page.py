@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, Collector, Connection, Sync
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.queries.invariants import CHECKED
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from web.api import health
 
 from .reading import main_of

@@ -11,7 +11,7 @@ from django.test import Client
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 
 from .reading import main_of
 

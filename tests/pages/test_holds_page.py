@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Room, cancel_hold, hold
 from hetsched.placement.models import Hold, Reservation
 from tests.builders import a_node, a_pod
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from tests.scenes import ALICE, a_cluster, submitted
 
 

@@ -12,7 +12,7 @@ from hetsched.placement.models import Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 
-from .test_a_node_shows_facts_and_their_source import words
+from .test_node_facts import words
 
 
 def test_the_first_sentence_says_how_many_more_fit_and_what_binds(viewer: Client, cluster: Cluster) -> None:

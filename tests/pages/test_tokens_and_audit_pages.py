@@ -17,7 +17,7 @@ from hetsched.journal.chain import look_again, seal_new
 from hetsched.journal.models import AuditEntry
 from hetsched.storage.triggers import install_of
 from tests.builders import a_pod
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from tests.scenes import submitted
 
 ADA = Program("ada", "operator")

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from hetsched.access.models import BrowserSession
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from web.pages.sessions import device
 
 PASSWORD = "a long enough password"

@@ -17,7 +17,7 @@ from web.live import hub
 from web.live.spans import spans
 
 from .conftest import PATIENCE_SECONDS, Viewer, in_thread
-from .test_a_viewer_is_never_wrong_for_long import Life
+from .test_viewer_convergence import Life
 
 TOPICS = ("cluster:lab", "decisions", "policies")
 KEYS = st.sampled_from("abc")

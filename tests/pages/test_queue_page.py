@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pending_order import line
 from tests.builders import a_pod
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from tests.scenes import submitted
 
 

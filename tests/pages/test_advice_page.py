@@ -16,7 +16,7 @@ from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 
 from .reading import main_of
-from .test_balance_shows_measured_and_requested import words
+from .test_balance_page import words
 
 MANIFEST = "apiVersion: v1\nkind: Pod\nmetadata: {name: new}\nspec: {containers: [{name: m, image: i, resources: {requests: {cpu: '4'}}}]}"  # noqa: E501
 

@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions.webhooks import Wanted, add_webhook, try_webhook
 from hetsched.placement.models import Delivery, Webhook
 from tests.builders import a_pod
-from tests.pages.test_words_of_agents_are_shown import words
+from tests.pages.test_node_agent_reports import words
 from tests.scenes import ALICE, placing, recorded, submitted
 
 

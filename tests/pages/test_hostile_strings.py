@@ -1,6 +1,6 @@
 """Sixty hostile strings in every name, label, annotation and message, on every page: shown as they are written.
 
-Checked here: what the server sends. What a browser makes of it: `tests/browser/test_hostile_text_stays_text.py`.
+Checked here: what the server sends. What a browser makes of it: `tests/browser/test_hostile_text.py`.
 """
 
 from __future__ import annotations

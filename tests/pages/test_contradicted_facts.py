@@ -13,7 +13,7 @@ from hetsched.contracts.doubts import Doubt
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision, Pod, Rejection
 from tests.builders import a_pod
-from tests.pages.test_a_node_shows_facts_and_their_source import words
+from tests.pages.test_node_facts import words
 from tests.scenes import placed, recorded, refusing, submitted
 
 DOUBT = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no <b>locality</b>", "red")
