@@ -28,13 +28,13 @@ BUGS = (
         "hetsched/adapters/kubernetes/binding.py",
         "            return read_back(api, one, waiting=Fate.UNKNOWN)\n",
         "            return Bound(one.pod_id, Fate.REFUSED, str(failure))\n",
-        "tests/kube/test_bindings_survive_faults.py::test_a_reply_that_was_lost_is_read_back",
+        "tests/kube/test_binding_faults.py::test_a_reply_that_was_lost_is_read_back",
     ),
     Bug(
         "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
         "hetsched/adapters/kubernetes/binding.py",
         '"namespace": namespace, "uid": uid, "annotations"', '"namespace": namespace, "annotations"',
-        "tests/kube/test_bindings_know_their_fate.py::test_another_pod_of_the_same_name_is_never_bound",
+        "tests/kube/test_binding_results.py::test_another_pod_of_the_same_name_is_never_bound",
     ),
     Bug(
         "K3", "decisions begin before everything is known", "Project-HAMi/HAMi#1495, volcano-sh/volcano#5174",
@@ -61,7 +61,7 @@ BUGS = (
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
         "workers/bind.py",
         "    for one in by_fate[Fate.REFUSED]:\n", "    for one in by_fate[Fate.REFUSED] + by_fate[Fate.UNKNOWN]:\n",
-        "tests/kube/test_bindings_survive_faults.py::test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds",
+        "tests/kube/test_binding_faults.py::test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds",
     ),
     Bug(
         "K7", "nothing but memory keeps two allocators apart", "volcano-sh/volcano#3824, kubernetes/kubernetes#136269",
@@ -107,7 +107,7 @@ BUGS = (
         "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
         "hetsched/placement/actions/watch_events.py",
         "            batch.charge_early()\n", "            pass\n",
-        "tests/kube/test_the_watch_survives_faults.py::"
+        "tests/kube/test_watch_faults.py::"
         "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
     ),
     Bug(

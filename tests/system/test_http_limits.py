@@ -1,6 +1,6 @@
 """Limits of bodies, headers and connections of a real web process, over raw sockets.
 
-Not tested here: the limits of live sockets (`test_sockets_of_a_real_server.py`).
+Not tested here: the limits of live sockets (`test_server_sockets.py`).
 """
 
 from __future__ import annotations

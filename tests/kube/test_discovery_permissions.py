@@ -19,7 +19,7 @@ from hetsched.adapters.kubernetes.resources import LEASES, NODE_GPUS, NODES, POD
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import make
-from tests.kube.test_what_is_granted_is_what_is_used import grant, listed
+from tests.kube.test_rbac_permissions import grant, listed
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 STATUS = {

@@ -39,7 +39,7 @@ from hetsched.journal.audit import SYSTEM
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node
-from tests.kube.test_what_is_granted_is_what_is_used import Grant, grant
+from tests.kube.test_rbac_permissions import Grant, grant
 from workers import discover
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]

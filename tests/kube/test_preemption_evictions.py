@@ -29,7 +29,7 @@ from hetsched.placement.snapshot import load_state, warm
 from hetsched.policies.actions import activate, save_draft
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
-from tests.kube.test_from_a_waiting_pod_to_its_node import events_of
+from tests.kube.test_pod_lifecycle import events_of
 from workers import bind, evict, report, schedule, sweep
 from workers.informer import Follower
 
