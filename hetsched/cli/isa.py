@@ -42,7 +42,7 @@ def parse_command(
     try:
         isa = parse(string, source=source)
     except InputError as error:
-        fail(error, output, string)
+        fail(error.at("STRING"), output, string)
     if output is OutputFormat.JSON:
         print_json(isa_document(isa))
         return
@@ -66,8 +66,8 @@ def check_command(
         return
     if offered is None:
         raise typer.BadParameter("OFFERED is missing", param_hint="OFFERED")
-    wanted = _parse_or_fail(required, "pod-label", output)
-    document = _check_document(wanted, _parse_or_fail(offered, source, output), offered)
+    wanted = _parse_or_fail("REQUIRED", required, "pod-label", output)
+    document = _check_document(wanted, _parse_or_fail("OFFERED", offered, source, output), offered)
     if output is OutputFormat.JSON:
         print_json(document)
     elif document["satisfied"]:
@@ -131,11 +131,11 @@ def _pair_document(line: str, source: Source) -> Document:
     return _check_document(parse(required), parse(offered, source=source), offered)
 
 
-def _parse_or_fail(string: str, source: Source, output: OutputFormat) -> Isa:
+def _parse_or_fail(argument: str, string: str, source: Source, output: OutputFormat) -> Isa:
     try:
         return parse(string, source=source)
     except InputError as error:
-        fail(error, output, string)
+        fail(error.at(argument), output, string)
 
 
 def _stream(answer: Callable[[str], Document]) -> None:

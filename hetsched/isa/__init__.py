@@ -8,7 +8,7 @@ from .cpuinfo import CpuReport, detect, read_cpuinfo
 from .described import isa_document, lattice
 from .matching import match
 from .paper import paper_match, runnable_isas
-from .requirement import label_value, parse
+from .requirement import label_value, parse, published_isa
 from .value import SOURCES, Isa, Match
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "match",
     "paper_match",
     "parse",
+    "published_isa",
     "read_cpuinfo",
     "runnable_isas",
 ]

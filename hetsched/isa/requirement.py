@@ -1,7 +1,8 @@
 """Parse an ISA requirement or offer of any architecture.
 
 The first letters select the architecture: `rv`, `x86`/`amd64`, `arm`/`aarch64`. Parsing ignores case and surrounding
-spaces. The source decides how strictly a string is parsed and whether a node's string is amended.
+spaces. The source decides how strictly a string is parsed and whether a node's string is amended. Labels may hold the
+architecture names of the ISAMatch publication, `ARM` and `RISC-V`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from .arm import ARM
 from .codes import refuse
 from .levelled import parse_levelled
 from .riscv import parse_riscv
-from .value import SOURCES, Isa, Source
+from .value import SOURCES, STRICT_SOURCES, Isa, Source
 from .x86 import X86
 
 MAX_LENGTH = 4096
 MAX_LABEL_LENGTH = 63
+_KNOWN = "write a RISC-V string or profile (rv64gc, rva22u64), amd64 or x86-64-v1 to v4, arm64 or armv8.2-a"
+# Architecture names of the ISAMatch publication, with the ISA that every machine of that name runs.
+_PUBLISHED = {"arm": "arm64", "risc-v": "rv64i"}
 
 
 def parse(text: str, *, source: Source = "pod-label") -> Isa:
@@ -28,6 +32,11 @@ def parse(text: str, *, source: Source = "pod-label") -> Isa:
     return _parse(text, source)
 
 
+def published_isa(text: str) -> str:
+    """Return the ISA for ISAMatch's plain `ARM` and `RISC-V`, any other text unchanged."""
+    return _PUBLISHED.get(text.strip().lower(), text)
+
+
 @lru_cache(maxsize=8192)
 def _parse(text: str, source: Source) -> Isa:
     if source not in SOURCES:
@@ -37,7 +46,9 @@ def _parse(text: str, source: Source) -> Isa:
     # Non-ASCII letters must not turn into ASCII ones by lower-casing (the Kelvin sign would become a k).
     plain = text.strip().encode("ascii", "replace").decode().lower()
     if not plain:
-        refuse("IsaEmpty", "the ISA string is empty")
+        refuse("IsaEmpty", "the ISA string is empty", hint=_KNOWN)
+    if source in STRICT_SOURCES:
+        plain = published_isa(plain)
     if plain.startswith("rv"):
         return parse_riscv(text, plain, source)
     if plain.startswith(("x86", "amd64")):
@@ -47,7 +58,7 @@ def _parse(text: str, source: Source) -> Isa:
     refuse(
         "IsaUnknownArchitecture",
         f"{_shown(text)} is no instruction set known here",
-        hint="write a RISC-V string or profile (rv64gc, rva22u64), amd64 or x86-64-v1 to v4, arm64 or armv8.2-a",
+        hint=_KNOWN,
     )
 
 

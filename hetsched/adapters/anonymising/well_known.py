@@ -13,7 +13,6 @@ import re
 from functools import lru_cache
 
 from hetsched import isa
-from hetsched.adapters.objects.demands import published_label
 from hetsched.adapters.objects.nodes import NFD_PREFIX
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import CONDITION_TAINTS
@@ -106,7 +105,7 @@ def is_known_value(key: str, value: str) -> bool:
     if key in _MODELS:
         return True
     if key in _ISAS:
-        return is_isa(published_label(key, value))
+        return is_isa(value)
     if key in _NUMBERS:
         return _NUMBER.fullmatch(value) is not None
     if key in _TRUTHS:

@@ -34,8 +34,6 @@ Problems = list[Problem]
 MOST_CARDS = 1_000_000
 MOST_WATTS = 1_000_000
 CPU_POLICIES = ("none", "exclusive", "immovable", "numa")
-# Architecture labels of the ISAMatch publication, with the ISA that every machine of that name runs.
-_PUBLISHED = {"ARM": "arm64", "RISC-V": "rv64i"}
 AWARENESS_VALUES = ("true", "false")
 _OF_CRANE = {keys.AWARENESS[0]: tuple(BOOLEANS), keys.CPU_POLICY[0]: CPU_POLICIES}
 ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
@@ -81,13 +79,8 @@ def isa_demand(labels: Texts, annotations: Texts, fixed_arch: str, problems: Pro
     return IsaDemand(native, emulated, cross, qemu, source if native else "")
 
 
-def published_label(key: str, text: str) -> str:
-    """Return the ISA for a value of label ARCH or QEMU, also for ISAMatch's plain `ARM` and `RISC-V`."""
-    return _PUBLISHED.get(text.strip().upper(), text) if key in (keys.ARCH, keys.QEMU) else text
-
-
 def _requirement(texts: Texts, key: str, problems: Problems) -> str:
-    text = published_label(key, texts[key]).strip()
+    text = isa.published_isa(texts[key]).strip()
     problem = requirement_problem(text)
     if problem is None:
         return text

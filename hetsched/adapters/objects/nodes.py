@@ -43,7 +43,7 @@ from hetsched.contracts.node_report import (
 from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 
 from . import keys
-from .demands import ARCH_BASE, published_label
+from .demands import ARCH_BASE
 from .fields import View, metadata, unique_names
 from .foreign_gpu_sharing import registered_cards
 from .node_labels import is_short_for
@@ -142,7 +142,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
     native, source, complete = _native(labels, annotations, problems)
     emulated = _several(annotations.get(keys.EMULATED_ISA) or labels.get(keys.EMULATED_ISA), problems)
     cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
-    either = _several(published_label(keys.QEMU, labels.get(keys.QEMU, "")), problems)
+    either = _several(labels.get(keys.QEMU), problems)
     if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
         either = ()  # the annotations distinguish emulated from cross
     return IsaReport(
@@ -190,8 +190,8 @@ def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[
         ("label", labels, keys.ARCH),
     ):
         if key in texts and (exact or key != keys.ARCH):
-            meant = published_label(key, texts[key])
-            return _offer(meant, problems), f"{kind} {key}", exact and meant == texts[key]
+            names_features = isa.published_isa(texts[key]) == texts[key]
+            return _offer(texts[key], problems), f"{kind} {key}", exact and names_features
     arch = labels.get(keys.KUBERNETES_ARCH, "")
     base = ARCH_BASE.get(arch)
     words = _nfd_words(labels)
@@ -235,12 +235,13 @@ def _several(text: str | None, problems: list[str]) -> tuple[str, ...]:
 
 
 def _offer(text: str, problems: list[str]) -> str | None:
+    offer = isa.published_isa(text).strip()
     try:
-        isa.parse(text.strip(), source="node-label")
+        isa.parse(offer, source="node-label")
     except InputError as error:
         problems.append(f"{error.code}: {text[:80]!r}: {error.message}")
         return None
-    return text.strip()
+    return offer
 
 
 # -- GPUs and usage ----------------------------------------------------------------------------------------------------

@@ -91,5 +91,8 @@ def test_architecture_labels_of_the_publication_are_accepted(label: str, meant: 
         assert problems(found) == []
         assert found.shape.isa is not None
         assert (found.shape.isa.native or found.shape.isa.qemu) == meant
-    # They are labels of the publication, not instruction sets.
-    assert problems(pod(annotations={"hetsched.io/isa": label})) != []
+    for key in ("hetsched.io/isa", "hetsched.io/emulated-isa", "hetsched.io/cross-isa"):
+        found = pod(annotations={key: label})
+        assert problems(found) == []
+        assert found.shape.isa is not None
+        assert (found.shape.isa.native or found.shape.isa.emulated or found.shape.isa.cross) == meant

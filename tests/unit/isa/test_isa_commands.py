@@ -63,6 +63,16 @@ def test_every_example_of_a_requirement_is_read(text: str, base: str, canonical:
     assert parsed["extensions"] == sorted(parsed["extensions"])
 
 
+@pytest.mark.parametrize(("label", "canonical"), [("ARM", "armv8.0-a"), ("RISC-V", "rv64i"), ("risc-v", "rv64i")])
+def test_architecture_names_of_the_publication_are_parsed(label: str, canonical: str) -> None:
+    parsed = document(run("parse", label, "-o", "json"))
+    assert (parsed["input"], parsed["canonical"]) == (label, canonical)
+    assert document(run("check", label, canonical, "-o", "json"))["satisfied"]
+    assert document(run("check", canonical, label, "--source", "node-label", "-o", "json"))["satisfied"]
+    # Machine sources do not use these names.
+    assert run("parse", label, "--source", "cpuinfo").exit_code == 2
+
+
 def test_versions_and_disbelieved_names_are_added_where_there_are_any() -> None:
     parsed = document(run("parse", "rv64i2p1mvsu", "--source", "cpuinfo", "-o", "json"))
     assert (parsed["versions"], parsed["untrusted"]) == ({"i": "2.1"}, ["v"])
