@@ -22,8 +22,8 @@ from hetsched.client.documents import ItemAnswer, ItemProblem
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .name_completion import a_cluster, a_policy
-from .options import PodFiles, given_key, read_each
-from .output import Output, OutputFormat, Track, console, note, print_json, table
+from .options import PodFiles, Strict, given_key, read_each
+from .output import Output, OutputFormat, Track, console, note, print_json, print_warnings, table
 from .workload_view import coloured
 from .workloads import Patient, Timeout
 
@@ -62,6 +62,7 @@ def batch(
     ] = None,
     timeout: Timeout = 300.0,
     patient: Patient = False,
+    strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Submit many files or folders in one request; each file is one workload.
@@ -71,10 +72,15 @@ def batch(
     """
     files = read_each(filename)
     key = given_key(idempotency_key) or str(uuid.uuid4())
-    items = [{"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"} for name, text in files]
+    items = [
+        {"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"} | ({"strict": True} if strict else {})
+        for name, text in files
+    ]
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
     with connect(server, token) as client:
         told = list(_submitted(client, items, key, all_or_nothing, common, [name for name, _ in files]))
+        for (name, _), one in zip(files, told, strict=True):
+            print_warnings(msgspec.structs.replace(each, place=f"{name} {each.place}") for each in one.warnings)
         ends = {}
         if wait_for or goal:
             ends = _waited(client, told, goal or Goal.PLACED, timeout, patient=patient)

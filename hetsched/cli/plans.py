@@ -19,7 +19,7 @@ from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 from .name_completion import a_cluster, a_policy
-from .options import PodFiles, read_manifest
+from .options import PodFiles, Strict, read_manifest
 from .output import Output, OutputFormat, console, note, print_json, print_warnings
 from .whatif import show
 
@@ -40,6 +40,7 @@ def plan(
     priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the score of every plugin for every node.")] = False,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Do not preempt running pods.")] = False,
+    strict: Strict = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File to write the plan to, for `submit --plan`.", show_default=False),
@@ -55,6 +56,7 @@ def plan(
         answer = client.plan(
             read_manifest(filename), cluster=cluster, policy=policy, priority=priority,
             **({"explain": True} if explain else {}), **({"noPreempt": True} if no_preempt else {}),
+            **({"strict": True} if strict else {}),
         )  # fmt: skip
     print_warnings(answer.warnings or ())
     if out is not None and answer.plan is not None:

@@ -329,6 +329,7 @@ class ItemAnswer(Part, frozen=True):
     state: str = ""
     pods: tuple[PodState, ...] = ()
     replayed: bool = False
+    warnings: tuple[ManifestWarning, ...] = ()
     problem: ItemProblem | None = None
 
 

@@ -169,6 +169,19 @@ def test_a_batch_says_which_file_is_wrong(
     assert Workload.objects.count() == 1
 
 
+@pytest.mark.parametrize("command", ["batch", "plan", "submit"])
+def test_misspelt_field_is_shown_and_refused_where_strict(
+    shell: Shell, cluster: Cluster, tmp_path: Path, command: str
+) -> None:
+    pod = written(tmp_path, POD.replace("spec:", "spec:\n  nodeselector: {a: b}"))
+    refused = shell(command, "-f", pod, "--strict")
+    assert (refused.exit_code, Workload.objects.count()) == (2, 0)
+    assert "the field 'nodeselector' is not known" in refused.stdout + refused.stderr
+    accepted = shell(command, "-f", pod)
+    assert accepted.exit_code == 0
+    assert "spec.nodeselector: the field 'nodeselector' is not known. Did you mean nodeSelector?" in accepted.stderr
+
+
 def test_waiting_for_a_batch_tells_the_worst(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     written(tmp_path, POD, "small.yaml")
     written(tmp_path, POD.replace("500m", "900").replace("web", "big"), "big.yaml")

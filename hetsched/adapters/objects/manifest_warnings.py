@@ -11,7 +11,7 @@ warning, for cluster files too. At most `MOST` warnings are returned for one fil
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
 from hetsched.contracts.warnings import NOT_SIMULATED, ManifestWarning
 
 from . import keys
-from .demands import unknown_to_crane
+from .demands import AWARENESS_VALUES, CPU_POLICIES, unknown_to_crane
 from .documents import Document
 
 MOST = 50
@@ -39,9 +39,12 @@ _ANNOTATIONS = frozenset({
     keys.EXPORT_CLAIMS, keys.EXPORT_STAYS, keys.EXPORT_BLOCKED, keys.EXPORT_UNSUPPORTED,
 })  # fmt: skip
 _LABELS = frozenset({keys.ISA, keys.POOL, keys.GANG_NAME, keys.GANG_MIN_AVAILABLE, WORKLOAD_LABEL})
+_KEYS = tuple(key for key in sorted(_ANNOTATIONS | _LABELS) if key.startswith(_OWN_PREFIXES))
 _RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
 # High enough to flag nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
 _SAME_RESOURCE = 0.92
+# For keys outside the prefixes above: hetshed.io/isa is a misspelling, a key of another project is not.
+_SAME_KEY = 0.88
 _GROUPS = {
     "Pod": "", "Job": "batch", "Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "DaemonSet": "apps",
     "CronJob": "batch", "ReplicationController": "",
@@ -80,11 +83,10 @@ def manifest_warnings(
 
     `known` is the cluster whose nodes may offer resources of any name.
     """
-    found = chain.from_iterable(map(_not_simulated, documents))
-    if workload:
-        offered = _Offered(known)
-        found = chain(found, chain.from_iterable(_of_document(document, offered) for document in documents))
-    return tuple(islice(found, MOST))
+    offered = _Offered(known)
+    misspelt = chain.from_iterable(_of_document(document, offered) for document in documents if workload)
+    # Misspellings come first: strict mode refuses them, so the limit must not cut them off.
+    return tuple(islice(chain(misspelt, chain.from_iterable(map(_not_simulated, documents))), MOST))
 
 
 def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
@@ -207,11 +209,12 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
         if isinstance(value, str) and unknown_to_crane(key, value):
             default = "the node's setting" if key in keys.AWARENESS else "none"
             message = f"the value {value[:40]!r} is not known; the default counts: {default}"
-            yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", "", pod)
+            hint = f"Write {' or '.join(AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES)}"
+            yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", hint, pod)
     for kind, known, others in (("annotation", _ANNOTATIONS, _LABELS), ("label", _LABELS, _ANNOTATIONS)):
         written = meta.get(f"{kind}s")
         for key in written if isinstance(written, dict) else ():
-            if not key.startswith(_OWN_PREFIXES) or key in known:
+            if key in known or not _is_own(key):
                 continue
             place = f"{path}.{kind}s['{key[:80]}']"
             if key in others:
@@ -223,6 +226,12 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
             meant = nearest(key, known) or nearest(key, others)
             hint = suggestion(meant) if meant else "It has no effect"
             yield ManifestWarning(f"{kind.capitalize()}Unknown", f"the {kind} is not known", place, hint, pod)
+
+
+@lru_cache(maxsize=4096)
+def _is_own(key: str) -> bool:
+    """Return whether a key has a prefix of hetsched, or a misspelt one."""
+    return key.startswith(_OWN_PREFIXES) or bool(nearest(key, _KEYS, cutoff=_SAME_KEY))
 
 
 def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) -> Iterator[ManifestWarning]:

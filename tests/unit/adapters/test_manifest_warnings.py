@@ -236,13 +236,41 @@ def test_number_of_warnings_is_bounded() -> None:
     assert len(warnings(pod_text("\n".join(f"unknown{number}: 1" for number in range(3 * MOST))))) == MOST
 
 
+def test_strict_mode_refuses_a_misspelling_next_to_many_objects_that_are_not_simulated() -> None:
+    quota = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q}\nspec: {hard: {cpu: 1}}\n---\n"
+    found = content(quota * MOST + pod_text("nodeselector: {a: b}")).warnings
+    assert len(found) == MOST
+    with pytest.raises(InputError, match="FieldUnknown"):
+        refuse_warnings(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("hetshed.io/isa", "hetsched.io/isa"),
+        ("hetsched/isa", "hetsched.io/isa"),
+        ("Hetsched.io/isa", "hetsched.io/isa"),
+        ("topology.crane/cpu-policy", "topology.crane.io/cpu-policy"),
+    ],
+)
+def test_misspelt_prefix_of_an_annotation_is_named(key: str, meant: str) -> None:
+    ((code, _, hint),) = warnings(pod_text(annotations={key: "none"}))
+    assert (code, hint) == ("AnnotationUnknown", f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize("key", ["kubernetes.io/isa", "example.com/gpu-model", "topology.kubernetes.io/zone", "isa"])
+def test_annotation_of_another_project_gives_no_warning(key: str) -> None:
+    assert warnings(pod_text(annotations={key: "x"})) == []
+
+
 @pytest.mark.parametrize(("name", "value"), [("topology-awareness", "yes"), ("cpu-policy", "static")])
 def test_unknown_value_of_a_crane_annotation_counts_as_its_default(name: str, value: str) -> None:
     key = f"topology.crane.io/{name}"
     found = pod(annotations={key: value, "hetsched.io/load-profile": "busy"})
     assert (found.shape.numa, problems(found)) == (None, [])
-    ((code, place, _),) = warnings(pod_text(annotations={key: value}))
+    ((code, place, hint),) = warnings(pod_text(annotations={key: value}))
     assert (code, place) == ("AnnotationValueUnknown", f"file.yaml#1 metadata.annotations['{key}']")
+    assert hint in ("Write true or false", "Write none or exclusive or immovable or numa")
     both = pod(annotations={"topology.crane.io/topology-awareness": "true", "topology.crane.io/cpu-policy": "static"})
     assert both.shape.numa == NumaDemand(aware=True)
 
