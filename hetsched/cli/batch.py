@@ -73,7 +73,8 @@ def batch(
     files = read_each(filename)
     key = given_key(idempotency_key) or str(uuid.uuid4())
     items = [
-        {"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"} | ({"strict": True} if strict else {})
+        {"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"}
+        | ({"strict": True} if strict else {})
         for name, text in files
     ]
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}

@@ -6,6 +6,7 @@ The limits of `OVERSIZED` only ever fall: a folder that improved is taken out.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -38,6 +39,13 @@ def modules() -> list[Path]:
 def test_no_folder_grows_beyond_its_limit() -> None:
     sizes = Counter(str(path.parent) for path in modules())
     assert {folder: size for folder, size in sizes.items() if size > OVERSIZED.get(folder, MOST_MODULES)} == {}
+
+
+def test_no_file_contains_merge_conflicts() -> None:
+    marked = re.compile(rb"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+    folders = ("hetsched", "web", "workers", "tests", "templates", "static", "docs", "deploy", "locale")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    assert [str(path.relative_to(ROOT)) for path in files if marked.search(path.read_bytes())] == []
 
 
 def test_modules_are_not_named_by_gerunds() -> None:
