@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from django.db import DatabaseError
 
 from hetsched.adapters.kubernetes.extender_messages import (
     BindingResult,
@@ -31,7 +30,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from .answers import Extender
-from .figures import REGISTRY
+from .probes import Probes
 from .request_context import give_connections_back
 from .tls_server import Answer, Certificates, Door, Verb
 
@@ -112,47 +111,6 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
     if no is None or refusal.code == "ExtenderArgsInvalid":
         raise refusal
     return Answer(msgspec.json.encode(no(f"hetsched: {refusal}")), refused=True)
-
-
-class Probes(BaseHTTPRequestHandler):
-    """Handlers of `/healthz`, `/readyz` and `/metrics`, without authentication: keep the port inside the cluster."""
-
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "hetsched", ""
-    timeout = 10
-
-    def do_GET(self) -> None:
-        if self.path == "/metrics":
-            self._send(200, generate_latest(REGISTRY), CONTENT_TYPE_LATEST)
-        elif self.path == "/healthz":
-            self._send(200, b'{"status":"ok"}')
-        elif self.path == "/readyz":
-            ready = _database_answers()
-            self._send(200 if ready else 503, b'{"status":"ok"}' if ready else b'{"status":"unready"}')
-        else:
-            self._send(404, b'{"status":"not found"}')
-
-    def _send(self, status: int, body: bytes, content: str = "application/json") -> None:
-        self.send_response(status)
-        for name, value in (("Content-Type", content), ("Content-Length", str(len(body))), ("Connection", "close")):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug("probe", said=format % args)
-
-
-def _database_answers() -> bool:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError:
-        return False
-    finally:
-        give_connections_back()
-    return True
 
 
 def clients_of(listed: list[str]) -> dict[str, str]:

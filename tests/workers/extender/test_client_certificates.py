@@ -24,9 +24,10 @@ from django.db import OperationalError
 from hetsched.adapters.http.certificates import make_pairs
 from hetsched.contracts.errors import InputError
 from tests.system.processes import wait_until
-from workers.extender import server
+from workers.extender import probes, server
 from workers.extender.figures import REGISTRY
-from workers.extender.server import Probes, clients_of
+from workers.extender.probes import Probes
+from workers.extender.server import clients_of
 from workers.extender.tls_server import Answer, Certificates, Door
 
 MOST = 4096
@@ -229,19 +230,19 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door
     expected = {"ok": 2, "refused": 1, "wrong": 1}
     wait_until(lambda: {outcome: calls(outcome) - before[outcome] for outcome in before} == expected, what="calls")
     wait_until(lambda: away() == turned_away + 1, what="turned away")
-    probes = ThreadingHTTPServer(("127.0.0.1", 0), Probes)
-    thread = threading.Thread(target=probes.serve_forever, kwargs={"poll_interval": 0.01})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Probes)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        with closing(http.client.HTTPConnection("127.0.0.1", probes.server_address[1], timeout=30)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)) as connection:
             told = {}
             for path in ("/healthz", "/metrics", "/extender/filter"):
                 connection.request("GET", path)
                 answer = connection.getresponse()
                 told[path] = answer.status, answer.read().decode()
     finally:
-        probes.shutdown()
-        probes.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()
     assert [status for status, _ in told.values()] == [200, 200, 404]
     assert 'hetsched_extender_seconds_count{outcome="ok",verb="filter"}' in told["/metrics"][1]
@@ -249,10 +250,10 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door
 
 @pytest.mark.django_db
 def test_it_is_ready_while_the_database_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert server._database_answers()
+    assert probes._database_answers()
 
     def fails() -> None:
         raise OperationalError("away")
 
-    monkeypatch.setattr(server.connection, "cursor", fails)
-    assert not server._database_answers()
+    monkeypatch.setattr(probes.connection, "cursor", fails)
+    assert not probes._database_answers()
