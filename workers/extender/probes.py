@@ -1,7 +1,13 @@
-"""The extender's plain HTTP port for liveness, readiness and metrics."""
+"""The extender's plain HTTP port for liveness, readiness and metrics.
+
+Callers are not authenticated, so the port has few connections, each with a deadline, and they take none of the TLS
+port's. However many callers ask, one query per `READY_SECONDS` checks the database.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -9,10 +15,41 @@ import structlog
 from django.db import DatabaseError, connection
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from .bounded_server import BoundedServer
+from .connections import Pool
 from .figures import REGISTRY
 from .request_context import give_connections_back
 
+MOST_CONNECTIONS = 16
+PER_ADDRESS = 4
+CONNECTION_SECONDS = 10.0
+READY_SECONDS = 1.0
 log = structlog.get_logger(__name__)
+
+
+class ProbeServer(BoundedServer):
+    """HTTP server for probes; a full pool closes its oldest connection."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.connections = Pool(MOST_CONNECTIONS, CONNECTION_SECONDS, per_address=PER_ADDRESS)
+        self.readiness = Readiness()
+        super().__init__(address, Probes, self.connections)
+
+
+class Readiness:
+    """Whether the database answers; a result is used for `READY_SECONDS`, and one thread queries at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready = False
+        self._until = 0.0  # of time.monotonic()
+
+    def check(self) -> bool:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._ready = _database_answers()
+                self._until = time.monotonic() + READY_SECONDS
+            return self._ready
 
 
 class Probes(BaseHTTPRequestHandler):
@@ -20,7 +57,8 @@ class Probes(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""
-    timeout = 10
+    timeout = CONNECTION_SECONDS
+    server: ProbeServer
 
     def do_GET(self) -> None:
         if self.path == "/metrics":
@@ -28,7 +66,7 @@ class Probes(BaseHTTPRequestHandler):
         elif self.path == "/healthz":
             self._send(200, b'{"status":"ok"}')
         elif self.path == "/readyz":
-            ready = _database_answers()
+            ready = self.server.readiness.check()
             self._send(200 if ready else 503, b'{"status":"ok"}' if ready else b'{"status":"unready"}')
         else:
             self._send(404, b'{"status":"not found"}')

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from .answers import Extender
-from .probes import Probes
+from .probes import ProbeServer
 from .request_context import give_connections_back
 from .tls_server import Answer, Certificates, Door, Verb
 
@@ -131,8 +130,7 @@ def serve(ended: threading.Event) -> None:
     door = _open(host, settings.HETSCHED_EXTENDER_PORT, lambda at: Door(
         at, certificates, clients, verbs(extenders), settings.HETSCHED_EXTENDER_BYTES
     ))  # fmt: skip
-    probes = _open(host, settings.HETSCHED_EXTENDER_PROBE_PORT, lambda at: ThreadingHTTPServer(at, Probes))
-    probes.daemon_threads = True
+    probes = _open(host, settings.HETSCHED_EXTENDER_PROBE_PORT, ProbeServer)
     servers = (door, probes)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socket import socket
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ import structlog
 
 from hetsched.contracts.errors import InputError
 
+from .bounded_server import BoundedServer
 from .connections import HANDSHAKE_SECONDS, Connections
 from .figures import CALLS, TURNED_AWAY
 
@@ -106,11 +107,8 @@ class Certificates:
         return context
 
 
-class Door(ThreadingHTTPServer):
+class Door(BoundedServer):
     """TLS server with one thread per connection; `clients` maps certificate names to clusters."""
-
-    daemon_threads = True
-    request_queue_size = 128
 
     def __init__(
         self,
@@ -125,29 +123,13 @@ class Door(ThreadingHTTPServer):
         self.verbs = verbs
         self.most_bytes = most_bytes
         self.connections = Connections()
-        super().__init__(address, Handler)
+        super().__init__(address, Handler, self.connections)
 
     def get_request(self) -> tuple[socket, Any]:
         plain, address = super().get_request()
         plain.settimeout(HANDSHAKE_SECONDS)
         # The handshake runs in the connection's own thread: a silent caller blocks no other connection.
         return self.certificates.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.connections.admit(request, client_address[0])
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.release(request)
-
-    def service_actions(self) -> None:
-        self.connections.close_late()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.info("connection closed", client=client_address[0], exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -168,11 +150,12 @@ class Handler(BaseHTTPRequestHandler):
             log.info("TLS handshake failed", client=self.client_address[0], reason=str(error)[:200])
             return
         names = names_of(self.request.getpeercert() or {})
-        self.cluster = next((self.server.clients[name] for name in names if name in self.server.clients), None)
-        if self.cluster is None:  # rejected within the deadline of an unverified connection
+        client = next((name for name in names if name in self.server.clients), None)
+        if client is None:  # rejected within the deadline of an unverified connection
             TURNED_AWAY.inc()
             log.warning("client is not allowed", client=self.client_address[0], names=names[:5])
-        elif self.server.connections.verify(self.request):
+        elif self.server.connections.verify(self.request, client):
+            self.cluster = self.server.clients[client]
             self.request.settimeout(IDLE_SECONDS)
         else:
             TURNED_AWAY.inc()

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from hetsched.contracts.errors import InputError
 from tests.system.processes import wait_until
 from workers.extender import probes, server
 from workers.extender.figures import REGISTRY
-from workers.extender.probes import Probes
+from workers.extender.probes import ProbeServer
 from workers.extender.server import clients_of
 from workers.extender.tls_server import Answer, Certificates, Door
 
@@ -230,7 +229,7 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door
     expected = {"ok": 2, "refused": 1, "wrong": 1}
     wait_until(lambda: {outcome: calls(outcome) - before[outcome] for outcome in before} == expected, what="calls")
     wait_until(lambda: away() == turned_away + 1, what="turned away")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Probes)
+    server = ProbeServer(("127.0.0.1", 0))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -15,8 +15,7 @@ import pytest
 
 from hetsched.adapters.http.certificates import make_pairs
 from tests.system.processes import wait_until
-from workers.extender import connections
-from workers.extender.connections import PER_ADDRESS, UNVERIFIED, VERIFIED, Connections
+from workers.extender.connections import PER_ADDRESS, PER_CLIENT, UNVERIFIED, VERIFIED, Connections
 from workers.extender.tls_server import Answer, Certificates, Door
 
 
@@ -85,8 +84,8 @@ def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: Door, pairs
         assert caller.sock is kept
 
 
-def test_silent_connections_end_at_the_deadline(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
+def test_silent_connections_end_at_the_deadline(door: Door) -> None:
+    door.connections.strangers.seconds = 0.2
     with silent(door, "127.0.0.1") as slow:
         wait_until(lambda: is_closed(slow), what="the end of a silent connection", seconds=5)
 
@@ -110,24 +109,38 @@ def test_an_address_of_a_verified_caller_may_open_many_at_once() -> None:
             stack.enter_context(pair[0])
             stack.enter_context(pair[1])
         pool.admit(opened[0][0], "10.0.0.1")
-        assert pool.verify(opened[0][0])
+        assert pool.verify(opened[0][0], "kube-scheduler")
         for here, _ in opened[1:]:
             pool.admit(here, "10.0.0.1")
         assert not any(is_closed(there) for _, there in opened)
 
 
-def test_verified_places_are_bounded_and_released() -> None:
-    pool, opened = Connections(), [socket.socket() for _ in range(VERIFIED + 1)]
+def test_verified_slots_are_bounded_and_released() -> None:
+    pool = Connections()
     with ExitStack() as stack:
-        for one in opened:
-            stack.enter_context(one)
-        for one in opened[:-1]:
+        opened = [stack.enter_context(socket.socket()) for _ in range(VERIFIED + 1)]
+        for number, one in enumerate(opened[:-1]):
             pool.admit(one, "10.0.0.1")
-            assert pool.verify(one)
+            assert pool.verify(one, f"scheduler-{number % 4}")
         pool.admit(opened[-1], "10.0.0.1")
-        assert not pool.verify(opened[-1])
+        assert not pool.verify(opened[-1], "scheduler-4")
         pool.release(opened[0])
-        assert pool.verify(opened[-1])
+        pool.admit(opened[-1], "10.0.0.1")
+        assert pool.verify(opened[-1], "scheduler-4")
+
+
+def test_one_listed_client_has_half_of_the_verified_slots() -> None:
+    """Regression: one listed client took all 128 slots, and no other client was served."""
+    pool = Connections()
+    with ExitStack() as stack:
+
+        def is_verified(client: str) -> bool:
+            opened = stack.enter_context(socket.socket())
+            pool.admit(opened, "10.0.0.1")
+            return pool.verify(opened, client)
+
+        assert sum(is_verified("greedy") for _ in range(VERIFIED)) == PER_CLIENT
+        assert is_verified("kube-scheduler")
 
 
 def test_a_closed_connection_is_not_verified() -> None:
@@ -136,5 +149,5 @@ def test_a_closed_connection_is_not_verified() -> None:
         opened = [stack.enter_context(socket.socket()) for _ in range(PER_ADDRESS + 1)]
         for one in opened:
             pool.admit(one, "10.0.0.1")
-        assert not pool.verify(opened[0])
-        assert pool.verify(opened[1])
+        assert not pool.verify(opened[0], "kube-scheduler")
+        assert pool.verify(opened[1], "kube-scheduler")

@@ -1,0 +1,68 @@
+"""A server with one thread per connection and bounded connections and threads."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class ConnectionLimits(Protocol):
+    """The open connections of a server, at most `most`; an accepted connection may close older ones."""
+
+    most: int
+
+    def admit(self, connection: Any, address: str) -> None: ...
+
+    def release(self, connection: Any) -> object: ...
+
+    def close_late(self) -> None: ...
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """Apply `connections` to each connection, and bound the threads by twice their number.
+
+    The thread of a closed connection ends with its next read or write; a call of the database may delay that. While
+    all threads are in use, a new connection is closed at once.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], connections: ConnectionLimits
+    ) -> None:
+        self._free_threads = threading.BoundedSemaphore(2 * connections.most)
+        self._connections = connections
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free_threads.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._connections.admit(request, client_address[0])
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was started
+            self._end(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._end(request)
+
+    def _end(self, request: Any) -> None:
+        self._connections.release(request)
+        self._free_threads.release()
+
+    def service_actions(self) -> None:
+        self._connections.close_late()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("connection closed", client=client_address[0], exc_info=True)
