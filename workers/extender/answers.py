@@ -46,7 +46,7 @@ class Extender(Binder):
         cluster, reader = self._cluster()
         spec = read_pod(bytes(args.pod), reader)
         pod = self._pod(cluster, spec)
-        self.turns.begin(pod.uid)
+        self.turns.begin(pod.uid, until - self.seconds / 2)
         fits = False
         try:
             told = self._fitting(self._with_images(cluster, spec, pod), list(nodes), until)

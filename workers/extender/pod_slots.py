@@ -3,8 +3,9 @@
 kube-scheduler sends the filter call of the next pod while the bind call of the previous one is still in flight, so the
 next response would not include the previous pod's allocation.
 A pod whose filter call found feasible nodes keeps its turn until it is bound, at most for `patience_seconds`; the
-filter call of another pod waits that long. After `MOST_MISSED` consecutive timeouts, as with a scheduler that binds
-by itself, filter calls wait again only once a pod was bound through the extender.
+filter call of another pod waits that long, and again if a third pod was faster. After `MOST_MISSED` consecutive
+timeouts, as with a scheduler that binds by itself, filter calls wait again only once a pod was bound through the
+extender.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ class Turns:
         self._since = 0.0
         self._missed = 0
 
-    def begin(self, uid: str) -> None:
-        """Take the turn, at the latest when the patience with the previous pod is over."""
+    def begin(self, uid: str, until: float) -> None:
+        """Take the turn once the patience with its present holder is over, at the latest `until` (time.monotonic())."""
         with self._changed:
-            if self._pod not in ("", uid) and self._missed < MOST_MISSED:
-                left = self._since + self._patience_seconds - time.monotonic()
-                if not self._changed.wait_for(lambda: self._pod in ("", uid), timeout=max(left, 0)):
+            while self._pod not in ("", uid) and self._missed < MOST_MISSED:
+                left = min(self._since + self._patience_seconds, until) - time.monotonic()
+                if left <= 0:
                     self._missed += 1
+                    break
+                self._changed.wait(left)
             self._pod, self._since = uid, time.monotonic()
 
     def end(self, uid: str, *, bound: bool = False) -> None:
