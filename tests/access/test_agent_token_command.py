@@ -25,7 +25,7 @@ def test_it_is_bound_to_the_node_that_is_named(capsys: pytest.CaptureFixture[str
     assert Token.objects.get().node == "gpu-1"
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+def test_reports_a_missing_cluster() -> None:
     with pytest.raises(InputError) as caught:
         create(role="agent", cluster="nope", node="gpu-1")
     assert (caught.value.code, caught.value.place) == ("ClusterUnknown", "--cluster")
@@ -38,7 +38,7 @@ def test_without_a_node_there_is_none() -> None:
     assert caught.value.code == "NodeInvalid"
 
 
-def test_a_wrong_quota_is_told_as_it_is_typed() -> None:
+def test_reports_a_wrong_quota_as_typed() -> None:
     with pytest.raises(InputError) as caught:
         create(role="submitter", quota=["cpu=many"])
     assert (caught.value.code, caught.value.place) == ("QuotaInvalid", "--quota cpu")

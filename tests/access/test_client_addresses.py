@@ -43,7 +43,7 @@ SPOOFS = [
 
 
 @pytest.mark.parametrize("header", SPOOFS, ids=lambda header: header[0].decode())
-def test_nobody_but_a_trusted_proxy_says_for_whom_it_asks(header: tuple[bytes, bytes]) -> None:
+def test_only_a_trusted_proxy_sets_the_client_address(header: tuple[bytes, bytes]) -> None:
     assert counted("192.0.2.7", header) == "192.0.2.7"
 
 

@@ -30,7 +30,7 @@ def test_admin_login_leads_here(client: Client) -> None:
     assert client.get("/admin/login/?next=/admin/").headers["Location"] == "/login/?next=/admin/"
 
 
-def test_tenth_failure_closes_the_door_for_that_address(client: Client, person: Any) -> None:
+def test_tenth_failure_blocks_the_address(client: Client, person: Any) -> None:
     person("ada")
     for _try in range(10):
         assert not attempt(client, "wrong")
@@ -132,7 +132,7 @@ def test_right_passwords_use_up_nothing(person: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada", "nobody", "closed", "service-viewer"])
-def test_nobody_learns_which_accounts_there_are(client: Client, person: Any, name: str) -> None:
+def test_login_does_not_reveal_existing_accounts(client: Client, person: Any, name: str) -> None:
     person("ada")
     closed = person("closed")
     closed.is_active = False

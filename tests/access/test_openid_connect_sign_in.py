@@ -62,7 +62,7 @@ def who(client: Client) -> User | None:
     return User.objects.get(pk=key) if key else None
 
 
-def test_whoever_is_vouched_for_comes_in_with_the_roles_of_their_groups(provider: Provider, client: Client) -> None:
+def test_user_gets_the_roles_of_the_providers_groups(provider: Provider, client: Client) -> None:
     assert b"Sign in with Example" in client.get("/login/").content
     answer = signed_in(provider, client, "/login/oidc/?next=/queue/")
     assert (answer.status_code, answer["Location"]) == (302, "/queue/")
@@ -99,7 +99,7 @@ def test_groups_are_read_from_the_user_info_where_the_token_has_none(provider: P
     assert who(client) is not None
 
 
-def test_a_name_that_is_taken_leads_to_no_account_of_somebody_else(provider: Provider, client: Client) -> None:
+def test_taken_name_leads_to_no_other_account(provider: Provider, client: Client) -> None:
     local = User.objects.create_user("Ada", password="a long enough password", is_superuser=True)
     signed_in(provider, client)
     assert who(client) != local
@@ -144,7 +144,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_right_lets_nobody_in(provider: Provider, client: Client, case: str) -> None:
+def test_invalid_provider_response_is_rejected(provider: Provider, client: Client, case: str) -> None:
     provider.lies = REFUSED[case]
     answer = signed_in(provider, client)
     assert answer.status_code == 403
@@ -172,7 +172,7 @@ def test_a_provider_that_is_another_is_not_gone_to(provider: Provider, client: C
     assert client.get("/login/oidc/").status_code == 302
 
 
-def test_whoever_has_no_group_with_a_role_any_more_has_none_here_either(provider: Provider, client: Client) -> None:
+def test_user_without_role_groups_loses_all_roles(provider: Provider, client: Client) -> None:
     provider.person = {**provider.person, "groups": ["owners", "platform"]}
     signed_in(provider, client)
     provider.person = {**provider.person, "groups": ["chess club"]}
@@ -228,7 +228,7 @@ def test_this_machine_is_asked_under_the_issuers_name_alone(provider: Provider, 
     assert "/token" not in provider.asked
 
 
-def test_no_proxy_of_the_environment_hears_of_it(
+def test_calls_to_the_provider_use_no_environment_proxy(
     provider: Provider, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):

@@ -59,7 +59,7 @@ def test_it_ends_when_its_person_did_nothing_for_long(person: Any, settings: Any
         assert not is_in(client)
 
 
-def test_what_an_open_page_fetches_by_itself_keeps_nobody_signed_in(person: Any, settings: Any) -> None:
+def test_background_requests_do_not_extend_a_session(person: Any, settings: Any) -> None:
     settings.HETSCHED_SESSION_IDLE_MINUTES = 30
     person("ada", "viewer")
     client = browser()

@@ -68,7 +68,7 @@ def test_owner_who_left() -> None:
     assert resolve(plaintext) is None
 
 
-def test_revoked_at_once_and_told() -> None:
+def test_revocation_is_immediate_and_reported() -> None:
     token, plaintext = create_token(role="viewer", name="ci")
     revoke_token(token, actor=None, reason="leaked")
     assert resolve(plaintext) is None
@@ -135,7 +135,7 @@ def test_only_an_admin_hands_out_tokens(person: Any) -> None:
     create_token(role="viewer", name="ci", actor=Subject(person("root", superuser=True)))
 
 
-def test_an_agents_token_speaks_for_one_node() -> None:
+def test_agent_token_is_valid_for_one_node() -> None:
     token, plaintext = create_token(role="agent", name="n1", cluster="lab", node="n1.example.org")
     found = resolve(plaintext)
     assert found == token
@@ -154,7 +154,7 @@ def test_what_is_kept_is_made_with_the_servers_key(settings: Any) -> None:
     assert resolve(plaintext) is None
 
 
-def test_a_row_that_anybody_could_write_is_no_token_where_there_is_a_key(settings: Any) -> None:
+def test_unkeyed_row_is_no_token_where_a_key_is_set(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = False
     token, plaintext = create_token(role="viewer", name="ci")
     assert len(token.digest) == 128

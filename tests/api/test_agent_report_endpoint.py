@@ -58,7 +58,7 @@ def test_a_report_becomes_what_is_known_of_the_node(agent: Api, cluster: Cluster
     assert [zone["cpus"] for zone in operator.get("nodes/n1/numa/")["zones"]] == ["0-3", "4-7"]
 
 
-def test_nobody_speaks_for_another_node(agent: Api, cluster: Cluster) -> None:
+def test_agent_cannot_report_for_another_node(agent: Api, cluster: Cluster) -> None:
     report = msgspec.structs.replace(REPORT, node="n2")
     assert refused(agent, message(report, node="n2")) == (403, "NodeNotYours")
     assert refused(agent, message(report)) == (400, "ReportMalformed")  # in its own message, about another
@@ -190,7 +190,7 @@ def test_a_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, setting
     assert secure["problems"] == []
 
 
-def test_cards_that_join_later_are_named_as_not_believed(agent: Api, cluster: Cluster) -> None:
+def test_added_gpus_are_named_as_not_accepted(agent: Api, cluster: Cluster) -> None:
     card = MachineCard(0, "GPU-a", "A100-SXM4-40GB", 40960, zone=0, healthy=True)
     with_one = msgspec.structs.replace(REPORT, gpus=(card,))
     with_two = msgspec.structs.replace(REPORT, gpus=(card, msgspec.structs.replace(card, index=1, uuid="GPU-b")))
@@ -200,7 +200,7 @@ def test_cards_that_join_later_are_named_as_not_believed(agent: Api, cluster: Cl
     assert [held.uuid for held in Node.objects.get(name="n1").report.gpus] == ["GPU-a"]
 
 
-def test_files_that_are_imported_again_leave_its_words_standing(agent: Api, cluster: Cluster) -> None:
+def test_reports_survive_another_file_import(agent: Api, cluster: Cluster) -> None:
     agent("POST", "agent/reports/", message(), status=200)
     nodes = (a_node("n1").build(), a_node("n2").gpus(2).build())
     import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)

@@ -102,7 +102,7 @@ def test_what_was_cut_off_is_finished_by_sending_it_again(
     assert Workload.objects.count() == 2
 
 
-def test_an_item_is_known_by_its_own_key_wherever_it_stands(operator: Api, cluster: Cluster) -> None:
+def test_item_is_identified_by_its_key_at_any_position(operator: Api, cluster: Cluster) -> None:
     first = sent(operator, named("a", key="a"), named("b", key="b"))
     again = sent(operator, named("b", key="b"), named("c", key="c"), key="other")
     assert again["items"][0]["id"] == first["items"][1]["id"]

@@ -24,13 +24,13 @@ def test_a_manifest_that_was_forgotten_is_missed_by_name(operator: Api, address:
     assert (told["code"], told["place"]) == ("BodyInvalid", "manifest")
 
 
-def test_a_field_that_nobody_knows_is_named_with_those_there_are(operator: Api) -> None:
+def test_unknown_field_is_named_with_the_known_ones(operator: Api) -> None:
     told = operator("POST", "workloads/", {"manifest": {}, "polcy": "spread"}, status=400).json()
     assert told["place"] == "polcy"
     assert told["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
 
 
-def test_a_word_that_a_field_does_not_take_is_told_those_it_takes(operator: Api) -> None:
+def test_invalid_choice_is_named_with_the_valid_ones(operator: Api) -> None:
     told = operator("POST", "nodes/n1/actions/", {"action": "explode", "reason": "x"}, status=400, if_match="*").json()
     assert told["place"] == "action"
     assert told["hint"].startswith("Known: cordon, uncordon")

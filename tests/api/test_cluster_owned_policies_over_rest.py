@@ -67,6 +67,6 @@ def test_it_is_taken_over_with_a_reason(admin: Api) -> None:
     assert owner(admin, {"cluster": "west", "reason": "back"}, status=200).json()["keptIn"] == "west"
 
 
-def test_whoever_may_not_edit_policies_takes_none_over(admin: Api, api: Callable[..., Api]) -> None:
+def test_takeover_requires_the_right_to_edit_policies(admin: Api, api: Callable[..., Api]) -> None:
     tag = admin.tag("policies/mine/")
     api("operator")("POST", "policies/mine/owner/", {"reason": "x"}, if_match=tag, status=403)

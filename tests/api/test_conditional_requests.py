@@ -65,7 +65,7 @@ def test_a_write_brings_the_tag_of_what_was_read(
     assert stale["ETag"] == caller.tag(read.format(decided))
 
 
-def test_of_two_operators_with_the_same_tag_one_is_told(operator: Api, cluster: Any) -> None:
+def test_one_of_two_operators_with_one_tag_gets_a_conflict(operator: Api, cluster: Any) -> None:
     tag = operator.tag("nodes/n1/")
     cordon(cluster, "n1", actor=SYSTEM, reason="somebody was faster")
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match=tag, status=412)

@@ -24,14 +24,14 @@ def test_the_policy_that_decided_gives_the_same_answer(operator: Api, decided: s
     assert found["verdict"] == verdict
 
 
-def test_another_policy_is_told_with_what_differs(operator: Api, decided: str) -> None:
+def test_other_policy_is_returned_with_its_differences(operator: Api, decided: str) -> None:
     found = again(operator, "placed", "?policy=random")
     assert (found["samePolicy"], found["policy"]["name"]) == (False, "random")
     assert found["same"] == (not found["differences"])
     assert {part["what"] for part in found["differences"]} <= {"node", "score", "allocation"}
 
 
-def test_an_unknown_policy_and_a_state_that_is_gone_are_told(operator: Api, decided: str) -> None:
+def test_unknown_policy_and_expired_state_are_reported(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     address = f"decisions/{row['id']}/again/"
     assert operator("GET", f"{address}?policy=nobody", status=400).json()["code"] == "PolicyUnknown"

@@ -105,7 +105,7 @@ def act(caller: Api, workload: str, **body: Any) -> Any:
     return caller("POST", f"workloads/{workload}/actions/", {"reason": "now", **body}, if_match="*")
 
 
-def test_a_retry_has_the_refused_pods_decided_anew(operator: Api, decided: str) -> None:
+def test_retry_decides_rejected_pods_again(operator: Api, decided: str) -> None:
     answer = act(operator, decided, action="retry")
     assert {pod["pod"]: pod["state"] for pod in answer.json()["pods"]} == {
         "default/web": "placed",
@@ -136,7 +136,7 @@ def test_a_wrong_action(operator: Api, decided: str, body: Any) -> None:
     assert act(operator, decided, **body).status_code == 400
 
 
-def test_the_permalink_of_a_forgotten_decision_still_tells_its_summary(
+def test_permalink_of_an_expired_decision_keeps_its_summary(
     operator: Api, cluster: Any, decided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)

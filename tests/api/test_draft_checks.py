@@ -57,7 +57,7 @@ def test_what_decides_now_changes_nothing(viewer: Api) -> None:
         ({"plugins": [{"name": "gang-sort"}, {"name": "qos-sort"}]}, "PolicyPointDoubled", ""),
     ],
 )
-def test_what_is_wrong_is_told_with_its_plugin(viewer: Api, draft: Any, code: str, plugin: str) -> None:
+def test_error_names_its_plugin(viewer: Api, draft: Any, code: str, plugin: str) -> None:
     told = checked(viewer, draft)
     assert (told["valid"], told["problem"]["code"], told["problem"]["plugin"]) == (False, code, plugin)
     assert told["problem"]["message"]

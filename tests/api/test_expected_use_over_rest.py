@@ -64,7 +64,7 @@ def test_a_what_if_on_files_and_supposed_nodes_shows_it(operator: Api, policies:
     assert placement["expectedUse"] == LEARNT
 
 
-def test_a_decision_tells_it_as_long_as_it_can_be_worked_out(operator: Api, measured: Cluster) -> None:
+def test_decision_shows_expected_use_while_it_can_be_recomputed(operator: Api, measured: Cluster) -> None:
     operator("POST", "workloads/", DEPLOYMENT, kind="application/yaml", status=202)
     run(measured.pk)
     (row,) = operator.get("decisions/", verdict="placed")["items"]

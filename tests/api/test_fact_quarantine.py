@@ -64,7 +64,7 @@ def node(cluster: Cluster, operator: Api, settings: Any) -> Node2:
     return found
 
 
-def test_a_card_that_falls_off_stays_with_whoever_holds_it(node: Node2) -> None:
+def test_missing_gpu_stays_with_its_holder(node: Node2) -> None:
     workload = submitted(node.cluster, a_pod("p").gpu(1))
     recorded(node.cluster, placing(node.cluster, "n2", CardGrant(0, 1000, 40960, "GPU-0")))
     pod = workload.pods.get()
@@ -79,7 +79,7 @@ def test_a_card_that_falls_off_stays_with_whoever_holds_it(node: Node2) -> None:
     assert (node.cards, node.quarantined()) == ([(0, "GPU-0", True), (1, "GPU-1", True)], [])
 
 
-def test_a_loss_that_is_approved_is_for_good(node: Node2) -> None:
+def test_approved_loss_is_permanent(node: Node2) -> None:
     node.says(gpus=CARDS[:1])
     shown = node.act("approve")
     assert (node.cards, shown["quarantined"]) == ([(0, "GPU-0", True)], [])
@@ -147,7 +147,7 @@ def test_cpus_that_are_missing_are_lost_not_freed(node: Node2) -> None:
     assert numa.lost_cpus is None
 
 
-def test_ten_times_as_much_is_not_believed(node: Node2) -> None:
+def test_tenfold_capacity_is_not_accepted(node: Node2) -> None:
     node.says(zones=(MachineZone(0, "0-39", 163840), MachineZone(1, "40-79", 163840)))
     numa = Node.objects.get(name="n2").report.numa
     assert numa is not None

@@ -40,7 +40,7 @@ def activate(admin: Api, version: int, status: int) -> Any:
     return admin("POST", "policies/spread/activate/", body, if_match=tag, status=status).json()
 
 
-def test_a_placement_is_agreed_on_and_shown_with_how_it_stands(admin: Api) -> None:
+def test_placement_is_created_and_shown_with_its_state(admin: Api) -> None:
     made = admin("POST", "golden-placements/", AGREED, status=201)
     assert made["Location"] == "/api/v1/golden-placements/small-first/"
     told = admin.get("golden-placements/small-first/")
@@ -78,7 +78,7 @@ def test_a_version_is_judged_without_activating_it(admin: Api) -> None:
     assert admin("POST", "golden-placements/check/", draft, status=200).json()["kept"] == 1
 
 
-def test_saving_one_that_is_broken_already_is_told(admin: Api) -> None:
+def test_saving_a_broken_placement_reports_it(admin: Api) -> None:
     wrong = {**AGREED, "name": "wrong", "policy": "spread", "expect": {"nodes": ["n2"]}}
     told = admin("POST", "golden-placements/", wrong, status=201).json()
     assert (told["state"], told["got"]) == ("broken", "n1")

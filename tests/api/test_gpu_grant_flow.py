@@ -117,7 +117,7 @@ def test_a_pod_that_was_bound_past_us_gets_nothing(node: Node) -> None:
         admitted(node, "stranger")
 
 
-def test_pods_that_cannot_be_told_apart_are_booked_as_they_are(node: Node) -> None:
+def test_indistinguishable_pods_are_recorded_as_admitted(node: Node) -> None:
     placed("p", 2)
     placed("q", 0)
     node.report()

@@ -84,7 +84,7 @@ def test_its_manifest_is_a_what_if(api: Callable[..., Api], cluster: Cluster) ->
     assert answer.json()["verdict"] == "placed"
 
 
-def test_a_limited_token_is_not_told_whose_pods_these_are(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_limited_token_does_not_see_the_owners_of_shapes(api: Callable[..., Api], cluster: Cluster) -> None:
     submit(cluster, [a_pod("web").cpu("3").build()], actor=SYSTEM)
     seen = api("submitter", "team").get(ADDRESS)
     assert shape_of(seen, "3")["like"] is None

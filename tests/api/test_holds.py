@@ -52,7 +52,7 @@ def test_what_is_held_is_booked_and_shown(operator: Api, cluster: Cluster) -> No
     assert check_invariants() == []
 
 
-def test_nobody_else_gets_it(operator: Api, cluster: Cluster) -> None:
+def test_held_capacity_is_unavailable_to_others(operator: Api, cluster: Cluster) -> None:
     held(operator)
     held(operator, BIG.replace("web", "api"))
     accepted = submitted(operator, BIG.replace("web", "other"))

@@ -124,7 +124,7 @@ def test_an_export_comes_back_the_same(imported: Api) -> None:
     assert AuditEntry.objects.filter(action="cluster.export", reason="backup", object_name="site").exists()
 
 
-def test_an_anonymised_export_names_nobody_and_comes_back(imported: Api) -> None:
+def test_anonymised_export_has_no_names_and_can_be_imported(imported: Api) -> None:
     answer = imported("GET", "clusters/site/export/?anonymise=true&reason=support", status=200)
     assert answer["Content-Disposition"] == 'attachment; filename="cluster.json"'
     assert not [name for name in (b"gpu-node-0", b"GPU-1", b"runs", b"site") if name in answer.content]
@@ -182,7 +182,7 @@ def test_the_balance_can_be_worked_out_by_hand(imported: Api) -> None:
     assert whole["metrics"]["gpuAllocation"] == 0.4
 
 
-def test_what_nobody_reported_is_null(operator: Api, cluster: Any) -> None:
+def test_unreported_fact_is_null(operator: Api, cluster: Any) -> None:
     assert operator.get("nodes/n1/numa/")["zones"] is None
     assert operator.get("nodes/n1/gpu/")["cards"] == []
 
@@ -196,7 +196,7 @@ def test_an_operator_cordons_with_a_reason_and_takes_it_back(operator: Api, clus
         assert (entry.object_name, entry.reason) == ("lab/n1", "disk")
 
 
-def test_an_operator_trusts_a_node_whose_facts_are_in_doubt(operator: Api, cluster: Any) -> None:
+def test_operator_trusts_a_node_with_contradicted_facts(operator: Api, cluster: Any) -> None:
     tag = operator.tag("nodes/n1/")
     Node.objects.filter(name="n1").update(doubts=(Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "Refused"),))
     assert operator.tag("nodes/n1/") != tag

@@ -130,7 +130,7 @@ def test_no_answer_names_them(api: Callable[..., Api], scene: Scene, role: str) 
     assert counted() == before
 
 
-def test_the_scene_has_what_could_be_told(api: Callable[..., Api], scene: Scene) -> None:
+def test_scene_has_out_of_scope_names(api: Callable[..., Api], scene: Scene) -> None:
     unlimited = api("operator")
     told = [unlimited.client.get(f"/api/v1/{noun}/").content.decode() for noun in ("workloads", "decisions", "audit")]
     assert all(WORD in text for text in told)
@@ -138,7 +138,7 @@ def test_the_scene_has_what_could_be_told(api: Callable[..., Api], scene: Scene)
     assert asked["evictions"][0]["pod"].startswith(f"{WORD}/")
 
 
-def test_what_is_told_instead_keeps_the_numbers(api: Callable[..., Api], scene: Scene) -> None:
+def test_redacted_text_keeps_the_numbers(api: Callable[..., Api], scene: Scene) -> None:
     told = api("viewer", "team")("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
     (eviction,) = told["evictions"]
     assert (eviction["pod"], eviction["priority"]) == (HIDDEN, 1)

@@ -98,7 +98,7 @@ def test_followers_ages_and_unreadable_objects_are_shown(live: Cluster, operator
     assert [one["name"] for one in pods["quarantined"]] == ["team/odd"]
 
 
-def test_a_connection_is_replaced_by_whoever_has_seen_it(live: Cluster, operator: Api) -> None:
+def test_connection_is_replaced_only_with_its_tag(live: Cluster, operator: Api) -> None:
     address = "clusters/live/connection/"
     tag = operator.tag("clusters/live/")
     body = {"namespaces": ["team", "more"], "reason": "more room"}
@@ -110,7 +110,7 @@ def test_a_connection_is_replaced_by_whoever_has_seen_it(live: Cluster, operator
     assert (moved["server"], moved["namespaces"]) == ("two.example.org:443", ["more", "team"])
 
 
-def test_pull_secrets_are_read_only_where_somebody_said_so(live: Cluster, operator: Api) -> None:
+def test_pull_secrets_are_read_only_where_enabled(live: Cluster, operator: Api) -> None:
     tag = operator.tag("clusters/live/")
     body = {"readPullSecrets": True, "reason": "private images"}
     assert not operator.get("clusters/live/")["connection"]["readPullSecrets"]
@@ -153,7 +153,7 @@ def test_a_server_that_is_not_there_is_named(operator: Api) -> None:
     ]  # fmt: skip
 
 
-def test_a_changed_key_is_told(live: Cluster, operator: Api) -> None:
+def test_changed_key_is_reported(live: Cluster, operator: Api) -> None:
     Connection.objects.update(sealed_kubeconfig="gAAAAA")
     (first, *_) = operator("POST", "clusters/live/test/", {}, status=200).json()["checks"]
     assert (first["check"], "SecretKeyChanged" in first["detail"]) == ("connection", True)

@@ -53,7 +53,7 @@ def test_misspelt_kind_is_named_where_no_pod_is_left(submitter: Api) -> None:
         assert "Did you mean Deployment?" in problem["hint"]
 
 
-def test_cluster_of_the_query_counts_beside_a_document(submitter: Api) -> None:
+def test_cluster_of_the_query_applies_to_a_document(submitter: Api) -> None:
     a_cluster(a_node("m1").cpu(1), name="other")
     huge = {"manifest": POD.replace("500m", '"6"')}
     assert submitter("POST", "what-if/?cluster=fleet", huge, status=200).json()["placements"][0]["node"] == "n1"

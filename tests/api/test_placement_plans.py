@@ -49,7 +49,7 @@ def test_the_answer_is_that_of_any_what_if_and_nothing_is_written(operator: Api,
     assert not any(rows._default_manager.exists() for rows in (Hold, Reservation, Workload))
 
 
-def test_what_was_planned_comes_true(operator: Api, cluster: Cluster) -> None:
+def test_submitted_plan_is_carried_out(operator: Api, cluster: Cluster) -> None:
     answer = what_if(operator)
     accepted = submitted(operator, answer["plan"]["token"])
     # The room is there from the very answer on, before anybody decided.
@@ -61,7 +61,7 @@ def test_what_was_planned_comes_true(operator: Api, cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_the_very_cards_are_those_that_were_told(operator: Api, cluster: Cluster) -> None:
+def test_planned_gpus_are_the_assigned_ones(operator: Api, cluster: Cluster) -> None:
     manifest = POD.replace("cpu: 500m", "cpu: 500m, nvidia.com/gpu: 1")
     answer = what_if(operator, manifest)
     accepted = submitted(operator, answer["plan"]["token"], manifest)
@@ -133,7 +133,7 @@ def test_priority_and_policy_are_part_of_it(operator: Api, cluster: Cluster) -> 
     [lambda token: token[:-3] + "AAA", lambda token: "x" + token, lambda token: token + "A" * 3000, lambda _: "é"],
     ids=["sealed otherwise", "said otherwise", "too long", "no token"],
 )
-def test_nobody_else_makes_plans(operator: Api, cluster: Cluster, spoil: Callable[[str], str]) -> None:
+def test_forged_plan_is_rejected(operator: Api, cluster: Cluster, spoil: Callable[[str], str]) -> None:
     assert submitted(operator, spoil(planned(operator)), status=400)["code"] == "PlanInvalid"
 
 
@@ -144,7 +144,7 @@ def test_keys_that_were_rotated_still_count(operator: Api, cluster: Cluster, set
     assert submitted(operator, plan)["state"] == "pending"
 
 
-def test_it_tells_its_bearer_nothing(operator: Api, cluster: Cluster) -> None:
+def test_plan_token_reveals_nothing(operator: Api, cluster: Cluster) -> None:
     said = plan_tokens.read(planned(operator))
     assert (said.version, said.cluster, said.preempts) == (1, "lab", True)
     assert not {"web", "default", "n1", "n2"} & {said.request, said.answer}
@@ -193,7 +193,7 @@ def test_a_retry_with_the_same_key_is_answered_though_the_plan_would_be_stale(op
     assert Workload.objects.count() == 1
 
 
-def test_somebody_faster_in_between_makes_it_decide_again(
+def test_concurrent_submission_makes_the_plan_be_decided_again(
     operator: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, book, tries = planned(operator), holds._book, []

@@ -91,5 +91,5 @@ def test_the_documentation_gets_its_page() -> None:
     assert "| `depth` | `2.0` | number, 0 to 9 | Points per letter. |" in page
 
 
-def test_without_the_file_nobody_knows_it(api: Callable[..., Api]) -> None:
+def test_plugin_is_unknown_without_its_file(api: Callable[..., Api]) -> None:
     assert api("viewer").client.get("/api/v1/plugins/short-name/").status_code == 404

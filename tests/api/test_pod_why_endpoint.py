@@ -118,7 +118,7 @@ def test_what_changed_between_two_attempts(viewer: Api) -> None:
     ]
 
 
-def test_a_waiting_pod_is_told_what_would_place_it_and_who_is_in_its_way(viewer: Api) -> None:
+def test_pending_pod_shows_nearest_fit_and_blockers(viewer: Api) -> None:
     cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(4))
     placed(cluster, "n1", a_pod("small").cpu("2"), a_pod("large").cpu("3"))
     pod = submitted(cluster, a_pod("p").cpu("6")).pods.get()
@@ -134,7 +134,7 @@ def test_a_waiting_pod_is_told_what_would_place_it_and_who_is_in_its_way(viewer:
     assert [[one["pod"] for one in node] for node in outlook["blockers"]] == [["default/large"]]
 
 
-def test_a_gang_tells_how_many_are_placed_of_how_many(viewer: Api) -> None:
+def test_gang_shows_placed_and_total_members(viewer: Api) -> None:
     cluster = a_cluster(a_node("n1").cpu(8))
     members = [a_pod(f"m{number}").cpu("6").gang("team", 2) for number in range(2)]
     workload = submitted(cluster, *members)

@@ -103,7 +103,7 @@ def test_no_other_module_writes_versions_or_says_which_one_decides() -> None:
     assert found == []
 
 
-def test_what_it_looks_for_is_what_the_door_does() -> None:
+def test_search_finds_the_write_path_itself() -> None:
     found = {what for _, what in writes_of(ast.parse((settings.BASE_DIR / DOOR).read_text()))}
     assert {"writes versions by create", "writes versions by update", "assigns active_version"} <= found
 
@@ -121,7 +121,7 @@ def test_what_it_looks_for_is_what_the_door_does() -> None:
         "cursor.execute('UPDATE policies_policy SET active_version = 2')",
     ],
 )
-def test_another_door_would_be_found(line: str) -> None:
+def test_search_finds_a_second_write_path(line: str) -> None:
     assert list(writes_of(ast.parse(line)))
 
 

@@ -86,13 +86,13 @@ def test_without_a_broker_it_still_takes_work(probe: Api, monkeypatch: pytest.Mo
     assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
 
 
-def test_live_events_that_nobody_sends_are_seen(probe: Api) -> None:
+def test_unsent_live_events_are_counted(probe: Api) -> None:
     OutboxEvent.objects.update(published_at=None, created_at=timezone.now() - timedelta(minutes=5))
     outbox = ready(probe).json()["components"]["outbox"]
     assert (outbox["ok"], outbox["ageSeconds"] >= 300) == (False, True)
 
 
-def test_pods_that_nobody_looks_at_are_seen(probe: Api, operator: Api) -> None:
+def test_undecided_pods_are_counted(probe: Api, operator: Api) -> None:
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     assert ready(probe).json()["status"] == "ok"
     Pod.objects.update(created_at=timezone.now() - timedelta(minutes=5))
@@ -114,7 +114,7 @@ def test_pods_that_another_scheduler_decides_are_not_late(probe: Api, operator: 
     assert "hetsched_due_pods{" not in probe("GET", "/metrics").content.decode()
 
 
-def test_a_queue_that_nobody_works_on_is_seen(probe: Api) -> None:
+def test_queue_without_a_worker_is_reported(probe: Api) -> None:
     Figure.objects.filter(labels='["io"]').update(at=timezone.now() - timedelta(minutes=5))
     workers = ready(probe).json()["components"]["workers"]
     assert (workers["ok"], workers["ageSeconds"] >= 300) == (False, True)
@@ -149,7 +149,7 @@ def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch
     assert probe("GET", "/readyz?component=mood", status=404).json()["code"] == "NotFound"
 
 
-def test_a_live_cluster_that_nobody_follows_is_seen(probe: Api) -> None:
+def test_live_cluster_without_an_informer_is_reported(probe: Api) -> None:
     live = followed("live")
     followed("other")
     assert probe("GET", "/readyz?component=watch", status=200).json()["detail"] == "2 of 2 live clusters are watched"
@@ -246,7 +246,7 @@ def test_invariants_are_checked_and_what_is_broken_is_counted(probe: Api, decide
     assert found["hetsched_invariant_violations", (("id", "I1"),)] == 0
 
 
-def test_what_is_held_is_counted_and_so_is_what_nobody_holds_it_for(probe: Api, decided: str) -> None:
+def test_reservations_and_leaked_ones_are_counted(probe: Api, decided: str) -> None:
     lab = ("cluster", "lab")
     found = figures_of(probe)
     counts = [found["hetsched_reservations", (lab, ("state", state))] for state in ("active", "quarantined", "leaked")]

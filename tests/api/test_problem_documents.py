@@ -53,7 +53,7 @@ def test_an_address_without_its_last_slash_leads_to_the_right_one(operator: Api,
     assert (answer.status_code, answer["Location"]) == (308, "/api/v1/workloads/?priority=1")
 
 
-def test_a_program_that_misspells_an_address_is_not_told_of_forms(operator: Api, cluster: Any) -> None:
+def test_misspelt_address_of_a_program_is_a_problem_document(operator: Api, cluster: Any) -> None:
     operator.client.handler.enforce_csrf_checks = True
     assert_problem(operator("POST", "workload/", POD, kind="application/yaml"), 404, "NotFound")
     assert operator("POST", "workloads", POD, kind="application/yaml").status_code == 308
@@ -65,7 +65,7 @@ def test_a_caller_without_a_token(api: Callable[..., Api]) -> None:
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_a_wrong_token_is_told_no_more_than_that(db: Any) -> None:
+def test_wrong_token_gets_no_further_detail(db: Any) -> None:
     answers = [Api(token)("GET", "nodes/") for token in ("x", "hs_" + "0" * 64, "hs_é")]
     problems = [assert_problem(answer, 401, "TokenInvalid") for answer in answers]
     assert len({problem["detail"] for problem in problems}) == 1
@@ -135,7 +135,7 @@ def test_a_missing_reason(operator: Api, cluster: Any) -> None:
         (RecursionError("secret"), 500, "InternalError"),
     ],
 )
-def test_a_failure_inside_is_told_without_its_text(
+def test_internal_error_hides_its_text(
     operator: Api, cluster: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:

@@ -71,7 +71,7 @@ def test_what_is_not_due_has_no_place_and_says_until_when(waiting: Any, operator
     assert again == [None, None, soon, later, now + timedelta(seconds=200), None]
 
 
-def test_one_standing_alone_is_listed(waiting: Any, operator: Api) -> None:
+def test_queue_state_filter_lists_its_pods(waiting: Any, operator: Api) -> None:
     Pod.objects.filter(name="urgent").update(queued=False)
     assert [one["pod"] for one in operator.get("queue/?standing=gated")["items"]] == ["team/urgent"]
     assert len(operator.get("queue/?standing=due")["items"]) == 5

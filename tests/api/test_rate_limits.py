@@ -29,7 +29,7 @@ def submit(caller: Api, name: str = "web", **headers: str) -> Any:
     return caller("POST", "workloads/", POD.replace("web", name), kind="application/yaml", **headers)
 
 
-def test_submissions_beyond_the_limit_are_told_when_to_come_again(operator: Api, cluster: Any, settings: Any) -> None:
+def test_submissions_beyond_the_limit_get_retry_after(operator: Api, cluster: Any, settings: Any) -> None:
     # One comes back every 60 s: two are there at once, the third has to wait for most of a minute.
     settings.HETSCHED_SUBMITS_PER_MINUTE, settings.HETSCHED_SUBMITS_AT_ONCE = 1, 2
     answers = [submit(operator, f"p{number}") for number in range(3)]
@@ -48,7 +48,7 @@ def test_one_token_is_not_held_back_by_another(api: Callable[..., Api], cluster:
     assert submit(second, "c").status_code == 202
 
 
-def test_what_changes_something_and_was_not_come_to_in_time_is_told_to_come_again(
+def test_expired_write_is_rejected_with_retry_after(
     operator: Api, cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HETSCHED_LONGEST_QUEUE_MILLIS = 500
@@ -122,7 +122,7 @@ def test_what_was_taken_comes_back(db: Any) -> None:
     assert [take("k", limit).admitted for _ in range(2)] == [True, False]
 
 
-def test_a_clock_that_was_set_back_shuts_nobody_out(db: Any) -> None:
+def test_clock_set_back_blocks_no_client(db: Any) -> None:
     limit = Limit(60, 2)  # one a second: what was taken is back 2 s from now at the latest
     assert take("k", limit).admitted
     Bucket.objects.update(full_at=Bucket.objects.get().full_at + 3_600_000_000)
@@ -143,7 +143,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(buckets._full_at) == 3
 
 
-def test_what_anybody_may_read_is_counted_by_address(client: Any, settings: Any) -> None:
+def test_public_reads_are_counted_by_address(client: Any, settings: Any) -> None:
     settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE = 1, 2
     script = "/api/v1/docs?script="
     near, far = {"REMOTE_ADDR": "192.0.2.1"}, {"REMOTE_ADDR": "192.0.2.2"}

@@ -212,7 +212,7 @@ class TestETags:
         done = limited("POST", f"{address}actions/", action, if_match=seen["ETag"], status=200)
         assert done["ETag"] == etag_of(done.content)
 
-    def test_the_tag_of_a_node_holds_no_doubt_that_the_reader_does_not_see(
+    def test_tag_of_a_node_is_independent_of_hidden_contradictions(
         self, limited: Api, operator: Api, cluster: Cluster
     ) -> None:
         from hetsched.contracts.doubts import Doubt

@@ -304,7 +304,7 @@ class TestATokenThatIsLimitedToOneNamespace:
         seen = limited.get(f"nodes/{node}/")
         assert (seen["pods"], seen["podCount"]) == ([], 1)
 
-    def test_reads_of_doubts_what_names_no_pods_of_others(self, limited: Api, cluster: Any, operator: Api) -> None:
+    def test_doubt_reads_name_no_out_of_scope_pods(self, limited: Api, cluster: Any, operator: Api) -> None:
         at = "2026-11-21T10:00:00Z"
         doubts = tuple(Doubt("numa", at, pod, "Refused", f"{pod} does not fit") for pod in ("rest/p", "team/p"))
         Node.objects.filter(name="n1").update(doubts=doubts)

@@ -59,7 +59,7 @@ def written(folder: Path, text: str, name: str = "pod.yaml") -> Path:
     return path
 
 
-def test_what_was_planned_comes_true(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
+def test_submitted_plan_is_carried_out(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     pod, plan = written(tmp_path, BIG), tmp_path / "pod.plan"
     answer = shell("plan", "-f", pod, "--out", plan)
     assert answer.exit_code == 0, answer.stderr
@@ -87,18 +87,14 @@ def test_a_plan_that_the_world_overtook_is_refused_with_a_fresh_one(
     assert shell("submit", "-f", pod, "--plan", fresh).exit_code == 0
 
 
-def test_a_plan_that_is_not_there_is_told_before_anything_is_asked(
-    shell: Shell, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_missing_plan_is_reported_before_any_request(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     refused = shell("submit", "-f", written(tmp_path, BIG), "--plan", tmp_path / "missing.plan")
     assert refused.exit_code == 2
     assert "error [PlanUnreadable]" in refused.stderr
     assert "hetsched plan" in refused.stderr
 
 
-def test_a_cluster_that_is_not_there_is_told_with_those_that_are(
-    shell: Shell, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_missing_cluster_is_reported_with_the_existing_ones(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     refused = shell("submit", "-f", written(tmp_path, BIG), "--cluster", "lap")
     assert (refused.exit_code, "Known: lab" in refused.stderr) == (2, True)
 
@@ -182,7 +178,7 @@ def test_misspelt_field_is_shown_and_refused_where_strict(
     assert "spec.nodeselector: the field 'nodeselector' is not known. Did you mean nodeSelector?" in accepted.stderr
 
 
-def test_waiting_for_a_batch_tells_the_worst(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
+def test_waiting_for_a_batch_exits_with_the_worst_result(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     written(tmp_path, POD, "small.yaml")
     written(tmp_path, POD.replace("500m", "900").replace("web", "big"), "big.yaml")
     words = ("batch", "-f", tmp_path, "--idempotency-key", "k", "--wait", "--timeout", "0")
@@ -191,7 +187,7 @@ def test_waiting_for_a_batch_tells_the_worst(shell: Shell, cluster: Cluster, tmp
     assert shell(*words).exit_code == 11
 
 
-def test_what_nobody_took_is_told_again(a_key: None, shell: Shell, cluster: Cluster, settings: Any) -> None:
+def test_failed_deliveries_are_sent_again(a_key: None, shell: Shell, cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
     added = shell("webhook", "add", "ci", "https://ci.example/hook", "--state", "failed", "-o", "json")
     assert added.exit_code == 0, added.stderr

@@ -47,7 +47,7 @@ def test_copies_are_counted(viewer: Api, wanted: dict[str, int]) -> None:
     assert unknown["code"] == "NodeUnknown"
 
 
-def test_who_would_have_to_move_is_told(viewer: Api) -> None:
+def test_displaced_pods_are_named(viewer: Api) -> None:
     answer = ask(viewer, POD, drain=["n1"])
     assert answer["displaced"] == [
         {"pod": "default/old", "from": "n1", "to": "n2", "verdict": "placed", "blockedBy": None}

@@ -36,7 +36,7 @@ def report_with(token: str) -> Any:
     )  # fmt: skip
 
 
-def test_a_flood_is_told_to_come_again(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_gets_retry_after(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [report_with(f"aaaa.bbbb.cccc{number}") for number in range(5)]
     assert [answer.status_code for answer in answers] == [401, 401, 401, 503, 503]
     assert answers[-1].json()["code"] == "TokenNotReviewed"

@@ -27,7 +27,7 @@ def make(root: Client, **asked: Any) -> Any:
     return root.post("/api/v1/tokens/", body, content_type="application/json")
 
 
-def test_the_plaintext_is_told_once(root: Client) -> None:
+def test_plaintext_is_returned_once(root: Client) -> None:
     answer = make(root, namespaces="team, rest team", days=30)
     assert (answer.status_code, answer["Cache-Control"]) == (201, "no-store")
     made = answer.json()

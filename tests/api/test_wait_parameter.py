@@ -53,7 +53,7 @@ def test_the_answer_shows_what_happened_meanwhile(operator: Api, cluster: Any, p
     assert "pending" not in states
 
 
-def test_without_wait_nobody_waits(operator: Api, pending: str, notes: Notes) -> None:
+def test_request_without_wait_returns_immediately(operator: Api, pending: str, notes: Notes) -> None:
     assert operator.get(f"workloads/{pending}/")["state"] == "pending"
     assert notes.asked == []
 

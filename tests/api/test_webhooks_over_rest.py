@@ -151,7 +151,7 @@ def test_an_operator_sees_all(submitter: Api, made: Any, operator: Api) -> None:
     assert [row["id"] for row in operator.get("deliveries/")["items"]] == [told["id"]]
 
 
-def test_a_limited_token_hears_of_its_namespaces_only(api: Callable[..., Api]) -> None:
+def test_limited_token_gets_events_of_its_namespaces_only(api: Callable[..., Api]) -> None:
     limited = api("submitter", "team")
     assert limited("POST", "webhooks/", WANTED, status=201).json()["namespaces"] == ["team"]
     refused = limited("POST", "webhooks/", {**WANTED, "name": "more", "namespaces": ["rest"]}, status=403)
@@ -183,7 +183,7 @@ def test_deliveries_are_listed_by_what_one_looks_for(submitter: Api, made: Any) 
     assert listed("?state=delivered") == []
 
 
-def test_what_was_given_up_is_told_again_once(
+def test_failed_delivery_is_sent_again_once(
     submitter: Api, made: Any, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
 ) -> None:
     told = delivery_of(submitter, made)["id"]
@@ -206,7 +206,7 @@ def test_a_paused_webhook_is_not_tried(submitter: Api, made: Any) -> None:
     assert answer.json()["code"] == "WebhookPaused"
 
 
-def test_what_is_told_of_a_submission_is_listed_by_it(submitter: Api, cluster: Any) -> None:
+def test_deliveries_of_a_submission_are_listed_with_it(submitter: Api, cluster: Any) -> None:
     from workers.schedule import run
 
     body = {"manifest": POD, "callbackUrl": "https://ci.example/done"}

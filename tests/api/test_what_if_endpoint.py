@@ -76,7 +76,7 @@ def test_explain_adds_every_node_with_every_score(viewer: Api) -> None:
     assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"])
 
 
-def test_a_pod_that_fits_nowhere_is_told_why(viewer: Api) -> None:
+def test_pod_that_fits_nowhere_has_a_reason(viewer: Api) -> None:
     answer = ask(viewer, HUGE)
     assert answer["verdict"] == "never-fits"
     (unplaced,) = answer["unplaced"]
@@ -180,7 +180,7 @@ def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -
     assert refused["code"] == "PlanNotPossible"
 
 
-def test_more_rows_than_anybody_reads(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_limit_is_enforced(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.api.what_if.MOST_CELLS", 1)
     problem = viewer("POST", "what-if/", {"manifest": POD, "explain": True}, status=400).json()
     assert problem["code"] == "ExplainTooLarge"

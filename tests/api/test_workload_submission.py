@@ -149,9 +149,7 @@ def test_without_any_cluster_the_answer_says_what_to_do(operator: Api) -> None:
     assert problem["hint"]
 
 
-def test_several_clusters_must_be_told_apart_unless_one_is_the_default(
-    operator: Api, cluster: Any, settings: Any
-) -> None:
+def test_cluster_is_required_where_none_of_several_is_the_default(operator: Api, cluster: Any, settings: Any) -> None:
     operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=400).json()
     assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one of them: lab, more")

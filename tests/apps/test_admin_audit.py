@@ -199,7 +199,7 @@ WRITES: dict[Callable[[], tuple[str, dict[str, Any]]], tuple[type[models.Model],
 
 
 @pytest.mark.parametrize("prepare", WRITES, ids=[prepare.__name__ for prepare in WRITES])
-def test_who_changed_it_stands_in_the_trail(browser: Client, cluster: Cluster, prepare: Any) -> None:
+def test_user_of_a_change_is_in_the_trail(browser: Client, cluster: Cluster, prepare: Any) -> None:
     page, sent = prepare()
     before = AuditEntry.objects.latest("id").pk
     answer = browser.post(page, sent)
@@ -225,7 +225,7 @@ def test_every_page_that_is_not_only_read_is_tried(root: User) -> None:
     assert edited == {User, Group}  # actions of the product write all others
 
 
-def test_what_was_and_what_is_are_told(browser: Client) -> None:
+def test_previous_and_new_values_are_in_the_trail(browser: Client) -> None:
     page, sent = change_account()
     browser.post(page, sent)
     entry = AuditEntry.objects.get(action="account.change")

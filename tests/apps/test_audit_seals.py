@@ -71,7 +71,7 @@ def test_what_was_changed_is_noticed(statement: str, problem: str) -> None:
     assert (broken.first, broken.last) == (entries[0].pk, entries[2].pk)
 
 
-def test_a_seal_made_anew_breaks_the_one_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_seal_breaks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "MOST_SEALED", 1)
     noted(2)
     sealed()
@@ -99,7 +99,7 @@ def test_each_look_takes_the_seals_that_waited_longest(monkeypatch: pytest.Monke
     assert [look_again(1) for _ in range(4)] == [0, 0, 1, 0]
 
 
-def test_another_key_is_told_apart_from_a_forgery(settings: Any) -> None:
+def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = True
     noted(1)
     sealed()

@@ -32,18 +32,18 @@ def asked(capsys: pytest.CaptureFixture[str], head: str = "") -> tuple[int, dict
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_whole_trail_is_told_with_its_head(capsys: pytest.CaptureFixture[str]) -> None:
+def test_intact_trail_is_reported_with_its_head(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = asked(capsys)
     assert (code, told["seals"], told["sealed"], told["broken"]) == (0, 1, 3, [])
     assert asked(capsys, str(told["head"]))[0] == 0
 
 
-def test_a_head_that_was_noted_and_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_noted_head_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = asked(capsys, "0" * 64)
     assert (code, told["headLost"], told["broken"]) == (1, True, [])
 
 
-def test_an_entry_that_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_entry_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM journal_auditentry WHERE object_name = 'n1'")
     code, told = asked(capsys)

@@ -53,6 +53,6 @@ def test_the_next_wake_up_goes_out(monkeypatch: pytest.MonkeyPatch, refusal: Exc
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
-def test_who_sends_it_is_not_told(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
+def test_sender_gets_no_error(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
     monkeypatch.setattr(dispatch, "current_app", Broker(refusal))
     dispatch.send(1, dispatch.SCHEDULE)

@@ -105,7 +105,7 @@ def test_a_name_of_the_database_is_refused_until_it_is_handed_over(west: Cluster
     assert (problem_in(west), decides()) == (None, (2, 1.0))
 
 
-def test_the_first_cluster_keeps_a_name_until_somebody_decides_otherwise(west: Cluster) -> None:
+def test_first_cluster_keeps_a_name_until_an_action_changes_it(west: Cluster) -> None:
     east = live("east")
     see(west, spec(1.0))
     see(east, spec(2.0))

@@ -105,7 +105,7 @@ def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None
     assert (row.nodes_told, row.nodes_stale) == (2, 1)
 
 
-def test_what_is_only_told_again_changes_no_node(cluster: Cluster) -> None:
+def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
     row = collector(cluster)
     facts = {"zones": {"node-0": 4000}, "power": PowerReport("on")}
     told(row, *(Finding(name, now(20), **facts) for name in ("n1", "n2")))
@@ -173,7 +173,7 @@ def test_earlier_measurements_of_others_do_not_come_back() -> None:
     assert load_state(made.pk).state.stale() == ["n1"]
 
 
-def test_what_an_api_server_says_anew_takes_nothing_away() -> None:
+def test_repeated_list_of_the_api_server_removes_no_fact() -> None:
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -187,7 +187,7 @@ def test_what_an_api_server_says_anew_takes_nothing_away() -> None:
     assert report().labels["changed"] == "yes"
 
 
-def test_a_list_of_cards_may_be_taken_away_as_where_nobody_collects() -> None:
+def test_gpu_list_can_be_removed_with_a_collector() -> None:
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -198,7 +198,7 @@ def test_a_list_of_cards_may_be_taken_away_as_where_nobody_collects() -> None:
     assert (report().gpus, report().power, row.quarantined) == (None, PowerReport("capped"), ())
 
 
-def test_a_page_of_a_node_is_told_each_sample_and_its_end(cluster: Cluster) -> None:
+def test_node_page_gets_each_sample_and_its_end(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     for told_now in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):
         told(row, Finding("n1", now(), usage=told_now))
@@ -212,7 +212,7 @@ def test_a_page_of_a_node_is_told_each_sample_and_its_end(cluster: Cluster) -> N
     assert document["report"] == snapshot("node:fleet/n1").data["report"]
 
 
-def test_a_collector_goes_with_all_it_told(cluster: Cluster) -> None:
+def test_deleted_collector_takes_its_facts_along(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     told(row, Finding("n1", now(), usage={"cpu": 1500}))
     remove(cluster, "racks", actor=ALICE, reason="moved")
@@ -276,7 +276,7 @@ def test_wrong_collectors_are_refused(cluster: Cluster, more: dict[str, Any], co
     assert not Collector.objects.exists()
 
 
-def test_nobody_is_asked_where_nobody_is_named(cluster: Cluster, settings: Any) -> None:
+def test_nothing_is_collected_without_a_target(cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_SOURCE_HOSTS = []
     assert not allowed()
     with pytest.raises(InputError) as refused:

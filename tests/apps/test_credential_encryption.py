@@ -81,7 +81,7 @@ def test_a_sealed_kubeconfig_does_not_open_for_another_cluster(live: Cluster) ->
         api_of(other)
 
 
-def test_a_new_connection_takes_the_lease_from_whoever_followed_by_the_old_one(live: Cluster) -> None:
+def test_new_connection_takes_the_lease_from_the_old_informer(live: Cluster) -> None:
     connected(live)
     lease = following.take(live.pk, "follower")
     assert lease is not None

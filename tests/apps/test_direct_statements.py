@@ -73,7 +73,7 @@ def test_what_is_rolled_back_was_never_there(way: None) -> None:
     assert Cluster.objects.get(pk=one).revision == 0
 
 
-def test_who_listens_hears_each_statement() -> None:
+def test_query_listeners_receive_each_statement() -> None:
     heard: list[str] = []
 
     def listen(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:

@@ -84,7 +84,7 @@ def test_what_it_held_is_kept_for_a_while_and_then_free(cluster: Cluster) -> Non
     assert check_invariants() == []
 
 
-def test_a_pod_whose_end_was_told_is_free_at_once(cluster: Cluster) -> None:
+def test_pod_with_a_reported_end_is_released_at_once(cluster: Cluster) -> None:
     seen(cluster, pods=[a_seen(a_pod("p").gpu(), node_name="n1", phase="Failed", ended="failed")])
     seen(cluster, pods_gone=[KEY])
     assert holders() == []
@@ -125,7 +125,7 @@ def test_one_of_its_name_that_comes_at_once_gets_nothing_of_it(cluster: Cluster)
     assert check_invariants() == []
 
 
-def test_where_the_node_is_not_ready_the_time_begins_anew(cluster: Cluster) -> None:
+def test_period_restarts_while_the_node_is_not_ready(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
     later()
@@ -294,14 +294,14 @@ def test_who_waits_for_it_knows_its_name_and_the_time(cluster: Cluster, monkeypa
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
-def test_who_waits_for_something_else_is_not_told_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_with_another_reason_does_not_name_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods_gone=[KEY])
     for pod in (a_pod("large").cpu(9), a_pod("away").on_nodes_with(disk="ssd")):
         decision = refused(cluster, monkeypatch, pod)
         assert "HeldByForceDeletedPod" not in {reason.code for reason in decision.reasons}
 
 
-def test_its_name_is_not_told_to_pods_of_other_namespaces(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_is_hidden_from_pods_of_other_namespaces(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods_gone=[KEY])
     decision = refused(cluster, monkeypatch, a_pod("waits", "theirs").gpu(2))
     assert "held by a force-deleted pod of another namespace until" in decision.summary

@@ -96,7 +96,7 @@ def test_who_was_given_nothing_yet_makes_way_for_who_was() -> None:
     is_sound(cluster)
 
 
-def test_nobody_makes_way_to_a_lesser_card() -> None:
+def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
     cluster = cluster_of("T4", "V100")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
@@ -111,7 +111,7 @@ def test_nobody_makes_way_to_a_lesser_card() -> None:
     is_sound(cluster)
 
 
-def test_one_card_for_two_pods_is_told_and_never_booked() -> None:
+def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
@@ -162,7 +162,7 @@ def test_several_cards_keep_those_that_are_right() -> None:
         ),
     ],
 )
-def test_what_is_no_card_of_the_grant_is_told(given: list[str], why: str) -> None:
+def test_device_outside_the_grant_is_reported(given: list[str], why: str) -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     followed = told(cluster, p=given)
@@ -171,7 +171,7 @@ def test_what_is_no_card_of_the_grant_is_told(given: list[str], why: str) -> Non
     is_sound(cluster)
 
 
-def test_who_was_given_what_nobody_can_tell_makes_no_way() -> None:
+def test_unidentified_assignment_displaces_no_pod() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "odd", 0)
     running(cluster, "p", 1)
@@ -181,13 +181,13 @@ def test_who_was_given_what_nobody_can_tell_makes_no_way() -> None:
     is_sound(cluster)
 
 
-def test_pods_and_nodes_that_nobody_knows_change_nothing() -> None:
+def test_unknown_pods_and_nodes_change_nothing() -> None:
     cluster = cluster_of("T4")
     assert told(cluster, stranger=["GPU-0"]) == CardsFollowed()
     assert follow_actual_cards(cluster.pk, "elsewhere", {}, advisory=True) == CardsFollowed()
 
 
-def test_a_pod_that_is_placed_anew_is_granted_anew() -> None:
+def test_pod_that_is_placed_again_is_granted_again() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     told(cluster, p=["GPU-1"])

@@ -68,7 +68,7 @@ def test_a_placement_is_agreed_and_judged_at_once(browser: Client, cluster: Clus
         ({"kind": "verdict", "which": "placed"}, "placed"),
     ],
 )
-def test_what_the_action_would_refuse_stands_beside_the_form(
+def test_action_error_is_shown_at_the_form(
     browser: Client, cluster: Cluster, changes: dict[str, str], said: str
 ) -> None:
     answer = agree(browser, cluster, **changes)
@@ -137,7 +137,7 @@ def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster)
     )
 
 
-def test_what_is_over_is_refused_beside_the_form(browser: Client) -> None:
+def test_expired_plan_is_rejected_at_the_form(browser: Client) -> None:
     answer = plan(browser, at_0="2020-01-01")
     assert "is in the past" in answer.content.decode()
     assert not PolicyPlan.objects.exists()
@@ -151,7 +151,7 @@ def test_an_address_of_nothing_is_not_found(browser: Client, address: str) -> No
     assert browser.get(f"/admin/policies/{address}", follow=True).status_code == 404
 
 
-def test_a_version_that_no_database_holds_is_refused_beside_the_form(browser: Client, cluster: Cluster) -> None:
+def test_version_beyond_the_database_range_is_rejected_at_the_form(browser: Client, cluster: Cluster) -> None:
     policy = Policy.objects.get(name="spread")
     sent = {
         "name": "night", "policy": policy.pk, "kind": "once", "enabled": "on", "reason": "agreed",

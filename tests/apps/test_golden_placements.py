@@ -49,7 +49,7 @@ def riscv(name: str, isa: str = "rv64gcv") -> NodeBuilder:
     return a_node(name).arch("riscv64", isa)
 
 
-def test_it_is_judged_on_nodes_with_nobody_on_them() -> None:
+def test_placement_is_judged_on_empty_nodes() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2").cpu(2))
     placed(cluster, "n1", a_pod("all-of-it").cpu("8"))
     cordon(cluster, "n1", actor=ALICE, reason="disk")
@@ -86,7 +86,7 @@ def test_each_kind_of_expectation(text: str, expect: dict[str, Any], found: tupl
     assert found[1] in (None, got)
 
 
-def test_what_nobody_can_know_is_unknown_and_blocks_nothing() -> None:
+def test_unknown_facts_leave_a_placement_unknown_and_block_nothing() -> None:
     cluster = a_cluster(a_node("n1").arch("riscv64"))  # its instruction set is not known
     state, got = judged(cluster, manifest(**{"hetsched.io/isa": "rv64gcv"}), nodes=("n1",))
     assert (state, "unknown" in got) == ("unknown", True)
@@ -110,7 +110,7 @@ def test_all_that_break_are_named_with_what_was_expected_and_what_came_out() -> 
     assert check_goldens(blind.spec).broken == 2
 
 
-def test_one_that_the_inventory_breaks_is_told_live_and_in_the_audit_and_so_is_its_end() -> None:
+def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end() -> None:
     vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
     cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
     agreed(cluster, vectors, nodes=("vector",))

@@ -53,7 +53,7 @@ def test_what_was_decided_on_an_older_state_is_not_booked(cluster: Cluster) -> N
     assert (Hold.objects.count(), active()) == (1, 1)
 
 
-def test_the_engine_sees_the_pod_that_it_stands_for(cluster: Cluster) -> None:
+def test_engine_sees_the_pod_of_the_hold(cluster: Cluster) -> None:
     row = held(cluster)
     (booking,) = load_state(cluster.pk).state.bookings.values()
     assert (booking.pod.name, booking.pod.shape, booking.pod.preemptible) == (
@@ -61,7 +61,7 @@ def test_the_engine_sees_the_pod_that_it_stands_for(cluster: Cluster) -> None:
     )  # fmt: skip
 
 
-def test_it_ends_once_however_often_somebody_looks(cluster: Cluster) -> None:
+def test_hold_expires_once_with_any_number_of_sweeps(cluster: Cluster) -> None:
     row = held(cluster, "a", "b")
     assert end_holds(cluster.pk) == 0
     over(row)

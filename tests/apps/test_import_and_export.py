@@ -81,7 +81,7 @@ def test_importing_again_replaces_nodes_and_foreign_pods_and_keeps_what_we_place
     assert check_invariants() == []
 
 
-def test_a_node_that_comes_back_is_told_to_those_who_still_listen() -> None:
+def test_node_that_returns_is_published_to_its_subscribers() -> None:
     a_cluster(a_node("n1"), a_node("n2"))
     told = topics.snapshot("node:fleet/n2").data
     _import(_content(a_node("n1")))

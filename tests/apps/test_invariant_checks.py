@@ -257,7 +257,7 @@ def test_a_zone_that_online_workloads_took_back_is_no_broken_invariant(cluster: 
     assert (zone.zone, zone.short_millis, zone.pods) == ("node-0", 1000, ("default/holds",))
 
 
-def test_shared_cpus_of_a_zone_are_held_by_nobody(cluster: Cluster) -> None:
+def test_shared_cpus_of_a_zone_have_no_holder(cluster: Cluster) -> None:
     assert [row.cpu for row in ReservedCpu.objects.order_by("cpu")] == [0, 1]
     (result,) = placing(cluster, "n1")
     held = Allocation(zones=(ZoneGrant("node-0", "2", 1000),), cpu_policy="numa")
@@ -266,7 +266,7 @@ def test_shared_cpus_of_a_zone_are_held_by_nobody(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_whoever_stays_when_a_member_of_a_gang_was_sent_away_breaks_nothing(cluster: Cluster) -> None:
+def test_remaining_members_of_an_evicted_gang_break_nothing(cluster: Cluster) -> None:
     _part_of_a_gang()
     assert {violation.id for violation in check_invariants()} == {"I13"}
     gone = Pod.objects.get(name="g-1")

@@ -68,7 +68,7 @@ def test_a_pod_with_our_scheduler_name_waits_for_us_under_its_controllers_name(c
     assert Pod.objects.count() == 1
 
 
-def test_a_pod_on_a_node_is_charged_whoever_put_it_there(cluster: Cluster) -> None:
+def test_pod_on_a_node_is_charged_for_any_scheduler(cluster: Cluster) -> None:
     foreign = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", phase="Running")
     seen(cluster, pods=[foreign])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
@@ -136,7 +136,7 @@ def test_whose_containers_were_ended_by_its_deletion_did_not_fail(
     assert check_invariants() == []
 
 
-def test_a_pod_that_somebody_else_bound_is_charged_where_it_is(cluster: Cluster) -> None:
+def test_pod_bound_by_another_scheduler_is_charged_on_its_node(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n2", phase="Running")])
     assert [(pod.state, pod.origin) for pod in Pod.objects.order_by("id")] == [
@@ -197,7 +197,7 @@ def test_nothing_is_decided_before_every_required_kind_is_known(cluster: Cluster
     assert not in_step(cluster)
 
 
-def test_what_was_not_heard_of_for_long_is_not_relied_on(cluster: Cluster) -> None:
+def test_stale_facts_are_not_used(cluster: Cluster) -> None:
     a_sync(cluster, alive_at=timezone.now() - timedelta(seconds=91))
     assert not in_step(cluster)
 
@@ -214,7 +214,7 @@ def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None
     assert in_step(cluster)
 
 
-def test_what_somebody_else_filled_first_has_ours_go_elsewhere(cluster: Cluster) -> None:
+def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> None:
     # n1 has 8 CPUs: 2 + 3 + 3 of ours; 4 of another scheduler's pod leave 4.
     ours = [a_seen_pod(a_pod(name).cpu(cpu), uid=name) for name, cpu in (("bound", 2), ("first", 3), ("last", 3))]
     seen(cluster, pods=ours)

@@ -34,7 +34,7 @@ def test_old_snapshot_and_deltas_make_the_fresh_snapshot(seed: int) -> None:
             assert client.document == fresh.data, f"seed {seed}, step {number}, {happened}: {topic}"
 
 
-def test_no_snapshot_holds_a_null_which_no_patch_could_tell() -> None:
+def test_no_snapshot_has_a_null_that_a_patch_would_delete() -> None:
     walk = Walk(1)
     for _ in range(30):
         walk.step()

@@ -83,7 +83,7 @@ def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
     assert used(cluster) == 500
 
 
-def test_each_new_sample_begins_anew(cluster: Cluster) -> None:
+def test_each_new_sample_starts_from_zero(cluster: Cluster) -> None:
     seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods=[running("one", 1), running("two", 1)])
     seen(cluster, pods_gone=["default/two"], stopped={"two"})

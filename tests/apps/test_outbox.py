@@ -63,7 +63,7 @@ def test_events_of_a_transaction_go_out_together_after_its_commit() -> None:
     assert not OutboxEvent.objects.filter(published_at=None).exists()
 
 
-def test_a_rolled_back_change_is_never_told() -> None:
+def test_rolled_back_change_is_never_published() -> None:
     layer, channel = _listening()
     with transaction.atomic():
         publish("a", {"x": 1})

@@ -47,13 +47,13 @@ def come(lease: Lease, name: str) -> None:
     follow(lease.cluster_id, Changes(pods=[seen]), epoch=lease.epoch)
 
 
-def test_a_pod_that_comes_to_wait_is_told_to_nobody_yet(lease: Lease) -> None:
+def test_new_pending_pod_is_not_published_yet(lease: Lease) -> None:
     before = OutboxEvent.objects.count()
     come(lease, "second")
     assert OutboxEvent.objects.count() == before
 
 
-def test_its_workload_can_be_looked_at_all_the_same_and_what_follows_is_told(lease: Lease) -> None:
+def test_unpublished_workload_can_be_read_and_its_changes_are_published(lease: Lease) -> None:
     come(lease, "second")
     workload = Workload.objects.get(name="second")
     client = Listener(f"workload:{workload.pk}")
@@ -64,7 +64,7 @@ def test_its_workload_can_be_looked_at_all_the_same_and_what_follows_is_told(lea
     assert client.document["state"] == "cancelled"
 
 
-def test_whoever_looks_at_the_cluster_hears_of_it_with_the_counts(lease: Lease) -> None:
+def test_cluster_topic_gets_new_pods_with_the_counts(lease: Lease) -> None:
     client = Listener("cluster:live")
     come(lease, "second")
     client.listen()
@@ -76,7 +76,7 @@ def test_whoever_looks_at_the_cluster_hears_of_it_with_the_counts(lease: Lease) 
     assert client.document == snapshot("cluster:live").data
 
 
-def test_where_counts_are_told_with_each_change_nothing_is_owed(lease: Lease) -> None:
+def test_counts_are_published_with_each_change(lease: Lease) -> None:
     count_always(lease.cluster_id)
     client = Listener("cluster:live")
     come(lease, "second")

@@ -59,7 +59,7 @@ def test_rollback_returns_to_what_was_active_before_and_back_again() -> None:
     assert _states() == {1: "retired", 2: "draft", 3: "active"}
 
 
-def test_activating_past_somebody_else_is_refused() -> None:
+def test_concurrent_activation_is_rejected() -> None:
     save_draft(_spec(), actor=ALICE)
     save_draft(_spec(2.0), actor=ALICE)
     activate("mine", 1, actor=ALICE, reason="first")
@@ -119,7 +119,7 @@ def test_built_ins_are_brought_in_once() -> None:
     assert ensure_builtins() == []
 
 
-def test_a_release_changes_a_built_in_that_nobody_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_updates_an_unchanged_built_in_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_builtins()
     changed = msgspec.structs.replace(BUILTIN["spread"], description="better")
     monkeypatch.setattr(actions, "BUILTIN", {"spread": changed})

@@ -116,7 +116,7 @@ def test_a_new_plugin_file_brings_its_own_row_with_bounds_and_defaults(scratch: 
         ("heavy", "heavy is not a finite number"),
     ],
 )
-def test_a_weight_that_is_none_is_refused_beside_its_field(typed: str, said: str) -> None:
+def test_invalid_weight_is_rejected_at_its_field(typed: str, said: str) -> None:
     a_cluster()
     spec = _spec("spread")
     form = PolicyForm(load_registry(), _filled(spec, **{"least-allocated.weight": typed}), spec=spec)
@@ -177,7 +177,7 @@ def test_activation_shows_the_change_and_needs_a_reason(browser: Client) -> None
     assert Policy.objects.get(pk=policy.pk).active_version == 1
 
 
-def test_activating_over_somebody_elses_change_is_refused(browser: Client) -> None:
+def test_activation_over_another_change_is_rejected(browser: Client) -> None:
     policy = Policy.objects.get(name="spread")
     browser.post(
         reverse("admin:policies_policy_change", args=[policy.pk]),

@@ -102,9 +102,7 @@ def test_a_missed_time_is_made_up_for_within_bounds_and_skipped_beyond(cluster: 
     assert AuditEntry.objects.filter(action="plan.skipped", object_name="too-late").exists()
 
 
-def test_a_plan_that_is_changed_while_it_is_carried_out_starts_anew(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_changed_during_its_execution_starts_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(once=Once(DENSE, minutes(10)))
 
     def while_it_is_changed(*given: Any, **more: Any) -> Any:
@@ -155,12 +153,12 @@ def test_a_figure_beyond_a_bound_for_long_enough_changes_the_version_and_back(cl
     ]
 
 
-def test_a_dip_starts_the_time_anew_and_what_is_between_the_bounds_changes_nothing(cluster: Cluster) -> None:
+def test_dip_restarts_the_period_and_values_between_the_bounds_do_not(cluster: Cluster) -> None:
     planned(condition=condition())
     assert set(live(cluster, [0.9, 0.9, 0.9, 0.79, 0.9, 0.9, 0.9, 0.51, 0.8])) == {LOOSE}
 
 
-def test_whoever_overrules_a_plan_is_not_overruled_again_on_the_same_side(cluster: Cluster) -> None:
+def test_overridden_plan_does_not_activate_again_on_the_same_side(cluster: Cluster) -> None:
     planned(condition=condition())
     assert live(cluster, [0.9] * 4)[-1] == DENSE
     activate("mine", LOOSE, actor=ALICE, reason="not today")
@@ -182,7 +180,7 @@ def test_without_a_fresh_figure_nothing_changes_and_the_plan_says_so(cluster: Cl
     assert (row.note, row.last_value, active()) == ("no fresh sample", None, LOOSE)
 
 
-def test_what_is_refused_is_told_and_tried_again_after_a_while(cluster: Cluster) -> None:
+def test_failed_activation_is_reported_and_retried(cluster: Cluster) -> None:
     spread = PolicySpec("mine", (PluginUse("resource-fit"),), Ties("random", _seed_for("n2")))
     version = save_draft(spec=spread, actor=ALICE).version
     manifest = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"

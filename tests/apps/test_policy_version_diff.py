@@ -16,7 +16,7 @@ def test_versions_that_say_the_same_differ_in_nothing() -> None:
     assert (found.same, found.plugins, found.ties, found.description) == (True, (), None, None)
 
 
-def test_only_what_has_to_move_is_told_as_moved() -> None:
+def test_only_plugins_that_have_to_move_are_moved() -> None:
     # Of 1 2 3 4 in the new order 2 3 1 4 the longest increasing subsequence is 2 3 4: only 1 moved.
     found = diff(spec("taints", "volumes", "devices", "quota"), spec("volumes", "devices", "taints", "quota"))
     (change,) = found.plugins
@@ -24,13 +24,13 @@ def test_only_what_has_to_move_is_told_as_moved() -> None:
     assert (change.place_before, change.place_after) == (1, 3)
 
 
-def test_what_came_and_went_is_told_with_its_place() -> None:
+def test_added_and_removed_plugins_have_their_position() -> None:
     found = diff(spec("taints", "volumes"), spec("taints", "quota"))
     told = [(one.plugin, one.change, one.place_before, one.place_after) for one in found.plugins]
     assert told == [("quota", "added", None, 2), ("volumes", "removed", 2, None)]
 
 
-def test_a_parameter_that_is_left_out_stands_at_its_default() -> None:
+def test_omitted_parameter_has_its_default() -> None:
     before = spec(PluginUse("binpack", 1.0))
     after = spec(PluginUse("binpack", 2.0, {"mode": "upstream"}), ties=Ties("random", 7), description="denser")
     found = diff(before, after)

@@ -71,7 +71,7 @@ def test_a_pod_goes_from_placed_over_binding_and_bound_to_running() -> None:
     assert Pod.objects.get().started_at is not None
 
 
-def test_a_step_out_of_turn_is_a_conflict_and_moves_nobody() -> None:
+def test_transition_out_of_order_is_a_conflict_and_changes_no_pod() -> None:
     cluster = a_cluster()
     one, two = placed(cluster, "n1", a_pod("one"), a_pod("two"))
     begin_binding(cluster.pk, [one.pk])

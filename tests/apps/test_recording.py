@@ -187,7 +187,7 @@ def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision(
     assert pod.decided_at == decided_at is not None
 
 
-def test_when_it_was_decided_is_told_by_the_databases_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_time_is_the_clock_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     # The binding worker compares it with that clock; a process whose clock is ahead must not make a binding look young.
     ahead = timezone.now() + timedelta(days=1)
     cluster = a_cluster()

@@ -57,7 +57,7 @@ def test_decisions_that_the_feed_shows_stay() -> None:
     assert topics.snapshot("decisions").data == before
 
 
-def test_a_copy_that_slept_over_a_forgotten_release_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_missed_a_deleted_release_is_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
@@ -71,7 +71,7 @@ def test_a_copy_that_slept_over_a_forgotten_release_folds_anew(monkeypatch: pyte
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
-def test_what_was_forgotten_while_a_copy_caught_up_makes_it_fold_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_rebuilt_when_rows_are_deleted_while_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))

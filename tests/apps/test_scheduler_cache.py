@@ -51,7 +51,7 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
         assert check_invariants() == [], where
 
 
-def test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_anew(
+def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hetsched.placement import snapshot
@@ -94,7 +94,7 @@ def test_what_others_did_while_a_batch_was_decided_is_taken_in_once(monkeypatch:
         np.testing.assert_array_equal(kept.state.columns.field("used"), rebuilt.state.columns.field("used"))
 
 
-def test_facts_of_one_node_are_taken_in_without_folding_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.inventory.actions import cordon
     from hetsched.placement import snapshot
     from tests.scenes import ALICE
@@ -142,7 +142,7 @@ def test_a_past_state_can_be_folded_again() -> None:
     assert load_state(cluster.pk, at_revision=revision).state.digest() == digest
 
 
-def test_a_gang_goes_on_resting_when_the_state_is_folded_anew() -> None:
+def test_gang_backoff_survives_a_rebuild() -> None:
     copy = Warm(a_cluster(a_node("n1")).pk)
     with copy.held() as first:
         first.state.gangs.resting["default/team"] = 60.0
@@ -152,7 +152,7 @@ def test_a_gang_goes_on_resting_when_the_state_is_folded_anew() -> None:
         assert again.state.gangs.resting == {"default/team": 60.0}
 
 
-def test_volumes_devices_and_budgets_are_taken_in_without_folding_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.placement import snapshot
 
     grant = DeviceGrant("gpu", "", "gpu", DeviceId("gpu.example.com", "n1", "d0"))

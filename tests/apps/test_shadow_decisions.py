@@ -87,7 +87,7 @@ def test_what_came_later_does_not_change_what_was_best_before(lease: Lease) -> N
     ]  # fmt: skip
 
 
-def test_a_node_that_our_filters_refuse_is_told_with_the_reason(lease: Lease) -> None:
+def test_node_that_our_filters_reject_has_a_reason(lease: Lease) -> None:
     bound(lease, on("n1", a_pod("big").cpu(7)), on("n1", a_pod("more").cpu(4)))
     judge(lease.cluster_id)
     more = judged("more")

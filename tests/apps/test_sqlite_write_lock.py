@@ -18,7 +18,7 @@ needs_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="Postg
 
 
 @needs_sqlite
-def test_whoever_came_first_goes_first() -> None:
+def test_first_waiter_gets_the_lock_first() -> None:
     order: list[int] = []
 
     def write(number: int) -> None:
@@ -49,7 +49,7 @@ def test_a_turn_ends_with_an_error() -> None:
 
 
 @needs_sqlite
-def test_whoever_is_in_a_transaction_waits_for_nobody() -> None:
+def test_transaction_owner_does_not_wait() -> None:
     with turn(), transaction.atomic(), turn():
         assert not write_lock._waiting
 
@@ -73,7 +73,7 @@ def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
 
 
 @needs_sqlite
-def test_whoever_has_the_turn_does_not_wait_for_itself() -> None:
+def test_lock_owner_does_not_wait_for_itself() -> None:
     with turn(), turn():
         assert not write_lock._waiting
         assert write_lock._taken == [True]

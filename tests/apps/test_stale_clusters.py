@@ -44,27 +44,27 @@ def now(cluster: Cluster) -> staleness.Watched:
     return watched_now(Connection.objects.select_related("cluster").get(cluster=cluster))
 
 
-def test_facts_that_were_just_heard_are_not_stale(cluster: Cluster) -> None:
+def test_fresh_facts_are_not_stale(cluster: Cluster) -> None:
     at = heard(cluster)
     assert now(cluster) == staleness.Watched(at)
 
 
-def test_they_are_stale_since_they_were_heard_of_last(cluster: Cluster) -> None:
+def test_facts_are_stale_since_their_last_report(cluster: Cluster) -> None:
     at = heard(cluster, timedelta(minutes=3))
     assert now(cluster) == staleness.Watched(at, at, "the watch has received no events")
 
 
-def test_a_watch_that_fails_is_told_with_its_reason_before_decisions_stop(cluster: Cluster) -> None:
+def test_failing_watch_is_reported_before_decisions_stop(cluster: Cluster) -> None:
     at = heard(cluster, timedelta(seconds=20), failures=3, reason="connection refused")
     assert now(cluster) == staleness.Watched(at, at, "connection refused")
 
 
-def test_a_hiccup_is_not_told(cluster: Cluster) -> None:
+def test_short_failure_is_not_reported(cluster: Cluster) -> None:
     heard(cluster, timedelta(seconds=1), failures=1, reason="reset")
     assert now(cluster).stale_since is None
 
 
-def test_a_connection_that_is_broken_is_told(cluster: Cluster) -> None:
+def test_broken_connection_is_reported(cluster: Cluster) -> None:
     heard(cluster)
     Connection.objects.update(failure="the token was refused")
     assert now(cluster).reason == "the token was refused"
@@ -76,7 +76,7 @@ def test_before_the_first_list_and_without_a_follower_it_says_so(cluster: Cluste
     assert now(cluster).reason == "no process watches the cluster"
 
 
-def test_snapshot_and_deltas_agree_and_only_news_is_told(cluster: Cluster) -> None:
+def test_snapshot_and_deltas_agree_and_only_changes_are_published(cluster: Cluster) -> None:
     topic = "watch:live"
     before = snapshot(topic).data
     at = heard(cluster, timedelta(minutes=3))

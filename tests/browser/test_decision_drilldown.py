@@ -54,7 +54,7 @@ def test_the_why_page_leads_from_a_refusal_to_what_would_help(visitor: Visitor) 
     expect(page.locator("#sentence")).to_contain_text("default/wants-disk fits on")
 
 
-def test_a_refusal_tells_the_smallest_change_that_would_have_done(visitor: Visitor) -> None:
+def test_rejection_shows_the_nearest_fit(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("no-disk", nodeSelector={"disk": "ssd"})
     visitor.open(visitor.decision_of("no-disk"))
@@ -63,7 +63,7 @@ def test_a_refusal_tells_the_smallest_change_that_would_have_done(visitor: Visit
     expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
 
 
-def test_a_placement_tells_by_how_much_its_node_won(visitor: Visitor) -> None:
+def test_placement_shows_the_margin_of_its_node(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("won")
     visitor.open(visitor.decision_of("won"))

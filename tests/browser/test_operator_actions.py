@@ -65,7 +65,7 @@ def test_a_card_goes_into_maintenance_and_comes_back(visitor: Visitor) -> None:
     expect(page.locator("#tab")).not_to_contain_text("in maintenance, ends")
 
 
-def test_what_changed_meanwhile_is_said_and_the_page_offered_anew(visitor: Visitor) -> None:
+def test_concurrent_change_is_shown_and_the_form_is_reloaded(visitor: Visitor) -> None:
     visitor.expected.append("412")
     page = visitor.open("/nodes/epyc-2/")
     page.get_by_role("button", name="Cordon").click()

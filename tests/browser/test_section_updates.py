@@ -18,7 +18,7 @@ def test_a_section_that_was_not_there_comes_to_its_place(visitor: Visitor) -> No
     expect(page.locator("#pictures + #sources")).to_be_visible()
 
 
-def test_whoever_is_signed_out_keeps_the_page_and_is_told(visit: Callable[..., Visitor]) -> None:
+def test_signed_out_user_keeps_the_page_with_a_notice(visit: Callable[..., Visitor]) -> None:
     visitor, other = visit(), visit()
     page = visitor.open("/balance/")
     other.open("/")
@@ -29,7 +29,7 @@ def test_whoever_is_signed_out_keeps_the_page_and_is_told(visit: Callable[..., V
     expect(page.locator("#rows tbody tr").first).to_be_visible()
 
 
-def test_answers_are_told_in_the_language_of_the_page(visit: Callable[..., Visitor]) -> None:
+def test_responses_are_in_the_language_of_the_page(visit: Callable[..., Visitor]) -> None:
     page = visit(locale="zh-CN").open("/what-if/?cpu=4096&memory=1Gi&isa=rv64gcv")
     expect(page.locator("#sentence")).to_contain_text("此集群即使为空也无法满足")
     said = page.locator("#result").inner_text()

@@ -18,7 +18,7 @@ def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_the_system_decides_until_somebody_chooses(visit: Callable[..., Visitor]) -> None:
+def test_system_theme_applies_until_the_user_chooses(visit: Callable[..., Visitor]) -> None:
     page = visit(color_scheme="dark").open("/policies/")
     assert ground(page) == DARK
     page.locator(".menu", has=page.locator("#theme")).locator("summary").click()

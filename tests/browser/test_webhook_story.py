@@ -18,7 +18,7 @@ def receiver() -> Iterator[Receiver]:
         yield listening
 
 
-def test_a_webhook_is_made_tried_and_told_again(visit: Callable[..., Any], receiver: Receiver) -> None:
+def test_webhook_is_created_tried_and_redelivered(visit: Callable[..., Any], receiver: Receiver) -> None:
     visitor = visit()
     page = visitor.open("/webhooks/")
     page.get_by_role("button", name="Add webhook…").click()

@@ -72,7 +72,7 @@ def test_yaml_is_taken_over_from_the_form_and_kept_behind_the_hash(visitor: Visi
     expect(page.locator("#sentence")).to_contain_text("default/pasted fits on")
 
 
-def test_a_wrong_question_is_told_with_code_and_request(visitor: Visitor) -> None:
+def test_invalid_question_shows_code_and_request(visitor: Visitor) -> None:
     visitor.expected.append("status of 400")
     page = visitor.open("/what-if/?cpu=lots")
     note = page.locator("#result [role=alert]")
@@ -153,7 +153,7 @@ def test_a_program_fills_in_what_it_needs(visitor: Visitor) -> None:
     expect(page.locator("#binary-said")).to_contain_text("ElfMalformed")
 
 
-def test_two_questions_stand_side_by_side_and_in_one_link(visitor: Visitor) -> None:
+def test_two_questions_are_compared_in_one_link(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
     expect(page.locator("#sentence")).to_contain_text("fits on")
     page.click("#pin")

@@ -55,7 +55,7 @@ BUGS = (
         "            if not _has(loaded, reservation.revision) and not released:\n",
         "            if False and not released:\n",
         "tests/apps/test_scheduler_cache.py::"
-        "test_a_copy_that_missed_a_booking_and_a_release_catches_up_without_folding_anew",
+        "test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild",
     ),
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
@@ -94,7 +94,7 @@ BUGS = (
         "hetsched/placement/actions/watch_events.py",
         "if State(row.state) in HOLDING], \"the pod was deleted\")\n",
         "if State(row.state) in HOLDING and row.workload_id], \"the pod was deleted\")\n",
-        "tests/apps/test_live_cluster_sync.py::test_a_pod_on_a_node_is_charged_whoever_put_it_there",
+        "tests/apps/test_live_cluster_sync.py::test_pod_on_a_node_is_charged_for_any_scheduler",
     ),
     Bug(
         "K12", "a node that comes back is empty", "kubernetes-sigs/kueue#8755",
@@ -142,7 +142,7 @@ BUGS = (
         "hetsched/agent/pins/state.py",
         "        except (OSError, ValueError) as error:\n            self.problem",
         "        except OSError as error:\n            self.problem",
-        "tests/unit/agent/pins/test_pin_reconciliation.py::test_a_damaged_file_is_made_anew",
+        "tests/unit/agent/pins/test_pin_reconciliation.py::test_damaged_state_file_is_replaced",
     ),
     Bug(
         "K19", "an annotation that a tenant wrote is an allocation", "Project-HAMi/HAMi#3041",
@@ -155,7 +155,7 @@ BUGS = (
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
         "workers/sweep.py",
         "    return due_pods(cluster_id).exists() and not leading.is_held(cluster_id)\n", "    return False\n",
-        "tests/workers/test_sweep_and_binding.py::test_due_pods_that_nobody_leads_wake_the_scheduler",
+        "tests/workers/test_sweep_and_binding.py::test_due_pods_without_a_leader_wake_the_scheduler",
     ),
     Bug(
         "K21", "a node that decision and ledger disagree on is tried for ever", "hashicorp/nomad#9506",

@@ -83,7 +83,7 @@ def test_it_is_neither_changed_nor_taken_away(api: Api, bound: dict[str, Any], p
     assert pod_of(api, "p")["metadata"]["annotations"] == bound["metadata"]["annotations"]
 
 
-def test_a_binding_of_somebody_else_carries_none(api: Api, account: Api) -> None:
+def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) -> None:
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]

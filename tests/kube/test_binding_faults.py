@@ -140,7 +140,7 @@ def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cl
         assert bind.run(cluster.pk) == 1
 
 
-def test_where_wrong_uids_are_not_refused_that_is_told_and_nothing_is_bound(
+def test_missing_uid_check_is_reported_and_nothing_is_bound(
     api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
@@ -184,7 +184,7 @@ def test_a_binding_that_comes_through_late_frees_nothing_meanwhile(
     assert check_invariants() == []
 
 
-def test_a_pod_that_was_made_anew_mid_bind_is_never_bound_for_the_old_one(
+def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
     api: Api, cluster: Cluster, placed: Follower
 ) -> None:
     def say(_: int, real: Any) -> Any:
@@ -225,9 +225,7 @@ def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, pl
     assert check_invariants() == []
 
 
-def test_a_pod_that_somebody_else_bound_elsewhere_is_charged_where_it_is(
-    api: Api, cluster: Cluster, placed: Follower
-) -> None:
+def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, placed: Follower) -> None:
     ours = Pod.objects.select_related("node").get().node
     assert ours is not None
     other = "n2" if ours.name == "n1" else "n1"

@@ -60,7 +60,7 @@ def test_the_same_binding_again_is_the_same_success(api: Api, pod: dict[str, Any
     assert bind(api, to_bind(pod)).fate is Fate.BOUND
 
 
-def test_a_pod_that_somebody_else_bound_is_lost(api: Api, pod: dict[str, Any]) -> None:
+def test_pod_bound_by_another_scheduler_is_lost(api: Api, pod: dict[str, Any]) -> None:
     assert bind(api, to_bind(pod, "n2")).fate is Fate.BOUND
     assert bind(api, to_bind(pod, "n1")).fate is Fate.LOST
     assert now(api)["spec"]["nodeName"] == "n2"
@@ -77,7 +77,7 @@ def test_a_pod_that_is_not_there_is_gone(api: Api, pod: dict[str, Any]) -> None:
     assert bind(api, to_bind(pod)).fate is Fate.GONE
 
 
-def test_what_nobody_answered_is_unknown_until_it_is_read(
+def test_binding_without_a_response_is_unknown_until_it_is_read(
     api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*arguments: Any, **more: Any) -> bytes:

@@ -115,7 +115,7 @@ def test_a_run_that_does_not_end_in_time_is_13_and_goes_on(pipeline: Pipeline) -
     assert len(pipeline.there("long")) == 1
 
 
-def test_what_is_cancelled_is_deleted_and_whoever_waits_hears_14(pipeline: Pipeline) -> None:
+def test_cancelled_workload_is_deleted_and_wait_exits_14(pipeline: Pipeline) -> None:
     workload = pipeline.submitted("gone", "runs")["id"]
     assert pipeline("wait", workload, "--for", "running", *PATIENCE).returncode == 0
     assert len(pipeline.there("gone")) == 1
@@ -141,7 +141,7 @@ def test_the_same_key_twice_makes_one_set_of_objects(pipeline: Pipeline) -> None
     assert "IdempotencyKeyReused" in other.stderr
 
 
-def test_what_is_wrong_is_told_by_its_own_code(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_misconfigured_workload_has_its_own_exit_code(pipeline: Pipeline, tmp_path: Path) -> None:
     never = tmp_path / "never.yaml"
     never.write_text(pipeline.manifest("never", "runs").read_text().replace("cpu: 100m", 'cpu: "500"'))
     assert pipeline("submit", "-f", never, "--wait", *PATIENCE).returncode == 11

@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 120
 SILENT_SECONDS = 10  # after all pods are bound for so long, this batch visits no more points
 
 
-def test_whoever_dies_at_any_step_is_followed_by_one_who_goes_on(
+def test_next_process_continues_after_a_kill_at_any_step(
     api: Api, plane: ControlPlane, figures: dict[str, object]
 ) -> None:
     recoveries: list[float] = []

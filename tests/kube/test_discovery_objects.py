@@ -245,7 +245,7 @@ def test_a_cordoned_node_is_labelled_like_any_other(api: Api, live: Cluster) -> 
     assert get(api, NODES)["spec"]["unschedulable"] is True
 
 
-def test_what_is_in_quarantine_is_left_as_it_stands(api: Api, live: Cluster) -> None:
+def test_quarantined_fact_is_left_unchanged(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
     report(live, gpus=())  # the only GPU disappeared

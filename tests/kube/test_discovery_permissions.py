@@ -128,7 +128,7 @@ def test_only_objects_with_our_label_are_made_or_changed(api: Api, theirs: Api) 
             api.send("DELETE", kind.path(name=name))
 
 
-def test_it_has_no_rights_beside_them(theirs: Api) -> None:
+def test_account_has_no_other_rights(theirs: Api) -> None:
     make_pod = b'{"metadata":{"name":"p"},"spec":{"containers":[{"name":"m","image":"busybox"}]}}'
     calls = (
         ("DELETE", NODES.path(name="n1"), b""),

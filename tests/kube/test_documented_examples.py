@@ -96,7 +96,7 @@ def test_pods_get_nodes_and_what_is_wrong_gets_a_sentence(
     assert check_invariants() == []
 
 
-def test_a_pod_is_placed_by_the_policy_that_stands_in_the_cluster(
+def test_pod_is_placed_by_the_policy_of_the_cluster(
     api: Api, cluster: Cluster, follower: Follower, kubectl: Kubectl
 ) -> None:
     apply(kubectl, "policy")

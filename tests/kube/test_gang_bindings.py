@@ -76,7 +76,7 @@ def test_the_member_that_was_refused_is_decided_again_and_the_gang_is_whole(
     assert check_invariants() == []
 
 
-def test_where_one_is_refused_for_good_the_others_are_taken_back(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_permanent_rejection_takes_the_other_members_back(api: Api, cluster: Cluster, placed: Follower) -> None:
     with replies(api, to="/g-1/binding", say=refuse):
         for _ in range(3):
             bind.run(cluster.pk)

@@ -45,7 +45,7 @@ def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> 
     assert sync.failures == 0
 
 
-def test_what_went_while_nobody_followed_is_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluster: Cluster, followed: Follower) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     followed.ended.set()
     following.give_up(followed.lease)

@@ -178,7 +178,7 @@ def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: 
     assert "hetsched.io/allocation" not in pod_of(api, "first")["metadata"].get("annotations", {})
 
 
-def test_a_more_important_pod_takes_the_place_of_others_and_refusals_are_told_in_words(
+def test_preemption_and_rejections_are_explained_to_kube_scheduler(
     api: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
     extended.certificates(tmp_path / "certificates")

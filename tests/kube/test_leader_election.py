@@ -42,14 +42,14 @@ def _no_lease(api: Api) -> Iterator[None]:
         api.send("DELETE", LEASES.path(namespace=leader_lease.NAMESPACE, name=leader_lease.NAME))
 
 
-def test_the_first_holds_it_and_the_other_is_told_who(api: Api) -> None:
+def test_second_installation_learns_the_holder(api: Api) -> None:
     first, other = Election("first"), Election("other")
     assert first.stand(api, EPOCH) == ""
     assert other.stand(api, EPOCH) == f"first/{EPOCH}"
     assert (first.lasting, other.lasting) == (True, False)
 
 
-def test_whoever_no_longer_renews_has_stopped_believing_before_the_other_may_take_it(api: Api) -> None:
+def test_expired_leader_stops_before_another_may_acquire_the_lease(api: Api) -> None:
     mine, theirs = Clock(), Clock()
     first, other = Election("first", clock=mine), Election("other", clock=theirs)
     first.stand(api, EPOCH)
@@ -74,7 +74,7 @@ def test_a_renewal_is_seen_as_one(api: Api) -> None:
     assert other.stand(api, EPOCH) == f"first/{EPOCH}"
 
 
-def test_whoever_steps_down_is_not_waited_for(api: Api) -> None:
+def test_released_lease_is_acquired_without_delay(api: Api) -> None:
     first, other = Election("first"), Election("other")
     first.stand(api, EPOCH)
     first.step_down(api, EPOCH)

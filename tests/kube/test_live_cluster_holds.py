@@ -89,7 +89,9 @@ def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Clust
     assert check_invariants() == []
 
 
-def test_a_plan_comes_true_though_others_ask_for_the_room_first(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
+    api: Api, cluster: Cluster, there: Follower
+) -> None:
     ask = Asker()
     plan = ask("what-if/", status=200, plan=True)["plan"]["token"]
     accepted = ask("workloads/", status=202, plan=plan)
@@ -107,7 +109,7 @@ def test_a_plan_comes_true_though_others_ask_for_the_room_first(api: Api, cluste
     assert check_invariants() == []
 
 
-def test_what_nobody_but_we_know_outlasts_a_change_of_followers(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Cluster, there: Follower) -> None:
     hold = Asker()("holds/", status=201)
     there.ended.set()
     following.give_up(there.lease)

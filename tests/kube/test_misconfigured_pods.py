@@ -30,7 +30,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def test_what_we_tell_it_does_not_bring_it_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_our_event_does_not_requeue_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "wrong", labels={"hetsched.io/isa": "z80"})
     eventually(followed, lambda: states() == {"wrong": "pending"})
     followed._tell()

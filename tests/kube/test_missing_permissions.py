@@ -75,7 +75,7 @@ def test_each_missing_right_is_named(account: dict[str, Any]) -> None:
     assert not any("nodegpus" in name for name in missing)
 
 
-def test_a_refused_token_is_told_and_its_cluster_is_not_followed(plane: ControlPlane) -> None:
+def test_rejected_token_is_reported_and_its_cluster_is_not_watched(plane: ControlPlane) -> None:
     cluster = connected({**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": "wrong"}}]})
     assert "401" in failed(check_cluster(cluster))["API server"]
     ended = threading.Event()

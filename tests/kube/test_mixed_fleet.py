@@ -30,7 +30,9 @@ CHECK_SECONDS = 10
 PATIENCE_SECONDS = 900
 
 
-def test_every_pod_is_placed_rightly_or_told_why_not(api: Api, plane: ControlPlane, figures: dict[str, object]) -> None:
+def test_every_pod_has_a_correct_placement_or_a_reason(
+    api: Api, plane: ControlPlane, figures: dict[str, object]
+) -> None:
     with scheduling(plane) as ours, Kubelet(api):
         assert ours.driver
         mixed_fleet.create_fleet(api, NODES_COUNT)

@@ -129,7 +129,7 @@ def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster:
     assert "PodGroup near: spec.schedulingConstraints" in reason.message
 
 
-def test_a_group_of_one_needs_nobody(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_group_of_one_starts_alone(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_group(api, "one", 1)
     eventually(followed, lambda: grouped("one", 1))
     make_member(api, "one", 0)

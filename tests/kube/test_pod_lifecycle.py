@@ -64,7 +64,7 @@ def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Clust
     assert "nodeName" not in pod_of(api, "big")["spec"]
 
 
-def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluster, followed: Follower) -> None:
     for node in ("arm", "x86"):
         make_pod(api, f"foreign-{node}", cpu="6", schedulerName="default-scheduler", nodeName=node)
     make_pod(api, "late", cpu="4")
@@ -80,9 +80,7 @@ def test_capacity_that_somebody_else_took_is_taken(api: Api, cluster: Cluster, f
     assert check_invariants() == []
 
 
-def test_a_pod_whose_place_somebody_else_took_before_it_was_bound_moves(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_pod_moves_when_its_node_is_filled_before_the_binding(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "ours", cpu="6")
     eventually(followed, lambda: states() == {"ours": "pending"})
     followed._tell()
@@ -105,7 +103,7 @@ def events_of(api: Api, name: str) -> list[tuple[str, str]]:
     return [(event["reason"], event["note"]) for event in sorted(own, key=lambda event: event["eventTime"])]
 
 
-def test_a_pod_is_told_why_it_waits_and_where_it_went(
+def test_pod_gets_events_for_its_reasons_and_its_node(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "api_of", lambda _: api)
@@ -128,7 +126,7 @@ def test_a_pod_is_told_why_it_waits_and_where_it_went(
     assert report.run(cluster.pk) == 0
 
 
-def test_a_pod_whose_binding_is_refused_is_told_by_whom(
+def test_pod_with_a_rejected_binding_names_who_rejected_it(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "api_of", lambda _: api)

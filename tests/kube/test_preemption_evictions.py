@@ -170,7 +170,7 @@ def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
     consistent(cluster)
 
 
-def test_a_victim_is_told_by_whom_and_why(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, followed: Follower) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     evict.run(cluster.pk)
@@ -267,9 +267,7 @@ def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Clus
     assert states()["next"] == "bound"
 
 
-def test_a_place_that_comes_free_elsewhere_is_taken_and_nobody_has_to_leave(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_free_capacity_elsewhere_replaces_the_eviction(api: Api, cluster: Cluster, followed: Follower) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     make_node(api, "n2")
@@ -336,7 +334,7 @@ def test_pods_of_other_schedulers_leave_only_where_the_policy_says_so(
 
 
 @pytest.mark.parametrize("status", [0, 429, 503])
-def test_an_eviction_whose_fate_is_unknown_is_asked_for_again(
+def test_eviction_with_an_unknown_result_is_repeated(
     api: Api, cluster: Cluster, followed: Follower, status: int
 ) -> None:
     running(api, followed, "low", cpu="8")
@@ -367,9 +365,7 @@ def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluste
     assert not is_leaving(api, "low")
 
 
-def test_a_victim_that_nobody_has_begun_to_bind_just_waits_again(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_unbound_victim_is_requeued_without_an_eviction(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "low", cpu="8")
     eventually(followed, lambda: states() == {"low": "pending"})
     followed._tell()
@@ -386,9 +382,7 @@ def test_a_victim_that_nobody_has_begun_to_bind_just_waits_again(
     consistent(cluster)
 
 
-def test_nobody_is_asked_to_leave_while_the_cluster_is_out_of_step(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_no_eviction_is_sent_while_the_cluster_is_out_of_sync(api: Api, cluster: Cluster, followed: Follower) -> None:
     running(api, followed, "a", "b")
     urgent(api, followed)
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease

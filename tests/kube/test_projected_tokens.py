@@ -88,7 +88,7 @@ def report(bearer: str, node: str = "n1") -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-def test_a_pods_token_speaks_for_the_node_of_the_pod(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
+def test_token_of_a_pod_authenticates_its_node(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
     since = len(plane.audited())
     own = token(plane, "hetsched-agent", pods["hetsched-agent"])
     assert holder_of(api_of(live), own) == Holder("hetsched:hetsched-agent", "hetsched-agent", "n1")
@@ -99,7 +99,7 @@ def test_a_pods_token_speaks_for_the_node_of_the_pod(plane: ControlPlane, live: 
     assert used == {(TOKEN_REVIEWS.plural, "create")}
 
 
-def test_no_other_token_speaks_for_it(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
+def test_other_tokens_do_not_authenticate_a_node(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
     uid = pods["hetsched-agent"]
     for other in (
         token(plane, "hetsched-agent"),  # without a pod
@@ -110,7 +110,7 @@ def test_no_other_token_speaks_for_it(plane: ControlPlane, live: Cluster, pods: 
         assert report(other) == (401, "TokenInvalid")
 
 
-def test_a_pod_that_is_gone_speaks_for_nothing(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
+def test_token_of_a_deleted_pod_is_rejected(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
     own = token(plane, "hetsched-agent", pods["hetsched-agent"])
     plane.call("DELETE", f"{PODS}/hetsched-agent?gracePeriodSeconds=0")
     assert report(own) == (401, "TokenInvalid")

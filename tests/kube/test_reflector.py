@@ -41,7 +41,7 @@ def test_a_list_comes_in_pages_and_whole(api: Api, monkeypatch: pytest.MonkeyPat
     assert version
 
 
-def test_what_comes_and_goes_after_the_list_is_told_in_order(api: Api) -> None:
+def test_events_after_the_list_arrive_in_order(api: Api) -> None:
     make(api, "a")
     events = Reflector(api, NODES, sleep=lambda _: None).events()
     assert keys(news(events, 2)) == ["Seen a", "Synced"]
@@ -50,7 +50,7 @@ def test_what_comes_and_goes_after_the_list_is_told_in_order(api: Api) -> None:
     assert keys(news(events, 2)) == ["Seen b", "Gone a"]
 
 
-def test_a_list_after_a_gap_tells_the_deletions_in_between(api: Api) -> None:
+def test_list_after_a_gap_reports_the_deletions_in_between(api: Api) -> None:
     make(api, "a")
     make(api, "b")
     reflector = Reflector(api, NODES, sleep=lambda _: None)

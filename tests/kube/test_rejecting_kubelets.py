@@ -116,9 +116,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
     assert check_invariants() == []
 
 
-def test_containers_that_do_not_start_or_end_badly_are_told_by_name(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Follower) -> None:
     with Kubelet(api, fate):
         make_owned(api, "foreign", "foreign")
         make_owned(api, "hungry", "hungry")

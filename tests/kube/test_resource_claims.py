@@ -82,7 +82,7 @@ def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, 
     assert check_invariants() == []
 
 
-def test_what_nobody_can_tell_is_refused_and_never_guessed(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_undecidable_selector_is_rejected_and_never_guessed(api: Api, cluster: Cluster, followed: Follower) -> None:
     asking(api, followed, "odd", exactly("gpu", 'device.attributes["gpu.example.com"].speed > 3'))
     decide(followed, cluster)
     assert (states(), reasons()) == ({"odd": "not-now"}, ["DeviceSelectorUnknown"])
@@ -154,7 +154,7 @@ def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followe
     assert given(api, "late-gpu-x") == ["b/gpu-0"]
 
 
-def test_an_allocation_that_nobody_answered_is_read_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, followed: Follower) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     begin_binding(cluster.pk, [Pod.objects.get().pk])
@@ -180,9 +180,7 @@ def test_a_pod_that_is_refused_leaves_its_devices(
     assert check_invariants() == []
 
 
-def test_a_claim_that_somebody_else_was_faster_with_sends_the_pod_back(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_claim_allocated_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-1"}

@@ -67,7 +67,7 @@ def test_pods_get_nodes_and_nothing_stays_behind(api: Api, plane: ControlPlane, 
 @pytest.mark.parametrize(
     "words", [["--extender"], ["--context", "x"], ["--namespace", "x"], ["--kubeconfig", "/nowhere/at/all"]]
 )
-def test_what_is_wrong_is_told_before_anything_starts(tmp_path: Path, words: list[str]) -> None:
+def test_errors_are_reported_before_the_start(tmp_path: Path, words: list[str]) -> None:
     with scheduler(tmp_path / "data", *words) as run:
         assert run.popen.wait(60) == 2
         assert not (tmp_path / "data").exists()

@@ -61,7 +61,7 @@ def accepted(generation: int) -> bool:
     return PolicyObject.objects.filter(name="dense", generation=generation, problem__isnull=True).exists()
 
 
-def test_an_object_decides_and_is_told_its_version(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Cluster, followed: Follower) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
     assert active_specs({"dense"})["dense"].plugins[1].name == "binpack"
@@ -74,7 +74,7 @@ def test_an_object_decides_and_is_told_its_version(api: Api, cluster: Cluster, f
     assert told(api, cluster)["version"] == 2
 
 
-def test_a_wrong_object_is_told_its_field_and_the_good_version_goes_on(
+def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
     api: Api, cluster: Cluster, followed: Follower
 ) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
@@ -97,7 +97,7 @@ def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cl
     assert status["conditions"][0]["message"].startswith("metadata.name: policy hetsched is managed in the database")
 
 
-def test_an_object_that_went_while_nobody_followed_leaves_its_version(
+def test_object_deleted_without_a_running_informer_leaves_its_version(
     api: Api, cluster: Cluster, followed: Follower
 ) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))

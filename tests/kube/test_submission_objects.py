@@ -97,7 +97,7 @@ def test_a_create_whose_answer_was_lost_is_recognised(api: Api, cluster: Cluster
     assert SubmittedObject.objects.get().uid
 
 
-def test_a_withdrawn_workload_goes_and_nobody_elses_pod_with_it(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_withdrawn_workload_deletes_only_its_own_pods(api: Api, cluster: Cluster, there: Follower) -> None:
     accepted = submitted(cluster)
     make_pod(api, "foreign")
     create.run(cluster.pk)
@@ -121,7 +121,7 @@ def test_what_is_withdrawn_before_it_was_created_never_comes(api: Api, cluster: 
     assert Workload.objects.get(pk=accepted.workload_id).state == "cancelled"
 
 
-def test_a_refusal_is_told_on_the_workload(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_rejection_is_reported_on_the_workload(api: Api, cluster: Cluster, there: Follower) -> None:
     accepted = submitted(cluster, POD.replace("spec: {", "spec: {restartPolicy: Sometimes, "))
     create.run(cluster.pk)
     assert objects() == ["refused"]

@@ -139,7 +139,7 @@ def test_a_volume_is_made_for_the_node_and_a_maker_that_fails_sends_the_pod_back
     assert check_invariants() == []
 
 
-def test_a_volume_that_somebody_else_took_sends_the_pod_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_volume(api, "disk-a", "a")
     make_claim(api, "data")
     eventually(followed, lambda: bool(Cluster.objects.get().definitions.storage.claims))

@@ -104,7 +104,7 @@ async def test_events_out_of_order_end_in_the_newest_state(running: Hub, databas
     assert await sent(running, listener) == [event(4)]
 
 
-async def test_an_event_that_comes_twice_is_told_once(running: Hub) -> None:
+async def test_duplicate_event_is_sent_once(running: Hub) -> None:
     listener = joined(running)
     await sent(running, listener)
     for revision in (2, 2, 1):
@@ -112,7 +112,7 @@ async def test_an_event_that_comes_twice_is_told_once(running: Hub) -> None:
     assert await sent(running, listener) == [event(2)]
 
 
-async def test_who_left_is_told_nothing_and_holds_nothing(running: Hub) -> None:
+async def test_client_that_left_gets_nothing_and_keeps_nothing(running: Hub) -> None:
     listener = joined(running)
     await sent(running, listener)
     running.leave(listener, ["t"])
@@ -140,7 +140,7 @@ async def test_the_subscription_outlives_its_failures(
     assert await sent(running, listener) == ["snapshot 2"]
 
 
-async def test_a_lost_subscription_is_taken_anew(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_subscription_is_renewed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     class Layer:
         subscriptions = 0
 

@@ -31,7 +31,7 @@ def test_deltas_and_snapshots_are_redacted_and_nothing_else_is_touched() -> None
     assert socket_reads.redacted("cluster:lab", sent, frozenset({"team"})) == sent
 
 
-async def test_a_limited_socket_is_not_told_who_preempted_its_pod(viewers: Any, token: Any, cluster: Cluster) -> None:
+async def test_limited_socket_does_not_see_its_preemptor(viewers: Any, token: Any, cluster: Cluster) -> None:
     def submitted() -> str:
         submit(cluster, [a_pod("x", "hush").build()], actor=SYSTEM)
         own = submit(cluster, [a_pod("p", "team").build()], actor=SYSTEM).workload_id

@@ -66,7 +66,7 @@ def _new_password(user: User) -> None:
     user.save()
 
 
-async def test_a_token_that_was_limited_keeps_what_it_may_still_hear(viewers: Any, token: Any, cluster: Any) -> None:
+async def test_token_that_was_limited_keeps_its_remaining_topics(viewers: Any, token: Any, cluster: Any) -> None:
     viewer = viewers(token=await in_thread(token)("viewer"))
     assert await viewer.connect()
     await viewer.listen("cluster:lab", "decisions")

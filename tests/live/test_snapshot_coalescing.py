@@ -57,14 +57,14 @@ async def test_who_asks_while_it_is_read_is_answered_by_what_is_read_after_that(
     assert await asyncio.gather(early, late) == [("a", 0), ("a", 1)]
 
 
-async def test_an_error_is_told_to_who_asked_and_to_nobody_else() -> None:
+async def test_read_error_reaches_only_its_requester() -> None:
     ask = Together(Source().read)
     answers = await asyncio.gather(*(ask(key) for key in ("a", "odd", "b")), return_exceptions=True)
     assert [answers[0], answers[2]] == [("a", 0), ("b", 0)]
     assert isinstance(answers[1], ValueError)
 
 
-async def test_who_leaves_takes_nobody_along() -> None:
+async def test_client_that_leaves_disconnects_no_other() -> None:
     source = Source()
     ask = Together(source.read)
     source.free.clear()

@@ -51,7 +51,7 @@ async def test_a_foreign_page_is_refused_even_with_a_good_token(viewers: Any, to
     assert not await viewer.connect()
 
 
-async def test_nobody_is_closed_with_4401(viewers: Any) -> None:
+async def test_anonymous_socket_is_closed_with_4401(viewers: Any) -> None:
     viewer = viewers(origin=OURS)
     assert await viewer.connect()
     assert await viewer.closed() == 4401

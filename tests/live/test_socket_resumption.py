@@ -28,7 +28,7 @@ DOCUMENTS = st.dictionaries(KEYS, PATCHES, max_size=3)
 
 
 @given(DOCUMENTS, st.lists(DOCUMENTS, max_size=6), st.integers(0, 6))
-def test_a_span_does_what_its_events_do_wherever_one_stands_in_it(
+def test_span_has_the_effect_of_its_events_from_any_revision(
     start: dict[str, Any], patches: list[dict[str, Any]], had: int
 ) -> None:
     start = merge({}, start)
@@ -160,7 +160,9 @@ async def test_all_sockets_drop_and_the_process_knows_nothing_any_more(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("lost", ["the events are pruned", "it has more than there is"])
-async def test_who_cannot_go_on_begins_anew(pages: Callable[..., Any], cluster: Cluster, lost: str) -> None:
+async def test_client_that_cannot_resume_gets_a_snapshot(
+    pages: Callable[..., Any], cluster: Cluster, lost: str
+) -> None:
     life, page = Life(cluster, 3), await pages()
     await page.follow("cluster:lab")
     await page.leave()

@@ -168,7 +168,7 @@ async def test_a_gap_is_seen_by_the_next_event(
     await assert_current(viewer)
 
 
-async def test_what_the_sweep_sends_again_is_told_once(watching: Any, cluster: Cluster) -> None:
+async def test_event_repeated_by_the_sweep_is_sent_once(watching: Any, cluster: Cluster) -> None:
     viewer = await watching("cluster:lab")
     life = Life(cluster, 1)
     await in_thread(life.submit)()
@@ -191,7 +191,7 @@ async def test_asking_again_gives_a_snapshot_and_leaving_ends_the_deltas(watchin
     assert await viewer.socket.receive_nothing(0.2)
 
 
-async def test_a_nodes_short_name_is_kept_in_what_its_client_is_told(watching: Any, cluster: Cluster) -> None:
+async def test_node_short_name_is_kept_in_messages_to_its_client(watching: Any, cluster: Cluster) -> None:
     viewer = await watching("node:n0")
     await in_thread(lambda: cordon(cluster, "n0", actor=SYSTEM, reason="work"))()
     delta = await viewer.hear()
@@ -199,7 +199,7 @@ async def test_a_nodes_short_name_is_kept_in_what_its_client_is_told(watching: A
     assert viewer.documents["node:n0"] == (await fresh("node:lab/n0"))[1]
 
 
-async def test_a_topic_that_ends_is_told(watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_a_topic_is_sent(watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "KEPT_SECONDS", 0.0)
     workload = await in_thread(Life(cluster, 1).submit)()
     topic = f"workload:{workload.pk}"
@@ -209,7 +209,7 @@ async def test_a_topic_that_ends_is_told(watching: Any, cluster: Cluster, monkey
     assert (await viewer.hear())["data"]["code"] == "TopicUnknown"
 
 
-async def test_a_limited_token_hears_of_its_own_workloads_only(viewers: Any, token: Any, cluster: Cluster) -> None:
+async def test_limited_token_gets_its_own_workloads_only(viewers: Any, token: Any, cluster: Cluster) -> None:
     def submitted(namespace: str) -> str:
         return submit(cluster, [a_pod("p", namespace).build()], actor=SYSTEM).workload_id
 

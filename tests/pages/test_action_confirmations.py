@@ -124,7 +124,7 @@ def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, oper
     assert pressed(operator, buttons(operator, address)["Retry"]).status_code == 200
 
 
-def test_a_node_in_doubt_is_trusted_again(fleet: Cluster, operator: Client) -> None:
+def test_node_with_contradicted_facts_is_trusted_again(fleet: Cluster, operator: Client) -> None:
     assert "Trust again" not in buttons(operator, "/nodes/n1/")
     doubt = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no locality", "red")
     Node.objects.filter(name="n1").update(doubts=(doubt,))

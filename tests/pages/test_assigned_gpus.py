@@ -66,7 +66,7 @@ def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
     assert "the kubelet allocated card 0, which another pod also holds" in text
 
 
-def test_where_no_agent_tells_nothing_is_said(viewer: Client, cluster: Cluster) -> None:
+def test_node_without_an_agent_shows_no_assignment(viewer: Client, cluster: Cluster) -> None:
     text = words(viewer, "/nodes/n1/gpu/")
     assert "advisory" not in text
     assert "not allocated yet" not in text

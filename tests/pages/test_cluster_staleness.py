@@ -44,7 +44,7 @@ def test_a_fresh_cluster_has_the_banner_hidden(live: Cluster, viewer: Client) ->
     assert 'data-topic="watch:live" hidden>' in viewer.get("/workloads/").content.decode()
 
 
-def test_a_cluster_that_nobody_heard_of_yet_tells_no_time(live: Cluster, viewer: Client) -> None:
+def test_cluster_without_any_report_has_no_time(live: Cluster, viewer: Client) -> None:
     Sync.objects.all().delete()
     text = viewer.get("/nodes/").content.decode()
     assert "data-facts hidden" in text
@@ -55,7 +55,7 @@ def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> No
     assert 'id="stale"' not in viewer.get("/workloads/").content.decode()
 
 
-def test_shadow_is_told_on_every_page(live: Cluster, viewer: Client) -> None:
+def test_shadow_mode_is_shown_on_every_page(live: Cluster, viewer: Client) -> None:
     Connection.objects.update(shadow_of="default-scheduler")
     text = viewer.get("/nodes/").content.decode()
     assert "Shadow mode (active scheduler: default-scheduler): hetsched schedules no pods and writes nothing." in text

@@ -52,7 +52,7 @@ def test_the_workers_of_this_server_decide_for_what_lives_only_here(viewer: Clie
     assert shown.count("Scheduling leader none yet") == 1
 
 
-def test_it_is_asked_for_now_and_then_as_no_topic_tells_that_a_part_stopped(viewer: Client, cluster: Cluster) -> None:
+def test_page_polls_because_no_topic_reports_a_stopped_component(viewer: Client, cluster: Cluster) -> None:
     assert 'data-every="30"' in viewer.get("/clusters/").content.decode()
     assert "data-every" not in viewer.get("/nodes/").content.decode()
 
@@ -70,7 +70,7 @@ def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Clu
     assert "q=state%21%3Dready" in viewer.get("/clusters/").content.decode()
 
 
-def test_a_live_cluster_that_nobody_follows_says_so_and_keeps_its_secret(viewer: Client, live: Connection) -> None:
+def test_live_cluster_without_an_informer_says_so_and_hides_its_secret(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
     assert (
         "The cached state of prod is too old for scheduling: no process watches the cluster Run `hetsched scheduler`"
@@ -80,7 +80,7 @@ def test_a_live_cluster_that_nobody_follows_says_so_and_keeps_its_secret(viewer:
     assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
 
 
-def test_each_kind_that_is_watched_tells_its_age_and_failures(viewer: Client, live: Connection) -> None:
+def test_each_watched_kind_shows_age_and_failures(viewer: Client, live: Connection) -> None:
     heard = timezone.now() - timedelta(minutes=9)
     Sync.objects.create(
         cluster=live.cluster, resource="pods", epoch=1, alive_at=heard, synced_at=heard, objects_count=7, failures=3,
@@ -91,7 +91,7 @@ def test_each_kind_that_is_watched_tells_its_age_and_failures(viewer: Client, li
     assert "3 410 Gone" in shown
 
 
-def test_a_source_that_does_not_answer_is_told(viewer: Client, cluster: Cluster) -> None:
+def test_unreachable_source_is_shown(viewer: Client, cluster: Cluster) -> None:
     Collector.objects.create(
         cluster=cluster, name="prom", kind="prometheus-load", load=True, failures=4, failure="connection refused",
         failure_code="SourceUnreachable", sealed_token="sealed-and-secret",

@@ -40,7 +40,7 @@ def doubted(cluster: Cluster) -> Node:
     return node
 
 
-def test_the_node_tells_what_is_in_doubt_and_who_keeps_off(viewer: Client, doubted: Node) -> None:
+def test_node_shows_contradicted_facts_and_avoiding_owners(viewer: Client, doubted: Node) -> None:
     shown = words(viewer, "/nodes/n1/")
     assert (
         "Facts contradicted by the kubelet numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
@@ -49,7 +49,7 @@ def test_the_node_tells_what_is_in_doubt_and_who_keeps_off(viewer: Client, doubt
     assert "Pods kept off after kubelet rejections Job/red: TopologyAffinityError (1), retried at" in shown
 
 
-def test_rest_tells_the_same(viewer: Client, doubted: Node) -> None:
+def test_rest_returns_the_same_contradictions(viewer: Client, doubted: Node) -> None:
     found = viewer.get("/api/v1/nodes/n1/").json()
     assert found["doubts"] == [
         {
@@ -71,9 +71,7 @@ def test_a_placement_there_says_that_it_rests_on_it(viewer: Client, cluster: Clu
     assert "Node facts that kubelets contradicted" in words(viewer, f"/decisions/{decision.pk}/")
 
 
-def test_a_pod_that_waits_for_the_node_is_told_what_is_wrong_there(
-    viewer: Client, cluster: Cluster, doubted: Node
-) -> None:
+def test_pod_pending_for_the_node_shows_the_contradiction(viewer: Client, cluster: Cluster, doubted: Node) -> None:
     submitted(cluster, a_pod("b").having(controller_uid="red"))
     (result,) = refusing(cluster, Verdict.NOT_NOW)
     reason = Reason("KubeletRefused", "admission", 1, "kubelet of n1 refused 1 pod of this owner")

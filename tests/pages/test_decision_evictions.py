@@ -10,7 +10,7 @@ from hetsched.placement.models import Decision
 from tests.scenes import a_cluster, placed
 
 
-def test_evicted_pods_stand_with_priority_node_and_budget(db: None, viewer: Client) -> None:
+def test_evicted_pods_are_listed_with_priority_node_and_budget(db: None, viewer: Client) -> None:
     cluster: Cluster = a_cluster()
     (pod,) = placed(cluster, "n1")
     first = Decision.objects.get(pod=pod)

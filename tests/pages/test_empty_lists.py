@@ -47,7 +47,7 @@ def test_what_this_server_is_not_set_up_for_is_no_source_that_failed(
     assert "Not connected" not in shown
 
 
-def test_a_command_that_helps_names_the_cluster_and_stands_for_itself(viewer: Client, cluster: Cluster) -> None:
+def test_suggested_command_names_the_cluster_and_is_complete(viewer: Client, cluster: Cluster) -> None:
     assert "This is an offline cluster." in words(viewer, "/shadow/")
     create_cluster(name="prod", kind="kubernetes", actor=SYSTEM)
     page = viewer.get("/shadow/?cluster=prod").content.decode()

@@ -24,7 +24,7 @@ def test_an_unknown_address_is_a_page_for_people(viewer: Client, db: None) -> No
     assert "nowhere" not in main_of(page)
 
 
-def test_whoever_may_look_can_go_on_from_what_is_not_there(viewer: Client, browsing: Callable[..., Client]) -> None:
+def test_not_found_page_of_a_viewer_has_links(viewer: Client, browsing: Callable[..., Client]) -> None:
     for address in ("/nowhere/", "/workloads/w-0/", "/tokens/"):
         answer = viewer.get(address)
         assert answer.status_code in (403, 404)

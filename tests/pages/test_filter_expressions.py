@@ -93,9 +93,7 @@ def test_rows_are_kept_by_what_is_written(text: str, values: dict[str, Any], exp
         ("name=", "name=", ""),
     ],
 )
-def test_a_wrong_expression_is_told_with_its_place_and_the_nearest_right_one(
-    text: str, marked: str, instead: str
-) -> None:
+def test_invalid_expression_is_reported_with_position_and_nearest_match(text: str, marked: str, instead: str) -> None:
     with pytest.raises(Unreadable) as refused:
         read(text, FIELDS)
     assert (refused.value.problem.marked, refused.value.problem.instead) == (marked, instead)

@@ -56,7 +56,7 @@ def test_the_list_is_filtered(viewer: Client, cluster: Cluster, query: str, foun
     assert ("release 17" in words(viewer, f"/holds/?q={query}")) is found
 
 
-def test_one_tells_what_it_keeps_and_how_it_is_used(viewer: Client, cluster: Cluster) -> None:
+def test_hold_shows_its_capacity_and_use(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster)
     shown = words(viewer, f"/holds/{row.pk}/")
     assert "reserved for default/release n1 reserved 1 1 GiB #1 (500 ‰) node0 [0-1]" in shown
@@ -123,7 +123,7 @@ def test_room_may_be_kept_by_those_who_submit(
     assert 'id="hold-fields"' not in viewer.get("/what-if/").content.decode()
 
 
-def test_nobody_is_offered_more_time_than_is_allowed(
+def test_extension_is_offered_up_to_the_limit_only(
     browsing: Callable[..., Client], cluster: Cluster, settings: object
 ) -> None:
     settings.HETSCHED_LONGEST_HOLD_SECONDS = 1800  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ def test_no_utilisation_is_above_one(viewer: Client, serviced: Cluster) -> None:
     assert "GPU 100 %" in words(viewer, "/nodes/cards/")
 
 
-def test_metrics_tell_the_capacity_that_held_gpus_are_part_of(viewer: Client, serviced: Cluster) -> None:
+def test_metrics_report_the_capacity_including_gpus_in_maintenance(viewer: Client, serviced: Cluster) -> None:
     lines = viewer.get("/metrics").content.decode().splitlines()
     found = [line.rpartition(" ")[::2] for line in lines if line.startswith("hetsched_cards")]
     assert {name.partition("{")[0]: float(value) for name, value in found} == {

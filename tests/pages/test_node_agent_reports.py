@@ -33,14 +33,14 @@ def told(cluster: Cluster, settings: Any) -> Cluster:
     return cluster
 
 
-def test_the_overview_tells_the_agent_and_who_said_what(viewer: Client, told: Cluster) -> None:
+def test_overview_shows_the_agent_and_the_source_of_each_fact(viewer: Client, told: Cluster) -> None:
     shown = words(viewer, "/nodes/n1/")
     assert "Node agent reporting Version 1.2" in shown
     assert "isa conflict agent x86-64-v3" in shown  # the file says x86-64-v3+aes
     assert "gpu conflict agent GPU-0 A100-SXM4-40GB" in shown
 
 
-def test_what_is_in_quarantine_is_ruled_on_by_those_who_operate(
+def test_quarantined_facts_are_decided_by_operators(
     viewer: Client, browsing: Callable[..., Client], told: Cluster
 ) -> None:
     shown = words(viewer, "/nodes/n1/")

@@ -59,7 +59,7 @@ def test_isa_groups_extensions_and_names_the_source(viewer: Client, db: None) ->
     assert re.search(r"cryptography \d+ zkt", text)
 
 
-def test_what_nobody_stated_is_unknown(viewer: Client, cluster: Cluster) -> None:
+def test_unreported_fact_is_unknown(viewer: Client, cluster: Cluster) -> None:
     assert "The instruction set of this node is unknown." in words(viewer, "/nodes/n2/isa/")
     assert "The NUMA zones of this node are unknown" in words(viewer, "/nodes/n2/numa/")
     balance = words(viewer, "/nodes/n2/balance/")
@@ -167,7 +167,7 @@ def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, 
     assert "At risk: default/pinned" in text
 
 
-def test_links_and_power_are_shown_where_somebody_stated_them(viewer: Client, db: None) -> None:
+def test_links_and_power_are_shown_where_reported(viewer: Client, db: None) -> None:
     cards = (a_card(0, links=(CardLink(1, "nvlink", 40.0),)), a_card(1))
     a_cluster(a_node("n1").having(gpus=cards, power=PowerReport("capped", 1200)), a_node("n2").gpus(1))
     assert "Links" not in words(viewer, "/nodes/n2/gpu/")
@@ -182,7 +182,7 @@ def test_pods_and_decisions_link_to_their_reasons(viewer: Client, cluster: Clust
     assert f"/decisions/{pod.decision_id}/" in viewer.get("/nodes/n1/decisions/").content.decode()
 
 
-def test_a_tab_or_node_that_is_not_there_is_told_by_name(viewer: Client, cluster: Cluster) -> None:
+def test_missing_tab_or_node_is_named(viewer: Client, cluster: Cluster) -> None:
     assert "Node n9 does not exist in cluster fleet." in words_of_error(viewer, "/nodes/n9/")
     assert "This tab does not exist." in words_of_error(viewer, "/nodes/n1/history/")
 

@@ -53,7 +53,7 @@ def test_the_largest_request_that_fits_a_card(viewer: Client, cluster: Cluster) 
     assert "Largest request that fits on one GPU: 750 ‰ with 30 GiB, on #0. 0 whole GPUs are free." in text
 
 
-def test_a_ghost_stands_on_the_cards_and_cpus_that_the_address_names(viewer: Client, db: None) -> None:
+def test_ghost_is_on_the_gpus_and_cpus_of_the_address(viewer: Client, db: None) -> None:
     node = a_node("n1").gpus(2).zone("node-0", "0-3", siblings="0,2;1,3")
     cluster = a_cluster(node)
     pod = placed(cluster, "n1", a_pod("pinned"))[0]

@@ -30,7 +30,7 @@ def test_links_lead_to_nodes_that_are_there(viewer: Client, addresses: list[str]
         assert {viewer.get(link).status_code for link in links} == {200}, address
 
 
-def test_scripts_are_told_what_links_have_to_keep(viewer: Client, addresses: list[str]) -> None:
+def test_scripts_get_the_parameters_that_links_keep(viewer: Client, addresses: list[str]) -> None:
     for address in addresses:
         assert 'data-keep="?cluster=second"' in viewer.get(address).content.decode(), address
     assert "data-keep" not in viewer.get("/nodes/").content.decode()

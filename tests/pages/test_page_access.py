@@ -42,7 +42,7 @@ def test_a_viewer_sees_every_page(viewer: Client, addresses: list[str]) -> None:
 
 
 @pytest.mark.parametrize("groups", [(), ("agent",)])
-def test_an_account_without_the_right_is_told_so(
+def test_account_without_the_right_gets_an_explanation(
     browsing: Callable[..., Client], addresses: list[str], groups: tuple[str, ...]
 ) -> None:
     client = browsing(*groups)

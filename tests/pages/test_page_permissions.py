@@ -150,7 +150,7 @@ def test_the_administration_is_for_those_who_run_the_product(people: dict[str, C
                 assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), address
 
 
-def test_whoever_may_not_administrate_is_told_so_instead_of_led_in_circles(people: dict[str, Client]) -> None:
+def test_non_administrator_gets_an_error_instead_of_a_redirect_loop(people: dict[str, Client]) -> None:
     assert people["viewer"].get("/admin/", follow=True).status_code == 403
 
 

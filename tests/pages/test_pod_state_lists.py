@@ -40,7 +40,7 @@ def test_a_search_narrows_by_name_and_namespace(viewer: Client, cluster: Cluster
     assert "blog/web-2" in both
 
 
-def test_a_workload_tells_why_for_each_pod(viewer: Client, cluster: Cluster) -> None:
+def test_workload_shows_the_reason_of_each_pod(viewer: Client, cluster: Cluster) -> None:
     workload = submitted(cluster, a_pod("a"), a_pod("b"))
     assert "The pod is in the queue" in viewer.get(f"/workloads/{workload.pk}/").content.decode()
     recorded(cluster, refusing(cluster))

@@ -92,7 +92,7 @@ def test_a_workload_leads_to_the_pod_that_keeps_it_from_running(viewer: Client, 
     assert (answer.status_code, answer["Location"]) == (302, f"/why/{stuck.pk}/")
 
 
-def test_two_decisions_stand_side_by_side(viewer: Client, waiting: Pod) -> None:
+def test_two_decisions_are_compared(viewer: Client, waiting: Pod) -> None:
     first, second = decide(waiting, 10, TAINT), decide(waiting, 20, FULL)
     text = viewer.get(f"/decisions/{second.pk}/?with={first.pk}").content.decode()
     assert "taints: a taint" in text

@@ -76,13 +76,13 @@ def test_parameters_come_from_the_plugins_own_declarations(viewer: Client) -> No
     assert re.search(r'Time-out <span class="unit">s</span>', page)
 
 
-def test_the_text_beside_the_form_is_the_object_of_the_policy(viewer: Client) -> None:
+def test_text_next_to_the_form_is_the_policy_object(viewer: Client) -> None:
     page = shown(viewer, "/policies/spread/")
     assert "kind: SchedulingPolicy" in page
     assert "- {name: taints, weight: 3}" in page
 
 
-def test_the_latest_draft_is_on_the_desk_and_any_version_can_be_put_there(viewer: Client) -> None:
+def test_latest_draft_is_shown_and_any_version_can_be_loaded(viewer: Client) -> None:
     draft(taints=5)
     assert data(shown(viewer, "/policies/spread/"), "desk")["shown"] == 2
     assert data(shown(viewer, "/policies/spread/?version=1"), "desk")["shown"] == 1
@@ -90,7 +90,7 @@ def test_the_latest_draft_is_on_the_desk_and_any_version_can_be_put_there(viewer
     assert viewer.get("/policies/no-such/").status_code == 404
 
 
-def test_versions_are_told_with_author_state_and_reason(viewer: Client) -> None:
+def test_versions_have_author_state_and_reason(viewer: Client) -> None:
     revision = draft(taints=5)
     activate("spread", revision.version, actor=ALICE, reason="fewer evictions")
     page = shown(viewer, "/policies/spread/")
@@ -99,7 +99,7 @@ def test_versions_are_told_with_author_state_and_reason(viewer: Client) -> None:
     assert re.search(r"v1</th>\s*<td><span class=\"chip\">retired", versions, re.DOTALL)
 
 
-def test_who_may_only_look_is_told_why_everything_is_still(viewer: Client) -> None:
+def test_viewer_gets_the_reason_for_the_disabled_form(viewer: Client) -> None:
     draft(taints=5)
     page = shown(viewer, "/policies/spread/")
     assert "Editing policies needs the role policy-admin" in page

@@ -26,7 +26,7 @@ def waiting(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def test_places_and_what_is_waited_for_are_told(viewer: Client, waiting: Cluster) -> None:
+def test_positions_and_reasons_are_shown(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/")
     assert "3 pending pods, 2 due" in shown
     assert "1 ci/urgent due its turn in the queue in one of the next batches 0" in shown

@@ -31,7 +31,7 @@ def test_an_extension_leads_to_the_nodes_that_have_it(viewer: Client, cluster: C
     assert [one.name for one in find("vector aes", 3)] == ["zvkned"]  # by what it does
 
 
-def test_without_a_word_the_places_are_told(viewer: Client, cluster: Cluster) -> None:
+def test_empty_query_lists_the_places(viewer: Client, cluster: Cluster) -> None:
     found = groups(viewer, "")
     assert list(found) == ["Pages"]
     assert len(found["Pages"]) > 6

@@ -59,7 +59,7 @@ def acted(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def test_entries_tell_who_what_why_and_what_was_before(viewer: Client, acted: Cluster) -> None:
+def test_entries_have_actor_change_reason_and_previous_value(viewer: Client, acted: Cluster) -> None:
     shown = words(viewer, "/audit/")
     assert "ada operator node.cordon fleet/n1 node fan & noise" in shown
     assert "cluster.policy fleet cluster fewer nodes hetsched → binpack" in shown

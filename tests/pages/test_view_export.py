@@ -64,5 +64,5 @@ def test_other_values_stay(value: Any) -> None:
     assert _harmless(value) == value
 
 
-def test_nobody_without_the_right_gets_a_file(client: Client, cluster: Cluster) -> None:
+def test_export_requires_the_right_to_view(client: Client, cluster: Cluster) -> None:
     assert client.get("/nodes/?format=csv").status_code == 302

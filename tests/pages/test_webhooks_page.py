@@ -35,7 +35,7 @@ def hook(submitter: Client) -> Webhook:
     return add_webhook(wanted, owner=owner, actor=ALICE, reason="x")[0]
 
 
-def test_who_only_looks_is_told_whom_to_ask(viewer: Client) -> None:
+def test_viewer_gets_a_contact_instead_of_a_form(viewer: Client) -> None:
     answer = viewer.get("/webhooks/")
     assert answer.status_code == 403
     assert "Webhooks need the role submitter" in answer.content.decode()
@@ -49,7 +49,7 @@ def test_without_a_host_to_call_the_page_says_why(submitter: Client, settings: A
     assert "Add a webhook" not in shown
 
 
-def test_a_webhook_is_shown_with_what_it_is_told_of(submitter: Client, hook: Webhook) -> None:
+def test_webhook_is_shown_with_its_events(submitter: Client, hook: Webhook) -> None:
     shown = words(submitter, "/webhooks/")
     assert "pipeline <b> https://ci.example/done failed all clusters, all namespaces on" in shown
     page = submitter.get("/webhooks/").content.decode()
@@ -78,7 +78,7 @@ def test_a_delivery_shows_its_attempts_and_what_is_sent(submitter: Client, hook:
     assert f'data-act="/api/v1/deliveries/{row.pk}/redeliver/"' in page
 
 
-def test_what_is_somebody_elses_is_not_there(hook: Webhook, browsing: Callable[..., Client]) -> None:
+def test_webhook_of_another_owner_is_not_found(hook: Webhook, browsing: Callable[..., Client]) -> None:
     row = try_webhook(hook, actor=ALICE)
     stranger = browsing("submitter")
     assert "pipeline" not in words(stranger, "/webhooks/")
@@ -86,9 +86,7 @@ def test_what_is_somebody_elses_is_not_there(hook: Webhook, browsing: Callable[.
     assert "pipeline" in words(browsing("operator"), "/webhooks/")
 
 
-def test_a_workload_shows_what_was_told_of_it(
-    cluster: Cluster, browsing: Callable[..., Client], viewer: Client
-) -> None:
+def test_workload_shows_its_deliveries(cluster: Cluster, browsing: Callable[..., Client], viewer: Client) -> None:
     workload = submitted(cluster, a_pod("p"), callback_url="https://ci.example/done")
     recorded(cluster, placing(cluster, "n1"))
     address = f"/workloads/{workload.pk}/"

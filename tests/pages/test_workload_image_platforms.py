@@ -22,7 +22,7 @@ def test_platforms_reasons_and_warnings_are_on_its_page(viewer: Client, workload
     assert "stock containerd takes this image on no linux/amd64 node" in shown
 
 
-def test_the_api_tells_the_same_with_the_last_look(viewer: Client, workload: Workload) -> None:
+def test_api_returns_the_same_with_the_time_of_the_last_read(viewer: Client, workload: Workload) -> None:
     now = timezone.now()
     # The builder's images are called so; a registry would be Docker Hub.
     ImageIndex.objects.create(

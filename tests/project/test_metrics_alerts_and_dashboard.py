@@ -125,7 +125,7 @@ def test_panels_lie_side_by_side() -> None:
         assert next_y > y or next_x >= x + width
 
 
-def test_the_page_tells_every_figure_with_its_labels(given: dict[str, set[str]]) -> None:
+def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]]) -> None:
     rows = re.findall(r"^\| `(hetsched_\w+)` \| ([\w, ]*) ?\|", PAGE, re.MULTILINE)
     told = {name: tuple(label.strip() for label in labels.split(",") if label.strip()) for name, labels in rows}
     ends = {"counter": "_total", "histogram": "", "gauge": ""}

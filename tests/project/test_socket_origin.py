@@ -38,7 +38,7 @@ def test_trusted_origin(settings: Any) -> None:
     assert handshake_allowed(handshake(origin="https://console.example"))
 
 
-def test_a_program_gets_through_so_that_the_socket_can_tell_it_4401() -> None:
+def test_program_passes_so_that_the_socket_can_close_with_4401() -> None:
     assert handshake_allowed(handshake(protocols=BEARER))
     assert handshake_allowed(handshake())
 

@@ -12,7 +12,7 @@ from tests.system.processes import ROOT, plain_environment, python
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_every_pod_that_is_told_is_found() -> None:
+def test_every_reported_pod_is_found() -> None:
     command = python("-m", "hetsched.cli", "bench", "watch", "--quick", "-o", "json")
     done = subprocess.run(command, env=plain_environment(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -258,7 +258,7 @@ def test_processes_of_the_pool_that_run_out_of_memory(faulty: Faulty, figures: d
 
 
 @seldom
-def test_everything_is_restarted_one_by_one_and_nobody_notices(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_rolling_restart_loses_no_request(faulty: Faulty, figures: dict[str, object]) -> None:
     ours = faulty.storm
     took: dict[str, float] = {}
 

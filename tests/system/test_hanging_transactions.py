@@ -17,6 +17,6 @@ with connection.cursor() as cursor:
 
 
 @pytest.mark.needs("postgres", "redis-server")
-def test_the_database_ends_transactions_that_nobody_goes_on_with() -> None:
+def test_database_ends_abandoned_transactions() -> None:
     with served() as plane:
         assert plane.run("-c", SHOW).strip() == f"{IDLE_TRANSACTION_SECONDS}s"

@@ -124,7 +124,7 @@ def test_a_change_that_never_fits_is_stopped_with_a_report(system: str, pipeline
     assert ElementTree.parse(report).find(".//failure[@type='NeverFits']") is not None
 
 
-def test_github_tells_people_also_when_it_is_stopped(pipelines: Pipelines, project: Path) -> None:
+def test_github_shows_the_reason_of_a_stopped_pipeline(pipelines: Pipelines, project: Path) -> None:
     job = project / "job.yaml"
     job.write_text(job.read_text().replace("x86-64-v2", "x86-64-v9"))
     check, tell = _github("check")

@@ -43,7 +43,7 @@ def _later() -> None:
     CallbackHost.objects.update(quiet_until=None)
 
 
-def test_each_state_is_told_once(receiver: Receiver) -> None:
+def test_each_state_is_sent_once(receiver: Receiver) -> None:
     workload = _placed(receiver.url)
     assert callback.run(receiver.host) == 1
     assert callback.run(receiver.host) == 0
@@ -155,7 +155,7 @@ def test_deliveries_are_forgotten_with_time(receiver: Receiver) -> None:
     assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(seconds=1)) == 1
 
 
-def test_a_change_that_is_undone_tells_nobody(receiver: Receiver) -> None:
+def test_undone_change_sends_no_callback(receiver: Receiver) -> None:
     from django.db import transaction
 
     cluster = a_cluster()
@@ -180,7 +180,7 @@ def test_a_change_that_is_undone_tells_nobody(receiver: Receiver) -> None:
         "file:///etc/passwd",
     ],
 )
-def test_other_addresses_are_refused_at_the_door(settings: Any, url: str) -> None:
+def test_other_addresses_are_rejected_at_submission(settings: Any, url: str) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example:443", "ci.example:80"]
     with pytest.raises(InputError) as refused:
         submitted(a_cluster(), callback_url=url)

@@ -124,7 +124,7 @@ def _watched(port: int) -> None:
 
 
 @pytest.mark.parametrize("call", [_told, _collected, _image, _read, _watched])
-def test_nobody_comes_to_the_server_inside(
+def test_internal_server_gets_no_call(
     call: Callable[[int], None], victim: tuple[int, list[str]], asked: list[str], settings: Any
 ) -> None:
     port, came = victim

@@ -99,7 +99,7 @@ def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> 
     assert check_invariants() == []
 
 
-def test_a_refused_gang_is_told_what_would_have_placed_it(cluster: Cluster) -> None:
+def test_rejected_gang_has_its_nearest_fit(cluster: Cluster) -> None:
     submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
     schedule.run(cluster.pk)
     told = further(Decision.objects.get(pod_name="g-0")).nearest_fit
@@ -129,7 +129,7 @@ def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypat
 
 
 @pytest.mark.parametrize("batch", [2, 500])
-def test_a_namespace_that_floods_the_queue_starves_nobody(cluster: Cluster, settings: Any, batch: int) -> None:
+def test_flooding_namespace_starves_no_other(cluster: Cluster, settings: Any, batch: int) -> None:
     settings.HETSCHED_BATCH = batch
     have("fair-share", "resource-fit", "least-allocated")
     submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))

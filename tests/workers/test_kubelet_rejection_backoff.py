@@ -143,7 +143,7 @@ def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(clus
     assert check_invariants() == []
 
 
-def test_the_failure_and_the_back_off_are_one_step_told_once(cluster: Cluster, clock: Clock) -> None:
+def test_failure_and_backoff_are_published_together_once(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     pod = Pod.objects.get(name="a")
     assert (pod.state, pod.message) == ("failed", f"{MISFIT.reason}: {MISFIT.message}")
@@ -229,7 +229,7 @@ def test_an_owner_that_nodes_everywhere_refuse_rests(cluster: Cluster, clock: Cl
     assert tried(cluster, clock) == ["d"]
 
 
-def test_an_image_for_another_machine_counts_once_and_is_told(cluster: Cluster, clock: Clock) -> None:
+def test_image_for_another_machine_counts_once_and_is_reported(cluster: Cluster, clock: Clock) -> None:
     waiting(cluster, "a")
     assert tried(cluster, clock) == ["a"]
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
@@ -248,7 +248,7 @@ def test_an_image_for_another_machine_counts_once_and_is_told(cluster: Cluster, 
     assert Pod.objects.get(name="a").message == ""
 
 
-def test_a_doubt_changes_no_capacity_and_ends_with_another_report(cluster: Cluster, clock: Clock) -> None:
+def test_contradiction_changes_no_capacity_and_ends_with_another_report(cluster: Cluster, clock: Clock) -> None:
     with warm(cluster.pk).held() as loaded:
         before = loaded.state.digest()
     refused(cluster, clock, "a")
@@ -279,7 +279,7 @@ def test_an_operator_trusts_a_node_again(cluster: Cluster, clock: Clock) -> None
         trust_node(cluster, "n1", actor=SYSTEM, reason="again")
 
 
-def test_a_day_without_a_refusal_starts_anew(cluster: Cluster, clock: Clock) -> None:
+def test_day_without_a_rejection_resets_the_backoff(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     clock.go_on(minutes=1)
     refused(cluster, clock, "b")

@@ -87,9 +87,7 @@ def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("fate", [Fate.GONE, Fate.LOST])
-def test_a_member_that_is_gone_or_somebody_elses_counts_as_missing_and_is_freed_by_proof(
-    cluster: Cluster, fate: Fate
-) -> None:
+def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, fate: Fate) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
     came_to(cluster, ids, g_0=Fate.BOUND, g_1=fate)
     assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}

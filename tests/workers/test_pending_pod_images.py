@@ -178,7 +178,7 @@ def test_platforms_of_before_count_while_a_registry_is_away(cluster: Cluster, re
     assert demand("p") == AMD
 
 
-def test_registries_that_nobody_named_are_not_asked(cluster: Cluster, settings: Any, registry: Registry) -> None:
+def test_unlisted_registries_are_not_called(cluster: Cluster, settings: Any, registry: Registry) -> None:
     comes(cluster, "p", "other.example/app:1", "no name")
     assert [facts.unknown for facts in Pod.objects.get().spec.image_facts] == [
         "this server is not allowed to read from other.example",
@@ -243,7 +243,7 @@ def test_a_lost_wake_up_is_found_by_the_sweep(cluster: Cluster, registry: Regist
     assert dispatch.IMAGES not in woken
 
 
-def test_a_what_if_uses_what_is_known_and_asks_nobody(cluster: Cluster, registry: Registry) -> None:
+def test_what_if_uses_known_images_and_calls_no_registry(cluster: Cluster, registry: Registry) -> None:
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     images.run(cluster.pk)
     pods = [a_pod(name).having(images=(f"{registry.host}/{name}:1",)).build() for name in ("app", "other")]
@@ -267,7 +267,7 @@ def test_a_decision_without_an_index_says_so(cluster: Cluster, registry: Registr
     )
 
 
-def test_images_that_nobody_asked_for_in_a_long_time_are_forgotten(cluster: Cluster, registry: Registry) -> None:
+def test_images_unused_for_long_are_deleted(cluster: Cluster, registry: Registry) -> None:
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     forget_images(cluster.pk)
     assert ImageIndex.objects.exists()

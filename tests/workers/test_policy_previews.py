@@ -198,7 +198,7 @@ def test_other_policies_go_on_deciding_unless_all_are_asked_for() -> None:
     assert everybody.draft.metrics.balance <= own.draft.metrics.balance
 
 
-def test_what_another_version_decided_is_told_as_such() -> None:
+def test_decision_of_another_version_is_marked() -> None:
     cluster = fleet()
     history(cluster, 40, departures=False)
     packing = draft(changed())
@@ -257,7 +257,7 @@ def test_one_that_was_cancelled_ends_where_it_is(revision: PolicyRevision, monke
     assert (row.state, row.result) == (Preview.CANCELLED, None)
 
 
-def test_one_whose_worker_died_is_told_and_makes_room(revision: PolicyRevision) -> None:
+def test_preview_of_a_killed_worker_fails_and_frees_its_slot(revision: PolicyRevision) -> None:
     row = asked(revision)
     taken = claim()
     assert taken is not None

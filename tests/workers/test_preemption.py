@@ -139,7 +139,7 @@ def test_the_nodes_that_a_preempting_pod_chose_from_can_be_worked_out_again() ->
 
 
 @pytest.mark.django_db
-def test_where_nobody_may_evict_the_candidates_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_named_where_eviction_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_EVICTING", frozenset())
     cluster = a_preempting_cluster()
     submitted(cluster, a_pod("low").cpu(2))
@@ -188,7 +188,7 @@ def test_who_left_for_a_pod_that_had_to_leave_itself_is_in_the_ledger_and_worked
 
 
 @pytest.mark.django_db
-def test_a_pod_that_only_the_rows_refuse_blocks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_rejected_by_the_rows_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1").gpus(2), a_node("n2").cpu(64).memory("256Gi"))
     placed(cluster, "n2", a_pod("holds"))
     # Rows that the scheduler does not see: a reservation of another node holds GPU 0 of n1.

@@ -129,7 +129,7 @@ def test_samples_that_age_together_stop_counting_by_the_sweep() -> None:
     assert "A sample is stale if it is more than 5 minutes old" in page
 
 
-def test_an_aged_sample_is_a_change_of_the_inventory_that_wakes_pods_and_is_told() -> None:
+def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_published() -> None:
     with time_machine.travel(at(10), tick=False) as clock:
         cluster = a_cluster(sampled("n1", 0, "1"), sampled("n2", None, "1"), sampled("n3", 100, "1"))
         submitted(cluster, a_pod("use"))
@@ -251,7 +251,7 @@ def test_the_sample_of_a_collector_counts_as_long_as_its_collector_allows() -> N
         assert stale(cluster) == ["n1"]
 
 
-def test_an_older_sample_of_a_collector_counts_beside_a_newer_one_of_an_agent(live: Cluster, settings: Any) -> None:
+def test_older_collector_sample_counts_with_a_newer_one_of_an_agent(live: Cluster, settings: Any) -> None:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, a_node("n1"), a_node("n2"))
@@ -271,7 +271,7 @@ def test_a_sample_of_the_future_leaves_the_others_fresh(live: Cluster) -> None:
         assert stale(live) == []
 
 
-def test_another_source_counts_once_a_collector_that_nobody_asks_aged(live: Cluster, settings: Any) -> None:
+def test_other_source_counts_once_an_idle_collector_expired(live: Cluster, settings: Any) -> None:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, a_node("n1"))

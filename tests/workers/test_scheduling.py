@@ -36,7 +36,7 @@ def _placements() -> dict[str, str | None]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submission_is_decided_bound_and_told_without_another_call() -> None:
+def test_submission_is_decided_bound_and_published_without_another_call() -> None:
     cluster = a_cluster(a_node("n1").gpus(2), kind="demo")
     workload = submitted(cluster, a_pod("plain"), a_pod("card").gpu(1), a_pod("huge").cpu("64"), a_pod("bad").wrong())
     states = dict(Pod.objects.values_list("name", "state"))
@@ -144,7 +144,7 @@ def test_pods_of_one_batch_each_have_their_own_policy_and_see_each_other() -> No
 
 
 @pytest.mark.django_db
-def test_a_pod_whose_policy_nobody_knows_is_misconfigured() -> None:
+def test_pod_with_an_unknown_policy_is_misconfigured() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p").policy("no-such"))
     schedule.run(cluster.pk)
@@ -153,7 +153,7 @@ def test_a_pod_whose_policy_nobody_knows_is_misconfigured() -> None:
 
 
 @pytest.mark.django_db
-def test_nobody_decides_while_another_leads() -> None:
+def test_standby_decides_nothing_while_another_leads() -> None:
     cluster = a_cluster()
     led(cluster)
     submitted(cluster)
@@ -288,7 +288,7 @@ def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytes
 
 
 @pytest.mark.django_db
-def test_a_pod_on_which_the_engine_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_with_an_engine_error_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # 4 CPUs: the reservation of the failed decision is free for the next pod immediately.
     cluster = a_cluster(a_node("n1").cpu(4))
     submitted(cluster, a_pod("before"), a_pod("poison").cpu(3), a_pod("after").cpu(3))

@@ -61,7 +61,7 @@ def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
         verify(one.annotations[keys.ALLOCATION], key(node="n2"), uid="uid-1", node="n1")
 
 
-def test_the_agent_is_told_the_same_when_it_asks(pod: Pod) -> None:
+def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:
     told = granted_on(pod.cluster_id, "n1")
     assert told == {"uid-1": to_bind([pod.pk])[0].annotations[keys.ALLOCATION]}
     assert granted_on(pod.cluster_id, "n2") == {}
@@ -75,7 +75,7 @@ def test_what_others_bound_or_what_ended_is_not_signed(pod: Pod) -> None:
     assert granted_on(pod.cluster_id, "n1") == {}
 
 
-def test_with_another_secret_it_is_signed_anew(pod: Pod, settings: Any) -> None:
+def test_changed_secret_changes_the_signature(pod: Pod, settings: Any) -> None:
     before, old = granted_on(pod.cluster_id, "n1")["uid-1"], key()
     settings.SECRET_KEY = SECRET[::-1]
     assert key() != old

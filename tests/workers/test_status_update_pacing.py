@@ -60,7 +60,7 @@ def test_a_lot_after_a_lot_rests_while_a_pod_waits_for_a_first_look(
     assert asked == [report.REST_SECONDS]
 
 
-def test_it_goes_on_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_continue_at_once_without_pending_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _asked(monkeypatch)
     assert report.run(cluster.pk) == 2
     assert asked == [0.0]
@@ -77,20 +77,20 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_one_after_the_other_is_told_while_a_pod_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_sent_one_by_one_while_a_pod_is_pending(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _threads(monkeypatch)
     follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     assert report.run(cluster.pk) == 2
     assert asked == [1]
 
 
-def test_many_are_told_at_once_where_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_sent_in_parallel_without_pending_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _threads(monkeypatch)
     assert report.run(cluster.pk) == 2
     assert asked == [report.AT_ONCE]
 
 
-def test_whoever_is_told_late_is_told_with_others_though_a_pod_waits(
+def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = _threads(monkeypatch)

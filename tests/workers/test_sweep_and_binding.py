@@ -29,7 +29,7 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     return sent
 
 
-def test_due_pods_that_nobody_leads_wake_the_scheduler(woken: list[Any]) -> None:
+def test_due_pods_without_a_leader_wake_the_scheduler(woken: list[Any]) -> None:
     cluster = a_cluster()
     submitted(cluster)
     woken.clear()
@@ -83,7 +83,7 @@ def test_unsent_events_are_sent(woken: list[Any]) -> None:
     assert sweep.run()["relayed"] == 0
 
 
-def test_placements_of_a_demo_cluster_that_nobody_binds_are_found(woken: list[Any]) -> None:
+def test_unbound_placements_of_a_demo_cluster_are_found(woken: list[Any]) -> None:
     demo, offline = a_cluster(name="demo", kind="demo"), a_cluster(name="offline")
     placed(demo, "n1", a_pod("a"))
     placed(offline, "n1", a_pod("b"))

@@ -92,7 +92,7 @@ def place(*namespaces: str) -> None:
     recorded(cluster, placing(cluster, "n1"))
 
 
-def test_every_workload_is_told_and_signed(receiver: Receiver, hooked: Any) -> None:
+def test_every_workload_event_is_sent_and_signed(receiver: Receiver, hooked: Any) -> None:
     _, secret = hooked()
     place("default", "team")
     assert callback.run(receiver.host) == 2
@@ -101,7 +101,7 @@ def test_every_workload_is_told_and_signed(receiver: Receiver, hooked: Any) -> N
     assert {told["type"] for told in receiver.told} == {"workload.placed"}
 
 
-def test_a_webhook_is_told_what_it_is_for_and_nothing_else(receiver: Receiver, hooked: Any) -> None:
+def test_webhook_gets_only_its_selected_workloads(receiver: Receiver, hooked: Any) -> None:
     hooked("one", namespaces=("team",), states=("cancelled",))
     hooked("off", enabled=False)
     cluster = a_cluster()
@@ -112,7 +112,7 @@ def test_a_webhook_is_told_what_it_is_for_and_nothing_else(receiver: Receiver, h
     assert [(one.workload, one.event) for one in Delivery.objects.all()] == [(ours.pk, "workload.cancelled")]
 
 
-def test_a_webhook_of_another_cluster_is_told_nothing(receiver: Receiver, hooked: Any) -> None:
+def test_webhook_of_another_cluster_gets_nothing(receiver: Receiver, hooked: Any) -> None:
     hooked(cluster=a_cluster(name="other"))
     place()
     assert not Delivery.objects.exists()
@@ -192,7 +192,7 @@ def _limited(token: Token) -> None:
 
 
 @pytest.mark.parametrize("lose", [_revoked, _over, _closed, _without_role, _limited])
-def test_who_may_not_see_any_more_is_told_nothing(receiver: Receiver, hooked: Any, ci: Token, lose: Any) -> None:
+def test_owner_without_read_access_gets_nothing(receiver: Receiver, hooked: Any, ci: Token, lose: Any) -> None:
     hooked()
     place()
     lose(ci)
@@ -228,7 +228,7 @@ def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: 
     assert callback.run(receiver.host) == 1
 
 
-def test_a_webhook_that_nobody_hears_is_paused(receiver: Receiver, hooked: Any) -> None:
+def test_unreachable_webhook_is_paused(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     Webhook.objects.update(given_up_in_a_row=deliveries.PAUSED_AFTER - 1)
     receiver.status = 500
@@ -240,7 +240,7 @@ def test_a_webhook_that_nobody_hears_is_paused(receiver: Receiver, hooked: Any) 
     assert (hook.enabled, hook.paused_because) == (False, "20 consecutive deliveries failed")
 
 
-def test_a_delivery_that_arrives_starts_the_count_anew(receiver: Receiver, hooked: Any) -> None:
+def test_successful_delivery_resets_the_failure_count(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     Webhook.objects.update(given_up_in_a_row=7)
     place()
@@ -249,7 +249,7 @@ def test_a_delivery_that_arrives_starts_the_count_anew(receiver: Receiver, hooke
     assert hook.given_up_in_a_row == 0
 
 
-def test_what_was_given_up_is_told_again_with_the_same_id_and_a_new_moment(receiver: Receiver, hooked: Any) -> None:
+def test_failed_delivery_is_sent_again_with_the_same_id_and_a_new_timestamp(receiver: Receiver, hooked: Any) -> None:
     _, secret = hooked()
     receiver.statuses = [500]
     place()

@@ -81,7 +81,7 @@ def test_memory_without_cpus_is_no_cpu_zone() -> None:
     assert state.zones.nodes[0].names == ("node-0",)
 
 
-def test_a_kubelet_without_zones_still_tells_its_policies() -> None:
+def test_kubelet_without_zones_reports_its_policies() -> None:
     numa = node_facts(report(kubelet=KubeletState("none", topology_manager_policy="best-effort"))).numa
     assert numa is not None
     assert (numa.zones, numa.cpu_manager_policy, numa.topology_manager_policy) == ((), "none", "best-effort")
@@ -111,7 +111,7 @@ def test_the_agents_own_problems_come_first() -> None:
         (tuple(MachineZone(i, "") for i in range(1025)), "ZonesTooMany"),
     ],
 )
-def test_zones_that_contradict_themselves_are_told(zones: tuple[MachineZone, ...], code: str) -> None:
+def test_contradictory_zones_are_reported(zones: tuple[MachineZone, ...], code: str) -> None:
     assert codes(report(zones=zones)) == [code]
 
 
@@ -136,7 +136,7 @@ def test_the_native_set_is_complete_where_its_source_is_exact() -> None:
     assert (found.native, found.source, found.complete) == ("rv64imafdcv_zicsr_zifencei", "agent: cpuinfo", False)
 
 
-def test_emulated_and_cross_sets_are_checked_and_told_once() -> None:
+def test_emulated_and_cross_sets_are_checked_and_reported_once() -> None:
     emulated = (EmulatedIsa("rv64gcv", "qemu-riscv64"), EmulatedIsa("rv64gcv", "box"), EmulatedIsa("?!", "x"))
     machine = MachineIsa("x86", "x86-64-v3", emulated=emulated, cross=("arm64", "rv64gc"))
     found = node_facts(report(isa=machine))

@@ -82,7 +82,7 @@ def test_whatever_text_a_contract_holds_is_not_in_it() -> None:
     assert left == []
 
 
-def test_nothing_that_an_anonymised_content_holds_names_anybody() -> None:
+def test_anonymised_content_contains_no_name() -> None:
     filled: ClusterContent = Filled().of(inspect.type_info(ClusterContent), "ClusterContent")
     assert b"acme" not in msgspec.json.encode(anonymised(filled))
 
@@ -149,7 +149,7 @@ def test_a_file_full_of_names() -> None:
     assert [word for word in ("acme", "10.66", "ann", "4711") if word in text.replace("annotations", "")] == []
 
 
-def test_what_names_nobody_stays() -> None:
+def test_text_without_names_is_kept() -> None:
     (node,) = anonymised(parse_cluster([("acme.yaml", CLUSTER.encode())])).nodes
     assert node.labels["kubernetes.io/arch"] == "amd64"
     assert node.labels["nvidia.com/gpu.product"] == "NVIDIA-L4"

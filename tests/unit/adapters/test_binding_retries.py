@@ -46,11 +46,11 @@ def test_it_is_left_alone_as_long_as_it_asks(status: int) -> None:
     assert api.calls == 3
 
 
-def test_nobody_waits_longer_than_a_while() -> None:
+def test_retry_delay_is_bounded() -> None:
     assert fate_of(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (Fate.BOUND, [10.0])
 
 
-def test_one_that_stays_busy_leaves_the_fate_unknown() -> None:
+def test_persistently_busy_server_leaves_the_result_unknown() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
     assert fate_of(api) == (Fate.UNKNOWN, [0.1, 0.5, 2.0])
     assert api.calls == 4

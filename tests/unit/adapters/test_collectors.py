@@ -98,7 +98,7 @@ def test_a_node_whose_exporter_is_gone_has_no_sample() -> None:
     assert found.findings == ()
 
 
-def test_a_resource_that_cannot_be_asked_is_a_problem_and_the_others_stand() -> None:
+def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
     def answer(query: str) -> Any:
         if "network" in query:
             raise SourceFailed("Answer422", "p:9090 answers with status 422")

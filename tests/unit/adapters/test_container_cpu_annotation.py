@@ -55,7 +55,7 @@ def test_init_containers_have_come_and_gone() -> None:
     assert by_container(built.having(allocation=grant).build()) == {"main": "0-1"}
 
 
-def test_it_stands_in_the_annotation_and_nothing_is_read_from_it() -> None:
+def test_container_cpus_are_written_but_not_read() -> None:
     held = holding({"node-0": "0-3"}, main=4)
     assert held.allocation is not None
     text = write_allocation(held.allocation, by_container(held))

@@ -36,7 +36,7 @@ MEMORY = 'device.capacity["gpu.example.com"].memory'
         (f"has({OWN}.model)", True),
     ],
 )
-def test_what_can_be_told_is_told(text: str, answer: bool) -> None:
+def test_decidable_expressions_are_evaluated(text: str, answer: bool) -> None:
     assert expression(text).evaluate(DEVICE) == (answer, "")
 
 
@@ -55,7 +55,7 @@ def test_what_can_be_told_is_told(text: str, answer: bool) -> None:
         (f'device.driver == "{"x" * MOST_CHARACTERS}"', "more than 2048 characters"),
     ],
 )
-def test_what_cannot_be_told_is_unknown_with_the_reason(text: str, reason: str) -> None:
+def test_undecidable_expressions_are_unknown_with_the_reason(text: str, reason: str) -> None:
     answer, told = expression(text).evaluate(DEVICE)
     assert answer is None
     assert reason in told

@@ -30,7 +30,7 @@ def test_containers_add_up_and_every_pod_takes_one_place() -> None:
     assert shape.requests == (("cpu", 2000), ("memory", 3 * GI), ("pods", 1))
 
 
-def test_limits_stand_for_requests_that_are_absent() -> None:
+def test_limits_replace_absent_requests() -> None:
     assert cpu_of(spec(container(limit="2"), container("1", limit="4"))) == 2000 + 1000
 
 
@@ -39,7 +39,7 @@ def test_the_largest_init_container_counts_if_it_exceeds_the_sum() -> None:
     assert cpu_of(spec(container("4"), init=(container("3"),))) == 4000
 
 
-def test_sidecars_run_beside_everything_that_starts_after_them() -> None:
+def test_sidecars_count_with_everything_that_starts_after_them() -> None:
     # Containers: 1 + sidecars 0.5 + 0.25 = 1.75. Init: first 2 alone; then 0.5 + 3 = 3.5, the second sidecar later.
     steps = (container("2"), container("500m", always=True), container("3"), container("250m", always=True))
     assert cpu_of(spec(container("1"), init=steps)) == 3500

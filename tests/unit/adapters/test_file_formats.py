@@ -36,7 +36,7 @@ def test_a_workload_may_name_what_the_cluster_defines() -> None:
         [("a", NODE), ("b", TRACE_NODES.replace(b"\nt,", b"\nn,"))],
     ],
 )
-def test_an_object_stands_in_one_file_only(sources: list[tuple[str, bytes]]) -> None:
+def test_duplicate_object_in_two_files_is_rejected(sources: list[tuple[str, bytes]]) -> None:
     with pytest.raises(InputError) as refused:
         parse_cluster(sources)
     assert refused.value.code == "ObjectDuplicate"

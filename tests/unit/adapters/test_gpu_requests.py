@@ -65,6 +65,6 @@ def test_wrong_wishes_are_the_pods_problem(annotations: dict[str, str], spec: st
     assert problems(pod(spec, annotations=annotations)) == [(code, field)]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     found = pod(annotations={MILLI: "0", MEMORY: "x", "hetsched.io/isa": "z80"})
     assert [field for _, field in problems(found)] == [MILLI, MEMORY, "hetsched.io/isa"]

@@ -168,6 +168,6 @@ def test_no_message_and_no_text_shows_a_credential() -> None:
     assert "canary" not in repr(reading)
 
 
-def test_hosts_are_told_with_their_port() -> None:
+def test_hosts_are_listed_with_their_port() -> None:
     assert reading.host_of("https://API.example.org/k8s/one") == "api.example.org:443"
     assert reading.host_of("https://[2001:db8::1]:6443") == "[2001:db8::1]:6443"

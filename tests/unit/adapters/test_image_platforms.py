@@ -29,7 +29,7 @@ def test_every_container_and_init_container_narrows() -> None:
     )
 
 
-def test_an_image_that_nobody_speaks_of_narrows_nothing() -> None:
+def test_image_without_platforms_restricts_nothing() -> None:
     assert images(pod({"other": ["linux/amd64"]})) is None
     assert images(pod({"one": ["linux/amd64"]})) == ImageDemand((("amd64", "x86-64-v1"),))
 
@@ -77,7 +77,7 @@ def test_pods_for_another_system_are_left_alone() -> None:
     assert images(pod({"one": ["windows/amd64"]}, spec)) is None
 
 
-def test_a_stated_need_stands_beside_the_images() -> None:
+def test_declared_requirement_is_kept_with_those_of_the_images() -> None:
     annotations = {"hetsched.io/isa": "rv64gcv", "hetsched.io/image-platforms": '{"one": ["linux/riscv64"]}'}
     (found,) = content(pod_text(TWO, annotations=annotations)).pending
     assert found.shape.isa is not None

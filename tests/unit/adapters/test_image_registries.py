@@ -43,7 +43,7 @@ def refusal(registry: Registry, name: str, allowed: Allowed | None = None) -> st
 
 
 @pytest.mark.parametrize("media_type", [None, DOCKER_LIST])
-def test_an_index_tells_its_platforms_and_its_digest(registry: Registry, media_type: str | None) -> None:
+def test_index_has_platforms_and_digest(registry: Registry, media_type: str | None) -> None:
     name = registry.image(
         "app/web:1", "linux/amd64", "linux/arm64/v8", **({"media_type": media_type} if media_type else {})
     )

@@ -73,7 +73,7 @@ def test_an_odd_description_leaves_the_node_and_is_quarantined_until_it_changes(
     assert not mirror.quarantined
 
 
-def test_an_odd_node_or_pod_stops_nobody_else() -> None:
+def test_malformed_node_or_pod_does_not_affect_others() -> None:
     mirror = Mirror()
     a_node(mirror, "odd", cpu="many")
     a_node(mirror, "good")
@@ -115,7 +115,7 @@ def test_an_odd_definition_does_not_take_the_others_along() -> None:
     assert list(mirror.quarantined) == [("podgroups", "team/bad")]
 
 
-def test_what_became_of_a_pod_is_told() -> None:
+def test_pod_status_changes_are_reported() -> None:
     mirror = Mirror()
     ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     seen(
@@ -231,7 +231,7 @@ def bound_pod(labels: dict[str, str], node: str = "n1", **annotations: str) -> S
     return Seen("team/p", json.dumps({"metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}).encode())
 
 
-def test_an_update_that_only_binds_is_told_from_others() -> None:
+def test_binding_only_update_is_distinguished_from_others() -> None:
     mirror = Mirror()
     mirror.feed(PODS, bound_pod({"x": "1"}, "", owner="a"))
     assert not mirror.only_binds(bound_pod({"x": "1"}, owner="a"))  # its creation was not taken yet

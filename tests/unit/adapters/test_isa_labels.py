@@ -83,7 +83,7 @@ def test_a_coarse_label_says_no_more_than_what_it_was_drawn_from() -> None:
     assert coarse_labels("ppc64le").labels == {}
 
 
-def test_a_label_for_either_counts_as_both_where_nothing_tells_them_apart() -> None:
+def test_ambiguous_label_counts_as_both() -> None:
     read = isa_report({"QEMU": "RV64IMFDV"}, {}, [])
     assert (read.emulated, read.cross) == (("RV64IMFDV",), ("RV64IMFDV",))
     more = isa_report({"QEMU": "RV64IMFDV"}, {"hetsched.io/cross-isa": "rv64gc"}, [])

@@ -49,7 +49,7 @@ def test_a_pod_that_was_not_admitted_is_held_against_its_node(
         {"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec /app: exec format error"}},
     ],
 )
-def test_an_image_for_another_machine_puts_the_isa_in_doubt(state: dict[str, Any]) -> None:
+def test_image_for_another_machine_contradicts_the_isa(state: dict[str, Any]) -> None:
     found = refusal(container(state))
     assert found is not None
     assert found.facts == ("isa",)
@@ -79,7 +79,7 @@ def test_what_would_be_the_same_anywhere_is_not_the_nodes(status: View) -> None:
     assert refusal(status) is None
 
 
-def test_what_keeps_a_container_waiting_is_told_with_its_name() -> None:
+def test_waiting_container_is_named_with_its_reason() -> None:
     stuck = waiting(container({"waiting": {"reason": "ImagePullBackOff", "message": "401 Unauthorized"}}))
     assert stuck is not None
     assert (stuck.container, stuck.reason, stuck.message) == ("main", "ImagePullBackOff", "401 Unauthorized")
@@ -87,7 +87,7 @@ def test_what_keeps_a_container_waiting_is_told_with_its_name() -> None:
     assert waiting(container({"running": {}})) is None
 
 
-def test_a_doubt_stands_until_its_own_fact_is_reported_differently() -> None:
+def test_contradiction_ends_when_its_fact_is_reported_differently() -> None:
     doubts = (Doubt("isa", "2026-11-21T10:00:00Z", "default/p", "StartError"),)
     before = NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"))
     assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"), ready=False)) == doubts

@@ -72,7 +72,7 @@ def test_a_replica_set_of_a_deployment_counts_as_the_deployment(
     assert found.controller == controller
 
 
-def test_use_whose_pod_nobody_knows_is_dropped() -> None:
+def test_use_of_an_unknown_pod_is_dropped() -> None:
     assert content(METRICS).pod_usages == ()
     assert content(METRICS + POD.replace("  ownerReferences", "  ignored")).pod_usages == ()
     assert pod().controller == ""

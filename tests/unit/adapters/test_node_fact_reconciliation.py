@@ -83,7 +83,7 @@ class TestCpus:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3", 32)))
         assert (found.report.numa.lost_cpus, len(found.known.numa.zones)) == ("4-7", 2)
 
-    def test_zones_that_nobody_tells_any_more_are_lost(self) -> None:
+    def test_unreported_zones_are_lost(self) -> None:
         found = weighed(self.KNOWN, report())
         assert (found.report.numa.zones, found.report.numa.lost_cpus) == ((), "0-7")
 
@@ -100,7 +100,7 @@ class TestCpus:
         found = weighed(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-16")))  # 17 > 2 x 8
         assert changes(found)[0] == ("numa", "CPUs", "grown")
 
-    def test_less_memory_counts_at_once_and_is_told(self) -> None:
+    def test_reduced_memory_is_accepted_at_once_and_reported(self) -> None:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3", 8), zone("node-1", "4-7")))
         assert found.report.numa.zones[0].capacity["memory"] == 8 * GIB
         assert changes(found) == [("numa", "memory", "shrunk")]
@@ -124,14 +124,14 @@ class TestCards:
         assert self.cards(found) == [(0, "G0", True), (1, "G1", False), (2, "G2", True)]
         assert changes(found) == [("gpu", "G1", "shrunk")]
 
-    def test_a_new_card_takes_a_place_that_nobody_had(self) -> None:
+    def test_new_gpu_takes_an_unused_index(self) -> None:
         told = report(gpus=(a_card(0, uuid="NEW"), *(a_card(i + 1, uuid=f"G{i}") for i in range(3))))
         found = weighed(self.KNOWN, told)
         assert changes(found) == [("gpu", "NEW", "grown")]
         approved = weighed(self.KNOWN, told, approved=[found.quarantined[0].id])
         assert self.cards(approved)[3] == (3, "NEW", True)
 
-    def test_new_cards_of_whoever_is_trusted_count(self) -> None:
+    def test_new_gpus_of_a_trusted_node_are_accepted(self) -> None:
         told = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
         assert weighed(self.KNOWN, told, trusted_cards=True).quarantined == ()
 
@@ -144,7 +144,7 @@ class TestCards:
         found = weighed(self.KNOWN, report(gpus=None))
         assert [healthy for _, _, healthy in self.cards(found)] == [False] * 3
 
-    def test_a_rejected_loss_counts_on_until_something_else_is_told(self) -> None:
+    def test_rejected_loss_is_ignored_until_another_report(self) -> None:
         told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
         stood = tuple(msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, told).quarantined)
         again = weighed(self.KNOWN, told, standing=stood)
@@ -240,7 +240,7 @@ class TestAnotherMachineOfTheName:
         assert {change for _, _, change in changes(found)} == {"shrunk"}
 
 
-def test_ten_times_the_capacity_is_not_believed() -> None:
+def test_tenfold_capacity_is_not_accepted() -> None:
     known = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
     told = report(allocatable={"cpu": 80_000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8})
     found = weighed(known, told)
@@ -295,6 +295,6 @@ class TestClaims:
         claims = noted(noted({}, "file", {"isa": other}, "1"), "agent", {"isa": "x86-64-v3"}, "2")
         assert conflicts(claims["isa"]) is expected
 
-    def test_a_fact_that_is_not_told_any_more_is_past(self) -> None:
+    def test_fact_without_a_report_expires(self) -> None:
         claims = noted(noted({}, "agent", words_of(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2")
         assert not any(one.current for said in claims.values() for one in said)

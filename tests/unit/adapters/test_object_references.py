@@ -36,7 +36,7 @@ def test_priorities(spec: str, priority: int) -> None:
     assert pod(spec, known=KNOWN).priority == priority
 
 
-def test_classes_of_the_same_file_count_wherever_they_stand() -> None:
+def test_classes_of_the_same_file_are_found_at_any_position() -> None:
     assert content(pod_text("priorityClassName: high") + "---\n" + CLASSES).pending[0].priority == 1000
 
 
@@ -73,7 +73,7 @@ def test_namespaces_give_labels_and_a_default_policy() -> None:
     assert found.namespace_policies == {"ml": "binpack"}
 
 
-def test_running_pods_are_told_from_waiting_ones() -> None:
+def test_running_pods_are_distinguished_from_pending_ones() -> None:
     text = "---\n".join(
         (
             pod_text("nodeName: n1", name="runs"),

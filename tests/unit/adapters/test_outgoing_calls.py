@@ -130,7 +130,7 @@ def test_a_name_that_changes_its_address_is_asked_once(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("address", [address for _, allowed, address in RESOLVED if allowed is NAMED])
-def test_no_api_server_is_reached_where_nobody_may_call(
+def test_disallowed_address_of_an_api_server_is_not_called(
     monkeypatch: pytest.MonkeyPatch, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
@@ -168,7 +168,7 @@ def test_inside_the_network_are_called_those_that_are_named(
     assert called == [(address, 9090)]
 
 
-def test_nobody_is_called_where_nobody_is_named(called: list[Any]) -> None:
+def test_no_call_is_made_without_allowed_hosts(called: list[Any]) -> None:
     assert refusal("https://93.184.216.34/", Allowed()) == "HostNotAllowed"
     assert called == []
 
@@ -304,7 +304,7 @@ def test_a_good_answer_is_taken() -> None:
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, "application/json", b'{"up": 1}')
 
 
-def test_the_host_is_told_and_nothing_of_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_has_the_host_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bytes] = []
     resolving(monkeypatch, ["10.9.9.9"])
 

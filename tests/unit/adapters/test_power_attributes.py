@@ -30,7 +30,7 @@ def test_state_and_headroom_are_attributes_of_the_object() -> None:
     assert report.numa is None  # written for the sake of power alone
 
 
-def test_zones_and_power_stand_in_one_object() -> None:
+def test_zones_and_power_share_one_object() -> None:
     report = node("{name: powerState, value: 'on'}", "zones: [{name: node-0, type: Node}]")
     assert report.power == PowerReport("on", None)
     assert report.numa is not None

@@ -34,7 +34,7 @@ def test_a_name_between_two_that_stay_gets_a_stem_between_them() -> None:
     assert found == {"false": "false", "gold": "g-alias-0001", "true": "true", "yard": "u-alias-0002"}
 
 
-def test_nothing_is_told_of_no_name() -> None:
+def test_empty_name_has_no_pseudonym() -> None:
     assert given_to({"", "a"}) == {"": "", "a": "node-0001"}
 
 

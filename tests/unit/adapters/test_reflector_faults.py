@@ -117,7 +117,7 @@ def test_a_server_that_forgets_at_once_is_not_asked_without_end() -> None:
     assert [event.status for event in list_fails[0] if isinstance(event, Failed)] == [410] * 3
 
 
-def test_a_failure_is_told_before_it_is_waited_for() -> None:
+def test_failure_is_reported_before_the_backoff() -> None:
     told_when: list[str] = []
     server: Any = Script(ApiFailure(500, "InternalError", "no"), Over())
     reflector = Reflector(server, NODES, sleep=lambda _: told_when.append("slept"), chance=lambda: 1.0)
@@ -137,7 +137,7 @@ def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
     assert waits == [1.0]
 
 
-def test_an_event_told_twice_is_a_deletion_only_once() -> None:
+def test_duplicate_deletion_event_is_reported_once() -> None:
     deleted = an_event("DELETED", "n1", 12)
     events, _, _ = told(LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)])
     assert keys(events)[3:] == ["Gone n1", "Seen n2", "Seen n2"]
@@ -156,7 +156,7 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_asks() -> None:
     assert waits == [7.0, 2.0]
 
 
-def test_failures_wait_longer_and_longer_until_something_is_heard() -> None:
+def test_backoff_grows_until_an_event_arrives() -> None:
     down = ApiFailure(0, "Unreachable", "refused")
     _, _, waits = told(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
     # 1, 2, 4 s before the list; it starts anew after it, and again after each event

@@ -107,7 +107,7 @@ def test_what_koordinator_gave_out_is_held() -> None:
     assert [(grant.index, grant.milli, grant.memory_mib) for grant in held.gpus] == [(1, 500, 8192)]
 
 
-def test_an_annotation_gives_nobody_more_than_was_asked_for() -> None:
+def test_annotation_does_not_exceed_the_request() -> None:
     assert held_by_koordinator(HELD, {"cpu": 500}) is None  # two CPUs and a card, for half a CPU
     assert held_by_koordinator({}, {"cpu": 2000}) is None
     for text in ("{", '{"cpuset": "3-1"}', "[]"):

@@ -60,7 +60,7 @@ def test_the_zones_of_real_machines(name: str, tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_what_co_located_load_leaves_is_told_in_tenths(tmp_path: Path) -> None:
+def test_offline_capacity_is_written_in_tenths(tmp_path: Path) -> None:
     facts = facts_of("intel-xeon-2p4n-40t-pci", tmp_path)
     assert facts.numa is not None
     zones = tuple(msgspec.structs.replace(zone, offline_capacity_millis=8467) for zone in facts.numa.zones)
@@ -86,7 +86,7 @@ def test_a_kind_that_is_not_served_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("doubted", "expected"), [((), ["capacity"]), (("hetsched.io/network-mbps",), [])])
-def test_an_amount_in_quarantine_stays_as_it_stands(doubted: tuple[str, ...], expected: list[str]) -> None:
+def test_quarantined_amount_is_left_unchanged(doubted: tuple[str, ...], expected: list[str]) -> None:
     name = "hetsched.io/network-mbps"
     applied = {"f:status": {part: {f"f:{name}": {}} for part in ("f:capacity", "f:allocatable")}}
     manager = {"manager": keys.DISCOVERY, "operation": "Apply", "subresource": "status", "fieldsV1": applied}

@@ -109,7 +109,7 @@ def test_what_does_not_change_is_not_read_again(machine: Machine) -> None:
     assert (machine.reads, len(machine.told.reports), machine.pins.steps) == (1, 1, 3)
 
 
-def test_a_change_is_read_and_told_at_once(machine: Machine) -> None:
+def test_change_is_read_and_reported_at_once(machine: Machine) -> None:
     machine.agent.step()
     machine.online("0-3")
     machine.found = msgspec.structs.replace(REPORT, memory_mib=4096)
@@ -132,7 +132,7 @@ class Meter:
         return self.news.pop(0) if self.news else None
 
 
-def test_what_others_take_is_told_at_once_and_nothing_is_read_for_it(tmp_path: Path) -> None:
+def test_steal_is_reported_at_once_without_another_read(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     lent = (MachineZone(0, "0-7", steal_ratio=0.3, offline_capacity_millis=5600),)
     machine.agent = Agent(
@@ -148,14 +148,14 @@ def test_what_others_take_is_told_at_once_and_nothing_is_read_for_it(tmp_path: P
     assert machine.reads == 1
 
 
-def test_everything_is_told_now_and_then(machine: Machine) -> None:
+def test_full_report_is_sent_periodically(machine: Machine) -> None:
     machine.agent.step()
     machine.now = WHOLE_SECONDS
     machine.agent.step()
     assert len(machine.told.reports) == 2
 
 
-def test_pins_learn_from_answers_and_their_problems_are_told(machine: Machine) -> None:
+def test_pins_apply_answers_and_report_their_problems(machine: Machine) -> None:
     machine.agent.step()
     key = urlsafe_b64encode(b"k" * 32).decode()
     machine.told.waiting = [AgentAnswer("lab", "n1", 3, key, 30, [NodeAllocation("u", "{}")])]

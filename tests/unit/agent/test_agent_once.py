@@ -76,7 +76,7 @@ def test_cpus_cores_sockets_and_zones_are_lscpus(report: dict[str, Any]) -> None
     assert sum(cpu["online"] for cpu in report["cpus"]) == os.cpu_count()
 
 
-def test_memory_is_what_the_kernel_tells(report: dict[str, Any]) -> None:
+def test_memory_equals_that_of_the_kernel(report: dict[str, Any]) -> None:
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     assert report["memoryMiB"] == int(total.split()[1]) // 1024
 
@@ -111,7 +111,7 @@ def test_people_read_text_that_no_file_can_spoil(tmp_path: Path, capsys: pytest.
         (("--bogus",), "unrecognized"),
     ],
 )
-def test_wrong_options_are_told_once(arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_options_are_reported_once(arguments: tuple[str, ...], told: str) -> None:
     done = agent("--once", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr

@@ -49,7 +49,7 @@ def test_one_that_never_answers_is_late(tmp_path: Path) -> None:
     server.close()
 
 
-def test_one_that_speaks_something_else_is_a_failure(tmp_path: Path) -> None:
+def test_other_protocol_is_a_failure(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "odd.sock"))
     server.listen()

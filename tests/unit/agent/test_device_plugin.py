@@ -102,7 +102,7 @@ def visible(answer: Answer) -> str:
     return answer.envs["NVIDIA_VISIBLE_DEVICES"]
 
 
-def test_it_registers_and_tells_its_cards(scene: Scene) -> None:
+def test_plugin_registers_and_lists_its_gpus(scene: Scene) -> None:
     (request,) = scene.kubelet.registered
     assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
     assert request.options.get_preferred_allocation_available
@@ -228,7 +228,7 @@ def test_whatever_comes_no_card_is_given_beyond_its_whole(seed: int) -> None:
         assert max(given.values(), default=0) <= 1000, step
 
 
-def test_pods_of_different_shapes_are_told_apart(scene: Scene) -> None:
+def test_pods_of_different_shapes_are_distinguished(scene: Scene) -> None:
     scene.source.known = [grant("a", 0), grant("b", 1, 3)]
     assert visible(scene.kubelet.admit("b", 2)[0]) == "GPU-1,GPU-3"
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-0"
@@ -271,7 +271,7 @@ def test_a_grant_that_is_on_its_way_is_waited_for(scene: Scene) -> None:
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-3"
 
 
-def test_an_ill_card_is_told_and_never_given(scene: Scene) -> None:
+def test_unhealthy_gpu_is_listed_and_never_allocated(scene: Scene) -> None:
     scene.source.known = [grant("a", 2)]
     scene.plugin.set_cards([a_card(index, healthy=index != 2) for index in range(4)])
     eventually(lambda: scene.kubelet.devices["GPU-2"].health == "Unhealthy")
@@ -304,7 +304,7 @@ def test_without_a_kubelet_nothing_is_served_until_it_is_back(scene: Scene) -> N
     eventually(lambda: len(scene.kubelet.devices) == 4)
 
 
-def test_a_socket_that_somebody_removed_is_made_again(scene: Scene) -> None:
+def test_removed_socket_is_created_again(scene: Scene) -> None:
     for socket in scene.kubelet.folder.glob("hetsched-*"):
         socket.unlink()
     assert scene.serving.tick()
@@ -323,7 +323,7 @@ def test_an_agent_that_restarts_knows_what_it_gave(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b'{"v": 2, "entries": []}', b'{"v": 1, "entries": [{"uid": 3}]}', b'"\xff"']
 )
-def test_a_lost_record_is_told_as_doubt(scene: Scene, data: bytes) -> None:
+def test_lost_record_is_reported_as_uncertain(scene: Scene, data: bytes) -> None:
     scene.source.known = [grant("a", 2)]
     scene.kubelet.admit("a", 1)
     scene.serving.stop()

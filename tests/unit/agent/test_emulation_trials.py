@@ -101,7 +101,7 @@ def test_the_cost_is_measured_against_the_machine_itself() -> None:
 
 @needs_qemu
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_other_emulators_tell_their_features_themselves(machine: str) -> None:
+def test_other_emulators_report_their_own_features(machine: str) -> None:
     isa = trials.emulated_isa(f"/usr/bin/qemu-{machine}-static", machine)
     assert isa is not None
     # QEMU 7.2 and later show their largest model by default.
@@ -109,7 +109,7 @@ def test_other_emulators_tell_their_features_themselves(machine: str) -> None:
     assert match(parse(least), isa).satisfied
 
 
-def test_what_is_no_emulator_is_not_believed() -> None:
+def test_program_that_is_no_emulator_is_rejected() -> None:
     for machine in ("riscv64", "aarch64", "x86_64"):
         assert trials.emulated_isa("/bin/false", machine) is None
         assert trials.emulated_isa("/bin/true", machine) is None  # it ends well and runs nothing
@@ -139,7 +139,7 @@ def test_an_entry_that_containers_cannot_use_offers_nothing(tmp_path: Path, stat
     assert probe_emulation(tree) == ()
 
 
-def test_a_broken_entry_is_told_and_the_others_count(tmp_path: Path) -> None:
+def test_broken_entry_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
     write(tmp_path, {f"{BINFMT}/status": "enabled\n", f"{BINFMT}/qemu-riscv64": binfmt()})
     tree = Tree(write(tmp_path, {f"{BINFMT}/a": "nothing\n", f"{BINFMT}/b": b"\xff\x00"}))
     assert len(probe_emulation(tree)) == 1

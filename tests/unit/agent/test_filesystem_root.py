@@ -59,7 +59,7 @@ def test_links_in_a_circle_end(root: Path) -> None:
     assert codes(tree) == ["FileUnreadable"]
 
 
-def test_a_pipe_nobody_writes_to_is_not_waited_for(root: Path) -> None:
+def test_pipe_without_a_writer_does_not_block(root: Path) -> None:
     os.mkfifo(root / "value")
     tree = Tree(root)
     assert tree.text("value") is None

@@ -122,13 +122,13 @@ def test_the_report_names_cards_and_not_slots(keeper: CardKeeper, kubelet: Kubel
     assert told.kubelet.devices == {"a": {"c0": {"nvidia.com/gpu": ("GPU-1",), "rdma/hca": ("mlx5_0",)}}}
 
 
-def test_a_refresh_that_nobody_answers_ends(plane: ControlPlane) -> None:
+def test_refresh_without_an_answer_times_out(plane: ControlPlane) -> None:
     source = AnsweredGrants("n1", lambda: None)
     source.refresh(0.05)
     assert source.grants() == []
 
 
-def test_the_keeper_hears_the_senders_answers(tmp_path: Path) -> None:
+def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
     class Sender:
         def hear(self, told: object) -> None:
             self.told = told

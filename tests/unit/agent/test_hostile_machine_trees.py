@@ -74,7 +74,7 @@ def read(root: Path) -> AgentReport:
     return report
 
 
-def test_an_empty_tree_tells_why_nothing_is_known(tmp_path: Path) -> None:
+def test_empty_tree_reports_why_nothing_is_known(tmp_path: Path) -> None:
     report = read(tmp_path)
     assert (report.isa.canonical, report.zones, report.gpus, report.memory_mib) == (None, None, None, None)
     codes = {problem.code for problem in report.problems}
@@ -137,7 +137,7 @@ def test_a_folder_with_too_many_names_costs_no_time(tmp_path: Path) -> None:
     ],
     ids=["harts", "cores", "features"],
 )
-def test_a_machine_of_too_many_kinds_is_not_believed(tmp_path: Path, text: str) -> None:
+def test_machine_with_too_many_cpu_kinds_is_rejected(tmp_path: Path, text: str) -> None:
     report = read(write(tmp_path, {"proc/cpuinfo": text[:MAX_CPUINFO_BYTES]}))
     assert report.isa.canonical is None
     assert len(msgspec.json.encode(report)) < 100_000

@@ -45,7 +45,7 @@ def test_the_x86_word_is_cpuids_edx() -> None:
     assert names <= set(X86.features.values())
 
 
-def test_hwprobe_tells_what_it_has_a_bit_for() -> None:
+def test_hwprobe_reports_the_features_of_its_bits() -> None:
     # Bits 0 fd, 1 c, 2 v, 3 zba, 4 zbb, 35 zicond.
     bits = 0b11111 | 1 << 35
     assert probed_isa(lambda keys: {keys[0]: 1, keys[1]: bits}) == "rv64imafdcv_zba_zbb_zicond"
@@ -53,7 +53,7 @@ def test_hwprobe_tells_what_it_has_a_bit_for() -> None:
 
 
 @pytest.mark.parametrize("answers", [None, {}, {3: 0, 4: 7}])
-def test_a_kernel_that_does_not_answer_tells_nothing(answers: dict[int, int] | None) -> None:
+def test_kernel_without_an_answer_reports_nothing(answers: dict[int, int] | None) -> None:
     assert probed_isa(lambda _: answers) is None
 
 

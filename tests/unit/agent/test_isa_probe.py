@@ -47,13 +47,13 @@ def test_another_machine_has_a_level_and_features(tmp_path: Path, machine: str) 
     assert (found.canonical is None, problems) == ((True, ["IsaUnknown"]) if outside else (False, []))
 
 
-def test_what_differs_between_cpus_is_told_and_left_out(tmp_path: Path) -> None:
+def test_features_that_differ_between_cpus_are_reported_and_left_out(tmp_path: Path) -> None:
     found, problems = probed(tmp_path, {"proc/cpuinfo": cpuinfo("rv64imafdcv_zba", "rv64imafdc_zba")})
     assert found.canonical == "rv64imafdc_zba"
     assert problems == ["IsaDiffersBetweenCpus"]
 
 
-def test_draft_vectors_are_not_believed_and_the_device_tree_that_names_them_is_told(tmp_path: Path) -> None:
+def test_draft_vectors_are_ignored_and_their_device_tree_is_reported(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"proc/cpuinfo": cpuinfo("rv64imafdcv", mvendorid="0x5b7", marchid="0x0")}
     files |= device_tree({"riscv,isa": "rv64imafdcv"})
     found, problems = probed(tmp_path, files)
@@ -64,7 +64,7 @@ def test_draft_vectors_are_not_believed_and_the_device_tree_that_names_them_is_t
     assert "names v " in firmware.conflict
 
 
-def test_firmware_that_tells_less_than_the_kernel_is_told(tmp_path: Path) -> None:
+def test_firmware_with_fewer_features_than_the_kernel_is_reported(tmp_path: Path) -> None:
     # The firmware's b is the draft one; its s, u and x are the old marks.
     files = device_tree({"riscv,isa": "rv64imafdcbsux"})
     found, _ = probed(tmp_path, files | {"proc/cpuinfo": cpuinfo(VISIONFIVE)})
@@ -82,7 +82,7 @@ def test_sources_that_agree_are_shown_without_conflict(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_without_cpuinfo_the_device_trees_exact_list_is_believed(tmp_path: Path) -> None:
+def test_exact_device_tree_list_replaces_missing_cpuinfo(tmp_path: Path) -> None:
     first = {"riscv,isa-base": "rv64i", "riscv,isa-extensions": "i m a c zba zbb", "riscv,isa": "rv64imac"}
     second = {"riscv,isa-base": "rv64i", "riscv,isa-extensions": "i m a c zba", "riscv,isa": "rv64imac"}
     found, problems = probed(tmp_path, device_tree(first, second))

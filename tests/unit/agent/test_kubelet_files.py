@@ -182,7 +182,7 @@ def test_grants_and_the_shared_pool_are_read(tmp_path: Path) -> None:
     assert tree.problems == []
 
 
-def test_a_wrong_checksum_is_told_and_no_more(tmp_path: Path) -> None:
+def test_wrong_checksum_is_only_reported(tmp_path: Path) -> None:
     tree = kubelet(tmp_path, {"policyName": "static", "defaultCpuSet": "0-3", "checksum": 1337})
     assert found(tree).shared_cpus == "0-3"
     assert codes(tree) == ["KubeletStateCorrupt"]
@@ -208,7 +208,7 @@ def test_cpus_of_pods_as_a_whole_are_theirs(tmp_path: Path) -> None:
     assert tree.problems == []
 
 
-def test_the_record_is_believed_before_the_configuration(tmp_path: Path) -> None:
+def test_state_file_precedes_the_configuration(tmp_path: Path) -> None:
     tree = kubelet(tmp_path, {"policyName": "none", "defaultCpuSet": "", "checksum": 0}, CONFIG)
     assert found(tree).cpu_manager_policy == "none"
     assert codes(tree) == ["KubeletContradicts"]
@@ -217,7 +217,7 @@ def test_the_record_is_believed_before_the_configuration(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("entries", "shared"), [({"a": {"c": "1"}, "b": {"c": "1"}}, "0"), ({"a": {"c": "1"}}, "0-1"), ({}, "0-9")]
 )
-def test_sets_that_cannot_be_are_told(tmp_path: Path, entries: dict[str, dict[str, str]], shared: str) -> None:
+def test_impossible_sets_are_reported(tmp_path: Path, entries: dict[str, dict[str, str]], shared: str) -> None:
     tree = kubelet(tmp_path, {"policyName": "static", "defaultCpuSet": shared, "entries": entries, "checksum": 0})
     found(tree, cpus(4))
     assert codes(tree) == ["KubeletContradicts"]
@@ -228,7 +228,7 @@ def test_sets_that_cannot_be_are_told(tmp_path: Path, entries: dict[str, dict[st
               {"policyName": "static", "entries": {"a": {"b": 1}}}, {"policyName": "static", "entries": [1]},
               {"data": "[]"}],
 )  # fmt: skip
-def test_a_record_that_cannot_be_read_is_told(tmp_path: Path, state: object) -> None:
+def test_unreadable_state_file_is_reported(tmp_path: Path, state: object) -> None:
     tree = kubelet(tmp_path, state)
     assert found(tree) == KubeletState()
     assert codes(tree) == ["KubeletStateUnreadable", "KubeletUnknown"]
@@ -286,7 +286,7 @@ def test_only_a_static_kubelet_reserves_certain_cpus(tmp_path: Path) -> None:
     assert found(kubelet(tmp_path, config="kubeReserved:\n  cpu: '1'"), cpus(4)).reserved_cpus is None
 
 
-def test_reserved_cpus_of_a_machine_nobody_read_are_unknown(tmp_path: Path) -> None:
+def test_reserved_cpus_of_an_unread_machine_are_unknown(tmp_path: Path) -> None:
     tree = kubelet(tmp_path, config="cpuManagerPolicy: static\nkubeReserved:\n  cpu: '1'")
     assert found(tree).reserved_cpus is None
     assert codes(tree) == ["ReservedCpusUnknown"]

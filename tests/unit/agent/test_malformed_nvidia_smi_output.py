@@ -63,7 +63,7 @@ def test_what_waits_for_a_reset_is_noted(old: str, new: str, why: str, tmp_path:
 @pytest.mark.parametrize(
     "word", ["N/A", "[N/A]", "", "Requested functionality has been deprecated", "Insufficient Permissions"]
 )
-def test_what_the_driver_does_not_tell_is_unknown(word: str, tmp_path: Path) -> None:
+def test_value_missing_in_the_driver_output_is_unknown(word: str, tmp_path: Path) -> None:
     cards, _ = read(changed("<total>189471 MiB", f"<total>{word}"), tmp_path)
     assert cards is not None
     assert (cards[0].memory_mib, cards[0].healthy) == (None, None)

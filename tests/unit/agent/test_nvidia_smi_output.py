@@ -93,7 +93,7 @@ def test_the_zone_is_that_of_the_pci_device(tmp_path: Path) -> None:
     assert codes == []
 
 
-def test_a_zone_that_nobody_tells_is_unknown_with_its_reason(tmp_path: Path) -> None:
+def test_unreported_zone_is_unknown_with_its_reason(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:06:00.0", "0x030200", "0x10de", numa_node=-1)
     (card,), codes = read("qx-a100", tmp_path)
     assert card.zone is None

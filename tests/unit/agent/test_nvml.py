@@ -91,7 +91,7 @@ def cards_of(driver: Driver, root: Path) -> tuple[tuple[MachineCard, ...], list[
     return cards, [problem.message for problem in tree.problems if problem.code != "CardZoneUnknown"]
 
 
-def test_a_card_is_told(tmp_path: Path) -> None:
+def test_gpu_is_reported(tmp_path: Path) -> None:
     (card,), problems = cards_of(Driver(gpu(1)), tmp_path)
     assert (card.uuid, card.model, card.memory_mib, card.pci_address) == (
         "GPU-1", "NVIDIA A100-SXM4-40GB", 40960, "0000:01:00.0"
@@ -136,7 +136,7 @@ def test_rows_that_cannot_be_remapped_make_a_card_ill(tmp_path: Path) -> None:
     ]
 
 
-def test_an_old_driver_tells_less(tmp_path: Path) -> None:
+def test_old_driver_reports_fewer_fields(tmp_path: Path) -> None:
     old = gpu(1, GetName=b"Tesla T4", GetUUID=b"GPU-1", GetMemoryInfo=SimpleNamespace(total=15360 * MIB))
     for question in ("GetNumGpuCores", "GetMigMode", "GetRemappedRows", "GetComputeRunningProcesses"):
         del old[question]
@@ -218,7 +218,7 @@ def test_no_driver_is_no_problem() -> None:
     assert problems == []
 
 
-def test_a_driver_that_does_not_start_is_told() -> None:
+def test_failing_driver_is_reported() -> None:
     problems: list[MachineProblem] = []
     assert NvmlDoor(Driver(init=18)).read(problems) is None
     assert [problem.code for problem in problems] == ["NvmlFailed"]

@@ -16,7 +16,7 @@ def kfd_node(root: Path, place: int, **facts: int) -> None:
     put(root, {f"sys/class/kfd/kfd/topology/nodes/{place}/properties": text})
 
 
-def test_amds_driver_tells_its_cards(tmp_path: Path) -> None:
+def test_amd_driver_reports_its_gpus(tmp_path: Path) -> None:
     # 0x4300 and 0x8300: bus 43 and 83. 65520 MiB are 68702699520 bytes.
     for bus, zone, place in (("43", 0, 2), ("83", 1, 3)):
         pci_device(

@@ -103,7 +103,7 @@ def test_what_is_no_socket_is_not_called(tmp_path: Path, kind: str) -> None:
     assert failure(Lister(path)) == "NO_SOCKET"
 
 
-def test_its_word_stands_before_its_files() -> None:
+def test_podresources_precede_the_kubelets_files() -> None:
     files = KubeletState("static", exclusive={"uid-0": {"old": "7"}}, sources=("cpu_manager_state",))
     pods = (
         PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),

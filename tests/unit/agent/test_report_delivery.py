@@ -127,11 +127,11 @@ def test_what_is_no_answer_is_a_failure(server: Server, uplink: Uplink, answer: 
     assert len(server.asked) == 1  # no redirect is followed
 
 
-def test_nobody_there_is_a_failure() -> None:
+def test_missing_server_is_a_failure() -> None:
     assert failing(Uplink("http://127.0.0.1:9", lambda: "hs_x")).code == "ServerUnreachable"
 
 
-def test_the_token_is_read_anew_each_time(server: Server, tmp_path: Path) -> None:
+def test_token_is_read_for_each_request(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one\n")
     options = Reporting(server.url, token_file=file)
@@ -180,7 +180,7 @@ def test_a_report_is_sent_until_it_was_answered(server: Server, sending: Callabl
     assert [body["sequence"] for body in bodies] == [1, 2, 2]
 
 
-def test_the_first_answer_is_told_once(
+def test_first_answer_is_reported_once(
     server: Server, sending: Callable[[], Sender], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="hetsched.agent")
@@ -193,7 +193,7 @@ def test_the_first_answer_is_told_once(
     assert [record.getMessage() for record in caplog.records] == ["reported as node 'n1'"]
 
 
-def test_what_is_not_believed_is_told_when_it_changes(
+def test_rejected_facts_are_reported_when_they_change(
     server: Server, sending: Callable[[], Sender], caplog: pytest.LogCaptureFixture
 ) -> None:
     doubtful = GOOD | {"problems": [{"code": "FactQuarantined", "message": "cards 7: 8 are known"}]}
@@ -209,7 +209,7 @@ def test_what_is_not_believed_is_told_when_it_changes(
     ]
 
 
-def test_a_server_that_forgot_is_told_everything(server: Server, sending: Callable[[], Sender]) -> None:
+def test_server_without_state_gets_a_full_report(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(200, {}, GOOD), (200, {}, WANTED), (200, {}, GOOD)]
     sender = sending()
     sender.tell(REPORT)
@@ -219,7 +219,7 @@ def test_a_server_that_forgot_is_told_everything(server: Server, sending: Callab
     assert bodies[2]["report"]["node"] == "n1"
 
 
-def test_whoever_is_superseded_ends(server: Server, sending: Callable[[], Sender]) -> None:
+def test_superseded_agent_ends(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(409, {}, {"code": "AgentSuperseded", "detail": ""})]
     sender = sending()
     sender.tell(REPORT)

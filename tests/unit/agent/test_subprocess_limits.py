@@ -12,13 +12,13 @@ import pytest
 from hetsched.agent.programs import MAX_OUTPUT_BYTES, is_ours, run
 
 
-def test_what_a_program_says_and_how_it_ended_is_told() -> None:
+def test_output_and_exit_status_are_returned() -> None:
     outcome = run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"])
     assert outcome is not None
     assert (outcome.status, outcome.output) == (3, "out\nerr\n")
 
 
-def test_a_signal_is_told_as_a_negative_status() -> None:
+def test_signal_is_a_negative_status() -> None:
     outcome = run(["/bin/sh", "-c", "kill -ILL $$"])
     assert outcome is not None
     assert outcome.status == -4
@@ -47,7 +47,7 @@ def test_a_program_that_is_not_there_is_none() -> None:
     assert MAX_OUTPUT_BYTES > 0
 
 
-def test_only_what_nobody_but_root_could_have_put_there_is_ours(tmp_path: Path) -> None:
+def test_only_programs_writable_by_root_alone_are_run(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o777)

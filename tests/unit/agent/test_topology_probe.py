@@ -209,7 +209,7 @@ def test_a_machine_without_nodes_is_one_zone(tmp_path: Path) -> None:
     assert [cpu.zone for cpu in cpus] == [0, 0, None, 0]
 
 
-def test_a_tree_without_cpus_tells_nothing(tmp_path: Path) -> None:
+def test_tree_without_cpus_reports_nothing(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     assert probe_topology(tree) == (None, None)
     assert codes(tree) == {"CpusUnknown"}
@@ -271,7 +271,7 @@ def test_an_instruction_cache_is_not_the_last_one(plain: Tree) -> None:
         (f"{NODES}/node1/hugepages/hugepages-2048kB/nr_hugepages", "many", "FileNotNumber"),
     ],
 )
-def test_what_is_odd_is_told_and_the_rest_is_read(plain: Tree, path: str, content: str, code: str) -> None:
+def test_odd_parts_are_reported_and_the_rest_is_read(plain: Tree, path: str, content: str, code: str) -> None:
     put(plain.root, path, content)
     zones, cpus = read(plain)
     assert code in codes(plain)
@@ -320,7 +320,7 @@ def test_numbers_beyond_what_linux_can_have_are_no_cpus(plain: Tree) -> None:
     assert "ListUnreadable" in codes(plain)
 
 
-def test_the_fingerprint_tells_when_cpus_go(plain: Tree) -> None:
+def test_fingerprint_changes_when_cpus_disappear(plain: Tree) -> None:
     before = topology_fingerprint(plain)
     assert topology_fingerprint(plain) == before
     put(plain.root, f"{CPUS}/online", "0-6")

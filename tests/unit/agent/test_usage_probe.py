@@ -86,7 +86,7 @@ def test_one_sample_is_no_measurement(tmp_path: Path) -> None:
     assert machine.problems == ["UsageNotMeasured"]
 
 
-def test_use_is_told_in_the_contracts_units(machine: Machine) -> None:
+def test_use_is_reported_in_the_contracts_units(machine: Machine) -> None:
     # 10 s: CPU 0 is busy for 750 of 1000 ticks, CPU 1 for 250: 1000 millicores. 8 - 6 = 2 GiB. 500 MB received and
     # 125 MB sent: 400 and 100 Mbit/s, of which the larger counts. 20000 + 60000 sectors of 512 B: 4.096 MB/s.
     machine.cpus((750, 250, 0), (250, 750, 0))
@@ -101,7 +101,7 @@ def test_use_is_told_in_the_contracts_units(machine: Machine) -> None:
     assert machine.problems == ["CapacityUnknown"]  # nobody knows what a disk can do
 
 
-def test_an_operator_states_what_the_machine_does_not_tell(tmp_path: Path) -> None:
+def test_declared_capacities_are_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {NETWORK: 10_000, DISK: 500})
     machine.cpus((0, 0, 0))
     machine.measure()
@@ -135,7 +135,7 @@ def test_stolen_and_waiting_time_is_not_used(machine: Machine) -> None:
         (2**31 - 1, 0, None),
     ],
 )
-def test_counters_that_fell_wrapped_or_started_anew(
+def test_counters_that_decreased_wrapped_or_restarted(
     machine: Machine, before: int, after: int, mbps: int | None
 ) -> None:
     machine.network(eth0=(before, 0))
@@ -147,7 +147,7 @@ def test_counters_that_fell_wrapped_or_started_anew(
     assert amounts(machine.measure())[NETWORK] == 1
 
 
-def test_a_cpu_that_comes_or_counts_anew_is_measured_from_then_on(machine: Machine) -> None:
+def test_cpu_that_appears_or_restarts_is_measured_from_then_on(machine: Machine) -> None:
     machine.cpus((500, 500, 0), (500, 500, 0), (70_000, 5, 0))
     assert "cpu" not in amounts(machine.measure())
     machine.cpus((1000, 1000, 0), (1000, 1000, 0), (70_500, 505, 0))
@@ -217,14 +217,14 @@ def test_a_link_that_is_down_adds_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("speed", [-1, 0, None])
-def test_a_link_that_does_not_tell_makes_the_sum_unknown(machine: Machine, speed: int | None) -> None:
+def test_link_without_counters_makes_the_sum_unknown(machine: Machine, speed: int | None) -> None:
     machine.network(eth0=(0, 0), eth1=(0, 0))
     machine.speed("eth1", speed)
     assert capacity(machine) is None
     assert machine.problems.count("CapacityUnknown") == 2
 
 
-def test_bonded_links_carry_what_their_bond_tells(machine: Machine) -> None:
+def test_bonded_links_count_in_their_bond(machine: Machine) -> None:
     machine.network(eth0=(0, 0), eth1=(0, 0), bond0=(0, 0))
     machine.speed("eth1", 25_000)
     put(machine.root, "sys/class/net/bond0/bonding/mode", "active-backup 1")
@@ -249,7 +249,7 @@ def test_what_is_left_of_a_zone(cpus: int, steal: float, left: int) -> None:
 ZONES = (MachineZone(0, "0-1"), MachineZone(1, "2-3"), MachineZone(2, ""), MachineZone(3, "4"))
 
 
-def test_steal_is_told_by_zone(tmp_path: Path) -> None:
+def test_steal_is_reported_by_zone(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.cpus(*[(0, 0, 0)] * 4)
     machine.measure()

@@ -66,7 +66,7 @@ def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
     assert both.startswith("all 2 pods may be merged")
 
 
-def test_a_folder_stands_for_all_its_manifests(tmp_path: Path) -> None:
+def test_folder_includes_all_its_manifests(tmp_path: Path) -> None:
     nodes, deploy = cluster_file(tmp_path), tmp_path / "deploy"
     (deploy / "jobs").mkdir(parents=True)
     workload_file(deploy, FITS)

@@ -25,7 +25,7 @@ def asked(folder: Path, *more: str) -> list[str | Path]:
     return ["experiment", "openb", "--list", folder / "openb_pod_list_small.csv", "--seeds", "1", *more]
 
 
-def test_nodes_and_published_figures_are_found_beside_the_list(folder: Path) -> None:
+def test_nodes_and_published_results_are_found_next_to_the_list(folder: Path) -> None:
     (made,) = document(run(*asked(folder, "--policy", "fgd", "-o", "json")))["experiments"]
     assert (made["name"], made["reconstruction"]) == ("openb", False)
     rows = {(row["case"], row["metric"]): row for row in made["rows"]}

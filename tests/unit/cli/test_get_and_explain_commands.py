@@ -63,7 +63,7 @@ def test_plugins_come_as_one_list(server: Server) -> None:
     assert not server.asked[0].url.query
 
 
-def test_a_decision_is_explained_with_the_nodes_it_weighed(server: Server) -> None:
+def test_decision_is_explained_with_its_candidate_nodes(server: Server) -> None:
     server.answers("GET", f"{API}/decisions/7/", DECISION)
     result = run("explain", "7")
     assert result.exit_code == 0
@@ -128,7 +128,7 @@ def test_names_cannot_leave_their_place_in_the_address(server: Server) -> None:
     assert server.asked[0].url.raw_path.startswith(b"/api/v1/nodes/..%2Fworkloads%2Fw-1/")
 
 
-def test_explain_tells_on_what_the_expected_use_rested(server: Server) -> None:
+def test_explain_shows_the_basis_of_the_expected_use(server: Server) -> None:
     use = {"basis": "learnt p95 of 12 pods of Deployment/web", "amounts": {"cpu": "2500m", "memory": "1Gi"}}
     server.answers("GET", f"{API}/decisions/7/", {**DECISION, "expectedUse": use})
     assert "expected use: cpu 2500m, memory 1Gi (learnt p95 of 12 pods of Deployment/web)" in run("explain", "7").stdout
@@ -151,7 +151,7 @@ def test_the_queue_is_listed_by_place(server: Server) -> None:
     assert server.asked[0].url.params["cluster"] == "lab"
 
 
-def test_kinds_have_singulars_and_a_near_miss_is_told(server: Server) -> None:
+def test_kinds_have_singulars_and_a_near_miss_has_a_suggestion(server: Server) -> None:
     server.answers("GET", f"{API}/nodes/", {"items": [node("a")], "next": None})
     assert run("get", "node").stdout == run("get", "no").stdout == run("get", "nodes").stdout
     missed = run("get", "nodez")
@@ -237,7 +237,7 @@ def test_a_pod_is_explained_by_its_latest_decision(server: Server) -> None:
     assert run("explain", "default/none").exit_code == 2
 
 
-def test_pods_that_nobody_looked_at_are_told(server: Server) -> None:
+def test_undecided_pods_are_shown(server: Server) -> None:
     server.answers("GET", f"{API}/workloads/w-1/", a_workload("pending"))
     result = run("explain", "w-1")
     assert (result.exit_code, result.stdout) == (0, "default/web: pending, no decision yet\n")
@@ -258,7 +258,7 @@ def test_explain_follows_until_there_is_a_place(server: Server) -> None:
     ]
 
 
-def test_times_in_lists_are_told_from_now(server: Server) -> None:
+def test_times_in_lists_are_relative_to_now(server: Server) -> None:
     ago = datetime.now(UTC) - timedelta(hours=3, minutes=5)
     row = {**a_workload("running"), "createdAt": ago.isoformat()}
     server.answers("GET", f"{API}/workloads/", {"items": [row], "next": None})
@@ -267,7 +267,7 @@ def test_times_in_lists_are_told_from_now(server: Server) -> None:
     assert line.rstrip().endswith("3 h 5 min ago")
 
 
-def test_a_watched_list_tells_each_row_that_changed(server: Server) -> None:
+def test_watched_list_prints_each_changed_row(server: Server) -> None:
     rows = [[node("a"), node("b")], [node("a"), {**node("b"), "ready": False}], [node("b")]]
     pages = [{"items": items, "next": None} for items in rows]
     server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())

@@ -85,7 +85,7 @@ WITHOUT_JSON = {
 }  # fmt: skip
 
 
-def test_every_command_that_tells_something_tells_it_as_json_too() -> None:
+def test_every_command_with_output_has_json_output() -> None:
     options = {
         name: {option for param in command.params for option in param.opts} for name, command in commands_of(program())
     }

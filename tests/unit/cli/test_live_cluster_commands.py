@@ -71,7 +71,7 @@ def test_reading_pull_secrets_is_switched_by_a_word(server: Server, word: str, s
     assert server.body() == {"reason": "connected by command", "readPullSecrets": sent}
 
 
-def test_discoverys_kubeconfig_is_sent_beside_the_other(server: Server, file: Path) -> None:
+def test_discovery_kubeconfig_is_sent_with_the_other(server: Server, file: Path) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
     assert run("cluster", "connect", "live", "--discovery-kubeconfig", file).exit_code == 0
@@ -79,7 +79,7 @@ def test_discoverys_kubeconfig_is_sent_beside_the_other(server: Server, file: Pa
     assert server.body()["discoveryKubeconfig"]["users"] == [{"name": "chosen", "user": {"token": "canary-5f2d"}}]
 
 
-def test_a_connection_is_replaced_if_nobody_else_did(server: Server, file: Path) -> None:
+def test_connect_sends_the_tag_it_read(server: Server, file: Path) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
     assert run("cluster", "connect", "live", "--kubeconfig", file).exit_code == 0
@@ -95,7 +95,7 @@ def result_of_test(server: Server, *checks: dict[str, Any]) -> Any:
     return run("cluster", "test", "live", "-o", "json")
 
 
-def test_missing_rights_there_are_told(server: Server) -> None:
+def test_missing_permissions_are_reported(server: Server) -> None:
     right = {"check": "right to create pods/binding", "ok": False, "detail": "needed to bind"}
     result = result_of_test(server, {"check": "API server", "ok": True, "detail": "v1"}, right)
     assert result.exit_code == 1
@@ -106,7 +106,7 @@ def test_all_well_there_is_all_well(server: Server) -> None:
     assert result_of_test(server, {"check": "API server", "ok": True, "detail": "v1"}).exit_code == 0
 
 
-def test_whoever_may_not_test_is_told_so(server: Server) -> None:
+def test_user_without_the_right_to_test_gets_an_error(server: Server) -> None:
     result_of_test(server)
     server.refuses("POST", f"{API}live/test/", 403, "PermissionDenied", "this needs the right 'operate'")
     result = run("cluster", "test", "live")

@@ -37,7 +37,7 @@ def test_a_failing_server_is_3_with_the_request_id(server: Server) -> None:
     assert "r-9" in result.stderr
 
 
-def test_an_answer_that_is_no_problem_document_is_told_by_its_status(server: Server) -> None:
+def test_response_without_a_problem_document_is_reported_by_its_status(server: Server) -> None:
     server.answers("GET", NODES, b"<html>", status=502)
     result = run("get", "nodes")
     assert result.exit_code == 3

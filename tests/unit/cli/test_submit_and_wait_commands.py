@@ -34,7 +34,7 @@ def test_each_run_has_a_key_of_its_own_and_a_given_key_is_used(server: Server, t
 
 
 @pytest.mark.parametrize("key", ["", " ", "schlüssel", "a b", "a\nb", "x" * 256])
-def test_a_key_that_is_none_is_told_before_anything_is_sent(server: Server, tmp_path: Path, key: str) -> None:
+def test_invalid_key_is_reported_before_any_request(server: Server, tmp_path: Path, key: str) -> None:
     result = run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--idempotency-key", key)
     assert (result.exit_code, server.asked) == (2, [])
     assert result.stderr.startswith("error [IdempotencyKeyInvalid]")

@@ -50,7 +50,7 @@ def test_a_view_is_as_large_as_its_terminal(width: int, height: int) -> None:
     assert max(len(line) for line in lines) <= width
 
 
-def test_wide_columns_give_way_to_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_columns_shrink_for_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "console", lambda: Console(width=30, file=StringIO()))
     rows = [{"name": "a", "isa": "x" * 90, "state": "not-now"}, {"name": "b", "isa": "y", "state": "placed"}]
     # 30 columns, 2 after each of 3: name 4, state 7, so 13 are left for isa.
@@ -59,7 +59,7 @@ def test_wide_columns_give_way_to_narrow_ones(monkeypatch: pytest.MonkeyPatch) -
     assert all(len(line) <= 30 for line in lines)
 
 
-def test_what_tells_most_is_shown_first_where_not_all_have_room() -> None:
+def test_most_informative_columns_are_shown_first() -> None:
     lines = [line.plain for line in view(workload(*PODS), 8)]
     assert lines[2] == "40 pods: 1 never-fits, 39 running"
     assert lines[3].startswith("ml/train-33")

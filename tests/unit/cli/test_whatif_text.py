@@ -6,7 +6,7 @@ from tests.builders import a_node, a_pod
 from tests.unit.cli.calling import cluster_file, run, workload_file
 
 
-def test_reasons_and_funnel_stand_below_the_verdict(tmp_path: Path) -> None:
+def test_reasons_and_funnel_follow_the_verdict(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("web").cpu(1), a_pod("vec").cpu(2).isa("rv64gcv"))
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path)).stdout
     assert text.startswith("not-now  ")
@@ -42,7 +42,7 @@ def test_a_node_that_lacks_two_things_is_counted_once_in_the_funnel(tmp_path: Pa
     assert "2 nodes > resource-fit 0" in text
 
 
-def test_the_smallest_change_that_would_do_stands_below_the_reasons(tmp_path: Path) -> None:
+def test_nearest_fit_follows_the_reasons(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("web").cpu(900))
     cluster = cluster_file(tmp_path, a_node("small").cpu(4), a_node("large").cpu(64))
     text = run("whatif", "-f", pods, "--cluster", cluster).stdout
@@ -74,7 +74,7 @@ def test_pinned_cpus_say_who_shares_their_cores(tmp_path: Path) -> None:
     assert "default/pod on n: CPUs 0 and 2 are threads of one core, both its own" in text
 
 
-def test_a_controller_that_is_left_out_is_named_beside_the_answer(tmp_path: Path) -> None:
+def test_omitted_controller_is_named_with_the_answer(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: proxy}}")
     pods = workload_file(tmp_path, a_pod())
     result = run("whatif", "-f", pods, "-f", tmp_path / "more.yaml", "--cluster", cluster_file(tmp_path, a_node()))
@@ -82,7 +82,7 @@ def test_a_controller_that_is_left_out_is_named_beside_the_answer(tmp_path: Path
     assert "DaemonSet" not in result.stdout
 
 
-def test_who_would_have_to_leave_is_told_unless_that_is_forbidden(tmp_path: Path) -> None:
+def test_evictions_are_named_unless_forbidden(tmp_path: Path) -> None:
     policy = tmp_path / "preempting.yaml"
     policy.write_text(
         "apiVersion: hetsched.io/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: preempting}\n"

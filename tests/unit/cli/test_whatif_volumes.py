@@ -48,7 +48,7 @@ def files(folder: Path, cluster: str, pods: str) -> tuple[str, ...]:
     return ("whatif", "-f", str(folder / "pods.yaml"), "--cluster", str(folder / "cluster.yaml"), "-o", "json")
 
 
-def test_a_claim_may_stand_in_either_file(tmp_path: Path) -> None:
+def test_claim_is_found_in_either_file(tmp_path: Path) -> None:
     for cluster, pods in ((f"{CLUSTER}---\n{CLAIM}", POD), (CLUSTER, f"{CLAIM}---\n{POD}")):
         answer = document(run(*files(tmp_path, cluster, pods)))
         assert [placed["node"] for placed in answer["placements"]] == ["n-b"]

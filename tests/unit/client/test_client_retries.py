@@ -42,7 +42,7 @@ def too_many(after: str = "5") -> httpx.Response:
     return httpx.Response(429, json={"code": "RateLimited", "detail": "too many"}, headers=headers)
 
 
-def test_who_is_put_off_comes_back_when_told_a_little_later_at_random(slept: list[float]) -> None:
+def test_retry_waits_for_retry_after_plus_jitter(slept: list[float]) -> None:
     told: list[float] = []
     talk, asked = client(too_many("5"), ROWS, on_pause=told.append)
     assert list(talk.nodes()) == []
@@ -101,7 +101,7 @@ def test_a_refused_token_does_not_pass_by_itself() -> None:
     assert not caught.value.passing
 
 
-def test_an_answer_of_something_else_is_told_as_that() -> None:
+def test_foreign_response_is_reported_as_such() -> None:
     talk, _ = client(httpx.Response(200, json={"hello": "world"}))
     with pytest.raises(InputError, match="AnswerUnreadable"):
         talk.workload("w-1")

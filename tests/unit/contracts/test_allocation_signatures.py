@@ -45,7 +45,7 @@ def test_what_was_signed_is_granted() -> None:
     assert [(zone.name, zone.cpus) for zone in granted.zones] == [("node-0", "0-3")]
 
 
-def test_the_signature_is_the_one_that_anybody_with_the_key_computes() -> None:
+def test_signature_is_reproducible_with_the_key() -> None:
     small = {"v": 1, "uid": "u", "node": "n", "epoch": 1}
     key = hmac.new(SECRET, b'hetsched agent\n["prod", "n"]', hashlib.sha256).digest()
     assert node_key(SECRET, "prod", "n") == key
@@ -78,7 +78,7 @@ def test_a_member_does_not_go_unseen() -> None:
         assert refused(json.dumps(said)) == "AllocationForged"
 
 
-def test_nobody_signs_for_another_node_cluster_or_control_plane() -> None:
+def test_signature_is_bound_to_node_cluster_and_control_plane() -> None:
     others = [node_key(SECRET, "prod", "n2"), node_key(SECRET, "test", "n1"), node_key(b"x" * 32, "prod", "n1")]
     assert len({KEY, *others}) == 4
     assert node_key(SECRET, 'a", "b', "c") != node_key(SECRET, "a", 'b", "c')
@@ -92,7 +92,7 @@ def test_what_is_another_pods_or_nodes_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("said", [json.dumps(DOCUMENT), json.dumps(DOCUMENT | {"sig": None})])
-def test_what_nobody_signed_is_not_forged(said: str) -> None:
+def test_unsigned_allocation_is_not_a_forgery(said: str) -> None:
     assert refused(said) == "AllocationUnsigned"
 
 
@@ -118,7 +118,7 @@ def test_what_is_signed_has_the_right_form_too(wrong: dict[str, Any]) -> None:
     assert refused(text(containers={"main": "0-"})) == "CpusetMalformed"
 
 
-def test_nothing_is_signed_for_nobody() -> None:
+def test_nothing_is_signed_without_a_recipient() -> None:
     with pytest.raises(KeyError, match="uid"):
         sign({"v": 1, "node": "n1", "epoch": 1}, KEY)
 

@@ -140,7 +140,7 @@ def test_an_empty_node_is_even_already_so_lopsided_ones_are_filled_first(plugin:
     assert scheduler(nodes, policy=spread).schedule(pod).node == "idle"
 
 
-def test_where_nobody_measured_requests_count() -> None:
+def test_requests_replace_missing_measurements() -> None:
     # b as requested: (10 + 20) of 100 CPUs, 70 of 100 GiB and so on; the pod's own request is 20 CPUs, expected 90.
     running = a_pod("r").cpu(10).memory("70Gi").requesting(NETWORK_MBPS, 70).requesting(DISK_MBPS, 70).running_on("b")
     nodes = [a_measured_node("a", *A), a_measured_node("b", 0, 0, 0, 0).having(usage=None)]

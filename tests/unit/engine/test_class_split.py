@@ -36,7 +36,7 @@ def test_as_a_wish_it_refuses_nothing_and_prefers_cpu_nodes() -> None:
     assert score("class-split", a_pod(), [CPU, GPU]) is None
 
 
-def test_split_clusters_leave_a_cpu_pod_waiting_beside_an_idle_gpu_node() -> None:
+def test_strict_split_leaves_a_cpu_pod_pending_next_to_an_idle_gpu_node() -> None:
     deciding = scheduler([CPU.pods(0), GPU], policy="split-clusters")
     assert deciding.schedule(a_pod().build()).node is None
     assert deciding.schedule(a_pod("cards").gpu(1).build()).node == "gpu"

@@ -106,7 +106,7 @@ def test_nothing_decided_before_the_inventory_changed_is_kept() -> None:
     assert not truth.bookings
 
 
-def test_what_was_decided_in_a_place_that_nobody_left_after_all_is_decided_again() -> None:
+def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
     # On the branch "urgent" has the gang leave a and s, so "late" is given card 0 of a, which a member held.
     # On the truth s is written to, so the gang stays, with card 0.
     first = a_pod("m0").cpu(3).gpu().gang("team", 2).running_on("a")

@@ -39,7 +39,7 @@ def test_pack_fills_cores_that_are_cut_already() -> None:
     assert chosen(3, "pack", {4, 1, 5, 2, 6}) == [1, 5, 4]
 
 
-def test_spread_prefers_cores_that_nobody_uses() -> None:
+def test_spread_prefers_unused_cores() -> None:
     assert chosen(2, "spread", {4, 1, 5, 2, 6}) == [1, 2]
     assert chosen(3, "spread", {4, 1, 5, 2, 6}) == [1, 2, 4]
 

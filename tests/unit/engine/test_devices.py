@@ -168,7 +168,7 @@ def test_a_search_that_takes_too_long_ends_with_a_word() -> None:
         {"somethingNew": 1},
     ],
 )
-def test_a_device_that_needs_more_than_we_do_is_given_to_nobody(blocked: dict[str, Any]) -> None:
+def test_device_with_unsupported_requirements_is_not_allocated(blocked: dict[str, Any]) -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0", **blocked)), claim("c", exactly("gpu")), pod("c"))
     assert scene.placed["p"] == (None, [])
     scene = Scene(

@@ -216,7 +216,7 @@ def test_a_node_without_zones_is_unknown_to_a_pod_that_asks() -> None:
     assert granted(deciding(a_node("n")), a_pod("b").cpu(1).guaranteed()) == {}
 
 
-def test_memory_that_nobody_stated_is_unknown() -> None:
+def test_unreported_memory_is_unknown() -> None:
     node = machine()
     report = node.build()
     assert report.numa is not None
@@ -232,7 +232,7 @@ def loaded(name: str, cpus: int, profile: str) -> PodBuilder:
     return wanting(name, cpus).shaped(load_profile=profile)
 
 
-def test_a_busy_pod_goes_beside_the_idle_one_when_no_core_is_free() -> None:
+def test_busy_pod_shares_a_core_with_an_idle_one_when_none_is_free() -> None:
     chosen = deciding(one_zone())
     for name, profile in (("a", "busy"), ("b", "peaks=08-12"), ("c", "idle"), ("d", "")):
         granted(chosen, loaded(name, 1, profile))  # cores 0 to 3, one each

@@ -111,7 +111,7 @@ def test_more_leave_where_what_they_hold_is_unknown_to_the_other() -> None:
     assert leaving(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}
 
 
-def test_a_node_is_left_out_where_nobody_who_may_leave_would_be_enough() -> None:
+def test_node_is_left_out_where_evictable_pods_are_insufficient() -> None:
     important = cards(resident("a", 1, 1), resident("b", 5, 1))  # not lower than 5
     assert leaving(important, NEWCOMER, {"n1": ["u-a"], "stranger": ["u-x"]}) == {}
     ganged = cards(resident("a", 1, 1), resident("b", 1, 1).gang("g", 1))

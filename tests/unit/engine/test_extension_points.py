@@ -128,7 +128,7 @@ def test_a_pre_filter_alone_narrows_the_nodes(scope: Scope) -> None:
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_refusal_of_a_pre_filter_is_told_for_every_pod_of_the_shape(scope: Scope) -> None:
+def test_pre_filter_rejection_applies_to_every_pod_of_the_shape(scope: Scope) -> None:
     @plugin("closed", summary="Refuses all.", scope=scope)
     class Closed:
         def pre_filter(self, request, state):
@@ -269,7 +269,7 @@ def test_a_refused_reservation_is_the_matter_of_one_pod_alone() -> None:
     assert scheduler.schedule(a_pod("second").build()).node == "a"  # the same shape, so the same kept evaluation
 
 
-def test_a_pod_that_nobody_can_reserve_for_leaves_no_trace() -> None:
+def test_failed_reserve_leaves_no_trace() -> None:
     scheduler = deciding(reserving("never", {0: NO, 1: NO, 2: NO}))
     before = scheduler.state.digest()
     assert scheduler.schedule(a_pod().build()).node is None

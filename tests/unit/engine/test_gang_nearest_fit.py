@@ -53,7 +53,7 @@ def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> Non
     assert len(answers(nodes, members=3, cpu="4", least=2)) == 1
 
 
-def test_where_not_even_one_member_fits_no_smaller_gang_is_told() -> None:
+def test_no_smaller_gang_is_suggested_where_no_member_fits() -> None:
     (first, *_) = answers([a_node("a").cpu(8).cordoned()], members=2, cpu="4", least=2)
     assert first == ()
 

@@ -107,7 +107,7 @@ def test_members_that_run_already_count() -> None:
     assert placed(run(deciding, members("g", 2, 4))) == ["g-0", "g-1"]
 
 
-def test_a_gang_that_nobody_sized_is_refused() -> None:
+def test_gang_without_a_size_is_rejected() -> None:
     deciding = scheduler(slots(4), policy=gangs())
     outcomes = run(deciding, [a_pod("p").having(gang=GangMember("g"))])
     assert codes(outcomes) == {"GangUnknown"}
@@ -258,7 +258,7 @@ def test_one_member_that_is_undone_takes_those_that_wait_with_it() -> None:
 # -- the answers that people see ---------------------------------------------------------------------------------------
 
 
-def test_a_what_if_tells_of_a_gang_that_does_not_fit_whole() -> None:
+def test_what_if_reports_a_gang_that_does_not_fit_whole() -> None:
     pods = [pod.build() for pod in members("g", 4, 4)]
     pods[3] = a_pod("g-3").gang("g", 4).on_nodes_with(disk="ssd").build()
     answer = what_if(cluster(slots(4)), gangs(), pods, evaluated_at="2026-11-20T10:00:00Z")
@@ -314,7 +314,7 @@ def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
 
 
 @given(sizes=GANGS, running=st.lists(st.integers(0, 3), min_size=5, max_size=5), room=st.integers(1, 10))
-def test_a_gang_that_runs_in_part_gains_nobody_or_becomes_whole(
+def test_partially_running_gang_gains_no_member_or_becomes_whole(
     sizes: list[tuple[int, int, int]], running: list[int], room: int
 ) -> None:
     """Some members may have ended: those that are left count, and stay as they are where that is not enough."""

@@ -175,13 +175,13 @@ def test_all_facts_must_be_those_of_the_same_card() -> None:
     assert answer.codes("n") == ["GpuTooFewCards"]
 
 
-def test_an_unknown_fact_does_not_satisfy_a_demand_and_is_told_apart() -> None:
+def test_unknown_fact_does_not_satisfy_a_request_and_is_distinguished() -> None:
     answer = ask("gpu-fit", a_pod().gpu(1, memory_mib=1), [a_node("n").gpus(1, memory_mib=None)])
     [refusal] = answer.reasons["n"]
     assert (refusal.code, refusal.unknown) == ("GpuFactUnknown", True)
 
 
-def test_known_cards_may_be_enough_beside_unknown_ones() -> None:
+def test_known_gpus_may_suffice_next_to_unknown_ones() -> None:
     node = a_node("n").gpus(1, memory_mib=None).gpus(1)
     assert granted(a_pod().gpu(1, memory_mib=1_000), node, []) == [(1, 1000, A100)]
 

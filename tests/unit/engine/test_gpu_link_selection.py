@@ -60,7 +60,7 @@ def test_kinds_rank_where_no_bandwidth_is_stated() -> None:
     assert table[0] == (0, 10_000, 20_000, 24_000, 25_000)
 
 
-def test_either_end_may_state_a_link_and_zones_tell_of_the_rest() -> None:
+def test_link_is_declared_at_either_end_and_zones_imply_the_rest() -> None:
     table = link_table(cards((), (CardLink(0, "nvlink", 50.0),), (), zones=("a", "a", "b")))
     # 0-1 by card 1; 0-2 and 1-2 lie in unlike zones.
     assert table == ((0, 50_000, 10_000), (50_000, 0, 10_000), (10_000, 10_000, 0))

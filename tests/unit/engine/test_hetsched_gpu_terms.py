@@ -45,7 +45,7 @@ def test_the_gradient_chooses_the_card_whose_rest_is_of_use() -> None:
     assert [card.index for card in outcome.allocation.gpus] == [0]
 
 
-def test_what_a_gpu_needs_beside_it_is_read_off_the_mix() -> None:
+def test_resources_per_gpu_are_derived_from_the_mix() -> None:
     # (10 cores, 1 GPU), (6 cores, 0.5 GPU), CPU pods do not count: mean 16 / 1.5 = 10.6667 cores per GPU;
     # variance ((10 - 10.6667)^2 + (6 - 5.3333)^2) / 1.5 = (0.4444 + 0.4444) / 1.5 = 0.5926, deviation 0.7698 cores
     state = cluster([a_node("n").gpus(1)])

@@ -52,7 +52,7 @@ def test_equation_3_similarity_prefers_the_tightest_fit() -> None:
     assert found["y"] / 50 - S_CARD_Y == pytest.approx(0.53625)
 
 
-def test_equation_3_as_a_cosine_cannot_tell_the_nodes_apart() -> None:
+def test_equation_3_as_a_cosine_does_not_distinguish_the_nodes() -> None:
     # MiB dominate: .99941 for the first N, .99938 for the second.
     found = scored(similarity="cosine")
     assert found["x"] / 50 - S_CARD_X == pytest.approx(0.99941, abs=5e-6)
@@ -115,7 +115,7 @@ def test_the_class_ratio_counts_nodes_that_take_pods() -> None:
     assert scored(a_pod().cpu(1).memory("1Gi"), nodes)["cpu"] == 50
 
 
-def test_a_resource_that_does_not_fit_or_that_nobody_has_adds_nothing() -> None:
+def test_resource_that_does_not_fit_or_is_absent_adds_nothing() -> None:
     # Requests below the defaults of scoring count as 100m and 200Mi: S < 100 on the emptiest GPU node.
     assert scored(a_pod().best_effort(), [a_node("n").cpu(0).memory("1Gi")]) == pytest.approx(
         {"n": 50 * (1 - 200 / 1024)}
@@ -162,7 +162,7 @@ def test_compute_may_be_flops_or_cores() -> None:
 NAMED_X, NAMED_Y = {**X, "model": "X", "fp32_tflops": 7.0}, {**Y, "model": "Y", "fp32_tflops": 7.5}
 
 
-def test_stated_flops_stand_for_a_capability_that_no_model_has() -> None:
+def test_declared_flops_replace_a_missing_model_capability() -> None:
     """Cards of unknown models are compared by the FP32 TFLOPS that their nodes state, as in the worked numbers."""
     # X: ((7.0 / 7.5 + 1 + 1380 / 1590) / 3 + .358125) / 2 = (.93375 + .358125) / 2 = .6459
     # Y: ((1 + 320 / 900 + 1) / 3 + .53625) / 2 = (.78519 + .53625) / 2 = .6607
@@ -170,7 +170,7 @@ def test_stated_flops_stand_for_a_capability_that_no_model_has() -> None:
     assert {name: round(value, 2) for name, value in scored(nodes=fleet).items()} == {"x": 64.59, "y": 66.07}
 
 
-def test_flops_that_the_table_knows_stand_for_a_capability_too() -> None:
+def test_flops_of_the_table_replace_a_missing_capability() -> None:
     """AMD's cards have no CUDA capability: the FP32 TFLOPS of their models are compared."""
     # MI210 22.6 TFLOPS, 1638 GB/s, 1700 MHz; MI300X 163.4, 5300, 2100.
     # MI210: (22.6 / 163.4 + 1638 / 5300 + 1700 / 2100) / 3 = (.13831 + .30906 + .80952) / 3 = .41896

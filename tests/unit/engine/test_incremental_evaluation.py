@@ -65,7 +65,7 @@ def test_after_any_history_and_under_every_policy(
 
 @settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
-def test_also_when_the_ledgers_log_starts_anew(
+def test_equal_after_the_ledger_log_restarts(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def test_also_when_the_ledgers_log_starts_anew(
 
 @settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
-def test_also_when_counts_of_pods_start_anew(
+def test_equal_after_the_pod_counts_restart(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

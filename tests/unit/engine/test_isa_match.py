@@ -19,7 +19,7 @@ def test_a_node_fits_when_it_has_every_feature_asked_for() -> None:
     assert ask("isa-match", a_pod().isa("x86-64-v2"), FLEET).feasible == ["x86"]
 
 
-def test_missing_extensions_and_other_architectures_are_told_apart() -> None:
+def test_missing_extensions_and_other_architectures_are_distinguished() -> None:
     answer = ask("isa-match", a_pod().isa("rv64gcv"), FLEET)
     [lacking] = answer.reasons["plain"]
     assert lacking.code == "IsaMissingExtension"
@@ -27,7 +27,7 @@ def test_missing_extensions_and_other_architectures_are_told_apart() -> None:
     assert answer.codes("x86") == ["IsaArchMismatch"]
 
 
-def test_an_instruction_set_nobody_stated_is_unknown_and_not_a_no() -> None:
+def test_unreported_instruction_set_is_unknown_not_a_mismatch() -> None:
     [refusal] = ask("isa-match", a_pod().isa("rv64gc"), FLEET).reasons["silent"]
     assert (refusal.code, refusal.unknown) == ("IsaUnknown", True)
 

@@ -25,7 +25,7 @@ def scored(measure: str, need: str, fleet: list[NodeBuilder] = FLEET) -> dict[st
     return {name: value for name, value in found.items() if name in ("gc-0", "zb-0", "v", "wide", "other")}
 
 
-def test_a_share_is_how_many_could_stand_in_of_those_that_could_serve() -> None:
+def test_share_counts_the_replacements_among_capable_nodes() -> None:
     # All 10 run rv64gc. Stand-ins: gc 10, zb 3 + 1, v 1 + 1, wide 1.
     assert scored("share", "rv64gc") == {"gc-0": 100, "zb-0": 40, "v": 20, "wide": 10}
     # Of 4 that run zba and zbb, all stand in for a zb node, 1 for the wide one.
@@ -50,7 +50,7 @@ def test_a_pod_that_needs_the_rare_node_finds_it_unpriced() -> None:
     assert scored("share", "rv64gcv_zba_zbb_zbs")["wide"] == 100
 
 
-def test_a_node_that_nobody_described_is_not_rare() -> None:
+def test_undescribed_node_is_not_rare() -> None:
     assert scored("share", "rv64gc", [*FLEET, a_node("other").isa(None)])["other"] == 100
 
 

@@ -24,7 +24,7 @@ def deciding(*nodes: NodeBuilder) -> Scheduler:
     return scheduler(nodes, policy=policy_of("resource-fit", "numa-fit"))
 
 
-def test_a_rejected_pod_is_told_so_before() -> None:
+def test_predicted_rejection_has_a_reason() -> None:
     chosen = deciding(pinning("n", "restricted"))
     for name in ("a", "b"):
         assert chosen.schedule(whole(name, 3).build()).node == "n"

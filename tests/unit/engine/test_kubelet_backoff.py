@@ -68,7 +68,7 @@ def test_an_owner_that_is_refused_everywhere_rests() -> None:
     assert "kubelets everywhere refused 5 pods of this owner: OutOfcpu; tried again at 10:40" in found.summary
 
 
-def test_many_nodes_are_told_together() -> None:
+def test_many_nodes_are_summarised() -> None:
     names = [f"n{i}" for i in range(9)]
     scheduler = on(*names, **dict.fromkeys(names, RESTS))
     (reason,) = diagnose(scheduler, of("red", "a")).reasons
@@ -78,7 +78,7 @@ def test_many_nodes_are_told_together() -> None:
     )
 
 
-def test_nobody_is_evicted_from_a_node_that_would_refuse_the_pod_again() -> None:
+def test_no_pod_is_evicted_from_a_rejecting_node() -> None:
     policy = compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED)
     state = cluster([a_node("n1").cpu(8)], [a_pod("low").cpu(8).having(node_name="n1").build()])
     high = a_pod("high").cpu(8).having(controller_uid="red", priority=1000).build()

@@ -43,7 +43,7 @@ FREE = ("zone_cpu_free", "zone_cpus_free", "kubelet_cpus_free")
 
 
 @pytest.mark.parametrize(("policy", "placed"), [("restricted", False), ("single-numa-node", False), ("none", True)])
-def test_a_pod_that_fits_no_zone_beside_unknown_pods_is_not_placed(policy: str, placed: bool) -> None:
+def test_pod_that_fits_no_zone_next_to_unknown_pods_is_not_placed(policy: str, placed: bool) -> None:
     # Unknown pods hold 2 of 4 CPUs in each zone: 2 + 2 are free. 4 CPUs would fit an empty zone, so neither policy that
     # binds admits them over two zones; with policy none the kubelet takes all four.
     chosen = scheduler([node(foreign("0-1,4-5"), policy=policy)], policy=policy_of("resource-fit", "numa-fit"))

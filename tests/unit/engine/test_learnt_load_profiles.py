@@ -22,7 +22,7 @@ def measured(controller: str, millis: int) -> tuple[PodUsage, ...]:
     return tuple(PodUsage("default", f"{controller}-{i}", controller, {CPU: millis}) for i in range(5))
 
 
-def test_a_busy_pod_goes_beside_the_one_that_was_learnt_to_be_idle() -> None:
+def test_busy_pod_shares_with_the_one_learnt_to_be_idle() -> None:
     # Cores (0, 2) and (1, 3): unknown and idle take a core each; a pod learnt to be busy shares the idle one's.
     samples = measured("Job/busy", 900) + measured("Job/idle", 50)
     engine = Scheduler(

@@ -8,7 +8,7 @@ from tests.unit.engine.fleet import ask, policy_of, scheduler
 NETWORK = "hetsched.io/network-mbps"
 
 
-def test_expected_use_must_fit_beside_the_measured_use() -> None:
+def test_expected_and_measured_use_must_fit_together() -> None:
     # 8 CPUs: 5 measured + 3 expected = 8 fits, 6 + 3 = 9 does not; requests (1 CPU each) would fit on both
     nodes = [a_node("a").cpu(8).using(cpu="5"), a_node("b").cpu(8).using(cpu="6")]
     found = ask("measured-fit", a_pod().cpu(1).expecting(cpu="3"), nodes)
@@ -43,7 +43,7 @@ def test_a_pod_that_measured_load_keeps_out_fits_later_and_one_too_large_never()
     assert diagnose(engine, a_pod().cpu(1).expecting(cpu="9").build()).verdict == "never-fits"
 
 
-def test_a_resource_that_nobody_stated_is_no_limit() -> None:
+def test_unreported_resource_is_no_limit() -> None:
     nodes = [a_node("n").using(cpu="0"), a_node("m").offering(NETWORK, 100).using(cpu="0")]
     assert ask("measured-fit", a_pod().expecting(**{NETWORK: "50"}), nodes).feasible == ["m", "n"]
 

@@ -144,12 +144,12 @@ def test_the_smallest_comes_first_and_many_nodes_are_counted() -> None:
     assert (many.count, many.nodes) == (12, tuple(f"n{number:02}" for number in range(10)))
 
 
-def test_nobody_is_told_to_tolerate_a_condition_or_a_cordon() -> None:
+def test_toleration_of_a_condition_or_cordon_is_never_suggested() -> None:
     sick = [a_node("a").cordoned(), a_node("b").not_ready().tainted("node.kubernetes.io/not-ready", effect="NoExecute")]
     assert told(a_pod(), sick) == ()
 
 
-def test_a_search_that_ran_out_tells_what_it_found() -> None:
+def test_exhausted_search_returns_its_best_result() -> None:
     deciding = scheduler([a_node("n").cpu(8)], policy="hetsched")
     pod = built(a_pod().cpu(9).host_port(80))
     assert nearest_fit(deciding, pod, Budget(rows=0)) == ()

@@ -95,7 +95,7 @@ def test_a_changed_label_is_seen_by_the_next_decision() -> None:
     assert deciding.schedule(asking).node == "n"
 
 
-def test_pods_that_differ_in_one_rule_alone_are_told_apart() -> None:
+def test_pods_that_differ_in_one_rule_are_distinguished() -> None:
     # Answers are kept per rule: the second pod must not get the first one's.
     deciding = scheduler([a_node("n1").labelled(disk="ssd"), a_node("n2")])
     for number, rule in enumerate(

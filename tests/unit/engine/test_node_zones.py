@@ -58,7 +58,7 @@ def test_offline_capacity_bounds_what_is_allocatable(offline: str | None, effect
     assert column(node, "zone_cpu_allocatable") == [24_000]
 
 
-def test_zones_stand_in_the_order_of_their_numbers_and_memory_alone_is_none() -> None:
+def test_zones_are_ordered_by_number_and_memory_alone_is_no_zone() -> None:
     amounts = {name: NumaZone(name, allocatable={"cpu": 1000 * n}) for n, name in enumerate(("node-0", "node-2"), 1)}
     node = zones(
         NumaZone("node-10", "4-6"), amounts["node-2"], NumaZone("cxl", capacity={"memory": GIB}), amounts["node-0"]
@@ -212,7 +212,7 @@ def test_what_the_kubelet_will_take_is_booked() -> None:
     assert state.bookings["default/a"].allocation.cpu_policy == "static"
 
 
-def test_what_the_kubelet_said_it_took_is_believed() -> None:
+def test_kubelet_assignments_are_accepted() -> None:
     said = a_pod("a").cpu(2).guaranteed().holding("n", ZoneGrant("node-1", "5-6"), policy="static")
     state = cluster([pinning()], [said])
     assert predicted(state, "a") == []

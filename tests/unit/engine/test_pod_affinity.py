@@ -78,7 +78,7 @@ def test_required_anti_affinity_refuses_the_domains_of_matching_pods() -> None:
     assert (refusal.code, refusal.missing, refusal.resolvable) == ("PodAntiAffinityConflict", (ZONE,), True)
 
 
-def test_each_anti_affinity_term_stands_alone() -> None:
+def test_each_anti_affinity_term_is_independent() -> None:
     apart = (*near("web"), *near("db", key=HOSTNAME))
     running = [web("w", on="b1"), pod("d", app="db", on="a1")]
     assert ask("pod-affinity", pod().shaped(anti_affinity=apart), FLEET, running).feasible == ["a2", "nowhere"]
@@ -142,7 +142,7 @@ def test_a_null_selector_matches_no_pod() -> None:
     ]  # fmt: skip
 
 
-def test_preferred_terms_weigh_the_matching_pods_of_a_domain() -> None:
+def test_preferred_terms_score_by_the_matching_pods_of_a_domain() -> None:
     # Weight 10 per web pod in the zone: zone a has 1 -> 10, zone b has 3 -> 30, no zone -> 0.
     #   a1, a2: floor(100 * (10 - 0) / (30 - 0)) = 33;  b1: 100;  nowhere: 0
     running = [web("w1", on="a1"), web("w2", on="b1"), web("w3", on="b1"), web("w4", on="b1"), web("w5", on="nowhere")]
@@ -199,7 +199,7 @@ def test_a_required_affinity_of_a_pod_there_counts_the_hard_weight() -> None:
     assert ignored == {"a1": 100, "a2": 100, "b1": 0, "nowhere": 0}
 
 
-def test_it_does_not_score_when_nobody_wishes_anything() -> None:
+def test_scoring_is_skipped_without_preferences() -> None:
     assert score("pod-affinity", web("p"), FLEET, [web("w", on="a1")]) is None
     unmet = pod().shaped(preferred_affinity=near("web", weight=1))
     assert score("pod-affinity", unmet, FLEET) is None

@@ -45,7 +45,7 @@ def test_the_policies_of_the_contract_are_there() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_with_code_and_place(uses: list[PluginUse], code: str, place: str) -> None:
+def test_errors_have_code_and_place(uses: list[PluginUse], code: str, place: str) -> None:
     with pytest.raises(InputError) as caught:
         compile_policy(PolicySpec("mine", tuple(uses)), REGISTRY)
     assert (caught.value.code, caught.value.place) == (code, place)
@@ -89,6 +89,6 @@ def test_parameters_belong_to_one_policy() -> None:
     assert strict.plugins[0].instance.params.check == "all"
 
 
-def test_plugins_stand_in_the_order_of_the_policy() -> None:
+def test_plugins_keep_the_order_of_the_policy() -> None:
     policy = policy_of("taints", "resource-fit", "node-ready")
     assert [plugin.name for plugin in policy.filters] == ["taints", "resource-fit", "node-ready"]

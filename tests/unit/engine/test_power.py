@@ -49,7 +49,7 @@ def test_what_runs_at_the_report_is_in_its_headroom() -> None:
     assert fits(state, drawing(1600)) is True
 
 
-def test_a_new_report_starts_anew() -> None:
+def test_new_report_resets_the_reserved_draw() -> None:
     state = ClusterState([node().build()])
     state.assume(state.compile(drawing(900, "earlier").build()), 0)
     state.apply_report(node(headroom=300).build())

@@ -219,7 +219,7 @@ def relieved_of(state: ClusterState, removable: Removable) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_remembered_gives_the_same_as_looking_anew(seed: int) -> None:
+def test_cached_result_equals_a_fresh_search(seed: int) -> None:
     generator = random.Random(seed)
     state = a_cluster(generator)
     kept = Scheduler(state, ASKING, evicts=True)

@@ -74,7 +74,7 @@ def test_of_equal_nodes_the_one_whose_victim_started_last_is_chosen() -> None:
     assert victims(asked(nodes, running, urgent())) == {"new"}
 
 
-def test_a_budget_is_broken_only_where_nobody_else_could_leave() -> None:
+def test_budget_is_violated_only_without_other_victims() -> None:
     nodes = [a_node(name).cpu("2") for name in "ab"]
     web = resident("web", "a", priority=0).labelled(app="web")
     budget = DisruptionBudget("default", "web", matching(app="web"), 1)
@@ -114,16 +114,16 @@ def test_a_gang_with_one_important_member_stays() -> None:
      urgent().on_nodes_with(disk="ssd")],
     ids=["equal priority", "never preempts", "member of a gang", "too large for the node", "wrong node"],
 )  # fmt: skip
-def test_for_some_pods_nobody_leaves(pod: PodBuilder) -> None:
+def test_some_pods_never_preempt(pod: PodBuilder) -> None:
     assert asked([a_node("a").cpu("4")], [resident("x"), resident("y")], pod).eviction is None
 
 
-def test_a_pod_that_nobody_can_evict_stays() -> None:
+def test_unevictable_pod_stays() -> None:
     running = [resident("static").having(preemptible=False), resident("plain", priority=5)]
     assert victims(asked([a_node("a").cpu("4")], running, urgent())) == {"plain"}
 
 
-def test_nobody_leaves_where_a_node_fits() -> None:
+def test_feasible_node_needs_no_victim() -> None:
     outcome = asked([a_node("a").cpu("2"), a_node("b").cpu("2")], [resident("x", "a")], urgent())
     assert (outcome.node, outcome.eviction) == ("b", None)
 
@@ -177,7 +177,7 @@ def test_on_a_live_cluster_pods_of_other_schedulers_stay(theirs: str, leaves: bo
     assert Scheduler(scheduler.state, lifted).schedule(urgent().build()).eviction is not None
 
 
-def test_who_may_not_preempt_now_asks_nobody() -> None:
+def test_scheduler_without_preemption_has_no_victims() -> None:
     scheduler = deciding([a_node("a").cpu("4")], [resident("low", cpu="4")], evicts=True)
     outcome = scheduler.schedule(urgent().build(), preempts=False)
     assert (outcome.node, outcome.eviction) == (None, None)

@@ -50,7 +50,7 @@ def test_without_gangs_gang_sort_is_priority_sort(priorities: list[int]) -> None
     assert list(policy_of("gang-sort").queue(pods, state)) == list(policy_of("priority-sort").queue(pods, state))
 
 
-def test_a_gang_stands_where_its_first_member_stands() -> None:
+def test_gang_has_the_position_of_its_first_member() -> None:
     pods = [
         a_pod("x").gang("late", 2),
         a_pod("early-1").gang("early", 2),
@@ -81,7 +81,7 @@ def test_the_publications_example() -> None:
     assert placed == ["a/0", "b/0", "a/1", "b/1", "a/2"]
 
 
-def test_a_namespace_that_floods_the_queue_starves_nobody() -> None:
+def test_flooding_namespace_starves_no_other() -> None:
     flood = [a_pod(f"{n}", "flood") for n in range(100)]
     few = [a_pod(f"{n}", "few") for n in range(3)]
     by_priority = tried(scheduler([a_node().cpu(8)], policy="default-kube"), flood + few)

@@ -83,7 +83,7 @@ def test_every_filter_says_what_it_waits_for() -> None:
             assert info.helped_by, info.name
 
 
-def test_it_is_told_in_words() -> None:
+def test_hints_have_a_text() -> None:
     pod = a_pod("p").cpu("4").gpu(2, model="A100")
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
     # The first lacks CPU and cards, the other only cards: a node with CPU alone would not help.
@@ -141,14 +141,14 @@ def test_a_cluster_without_nodes_waits_for_a_node() -> None:
     assert found.waits_for[0].events == (Event.NODE_ADDED,)
 
 
-def test_a_wrong_request_waits_for_nothing_and_a_gate_for_whoever_put_it_there() -> None:
+def test_invalid_request_waits_for_nothing_and_a_gate_for_its_controller() -> None:
     assert explained(a_pod("p").wrong(), a_node("n1")).waits_for == ()
     gated = msgspec.structs.replace(built(a_pod("p")), gates=("example.com/check",))
     (wait,) = diagnose(Scheduler(ClusterState([built(a_node("n1"))]), EVERY_FILTER), gated).waits_for
     assert wait.text == "its scheduling gate example.com/check to be taken off"
 
 
-def test_what_is_different_about_a_node_is_told_fact_by_fact() -> None:
+def test_node_changes_are_described_by_fact() -> None:
     node = built(a_node("n1"))
     replace = msgspec.structs.replace
     assert differences(node, node) == frozenset()

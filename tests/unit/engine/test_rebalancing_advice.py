@@ -93,7 +93,7 @@ def test_who_may_not_move_is_in_the_way(how: dict[str, Any], code: str) -> None:
     assert "does not fit now" in found.nearest.message
 
 
-def test_whoever_the_caller_keeps_stays_for_the_callers_reason() -> None:
+def test_pod_kept_by_the_caller_has_the_callers_reason() -> None:
     running = [a_service("only", "a").cpu(1)]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4), kept={"default/only": "Busy"})
@@ -120,7 +120,7 @@ def test_a_budget_of_one_lets_two_pods_go_one_after_the_other() -> None:
     assert [(one.budget, one.left) for move in found.moves for one in move.budgets] == [("default/web", 0)] * 2
 
 
-def test_a_pod_that_nobody_makes_again_moves_only_where_nobody_else_could_and_is_marked() -> None:
+def test_uncontrolled_pod_moves_only_as_a_last_resort_and_is_marked() -> None:
     bare, kept = a_pod("bare").cpu(1).running_on("a"), a_service("kept", "b").cpu(1)
     nodes = [a_node("a").cpu(4), a_node("b").cpu(4), a_node("c").cpu(1)]
     found = asked(Goal.ROOM, nodes, [bare, kept], a_pod("new").cpu(4))
@@ -138,7 +138,7 @@ def test_a_gang_moves_whole_as_one_move() -> None:
     assert moves(found) == [("default/m-0", "a", "b"), ("default/m-1", "a", "b")]
 
 
-def test_pods_with_cpus_of_their_own_and_their_age_are_told_as_cost() -> None:
+def test_exclusive_cpus_and_pod_age_are_reported_as_cost() -> None:
     running = [a_service("only", "a").cpu(1).created_at("2026-11-20T11:00:00Z")]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4))
@@ -204,7 +204,7 @@ def test_pods_whose_move_places_no_waiting_pod_stay() -> None:
     assert found.exit_code == 10
 
 
-def test_a_pod_that_accepts_another_card_only_moves_nobody() -> None:
+def test_goal_without_a_movable_pod_moves_nothing() -> None:
     nodes = [a_node("t4").gpus(4, "T4"), a_node("h100").gpus(1, "H100-SXM5-80GB"), a_node("plain")]
     running = [a_service("agent", "t4").cpu("100m"), a_service("gpu", "h100").gpu(1)]
     found = asked(Goal.RARE, nodes, running, a_pod("urgent").gpu(1, model="H100"))

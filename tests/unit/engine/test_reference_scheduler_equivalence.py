@@ -21,7 +21,7 @@ def test_same_nodes_same_totals_same_picks(fleet: list[NodeReport], pods: list[P
 
 @settings(max_examples=50)
 @given(fleets(), pod_lists(), st.data())
-def test_also_when_logs_and_journals_start_anew(
+def test_equal_after_logs_and_journals_restart(
     fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -47,7 +47,7 @@ def test_where_we_find_none_either_nothing_is_chosen() -> None:
     assert found.refusal is not None
 
 
-def test_a_request_that_is_wrong_is_told() -> None:
+def test_invalid_request_is_reported() -> None:
     found = compare(scheduler([a_node("n1")], policy=FULLEST), a_pod("p").wrong().build(), "n1")
     assert found.refusal is not None
     assert found.chosen == ""

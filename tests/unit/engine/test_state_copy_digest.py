@@ -28,7 +28,7 @@ def test_what_comes_onto_a_copy_changes_the_copys_digest_alone(asked_before: boo
     assert state.digest() == booked("a").digest()
 
 
-def test_a_copy_of_a_state_that_moved_on_since_its_digest_is_read_anew() -> None:
+def test_copy_of_a_changed_state_is_read_completely() -> None:
     state = booked("a")
     state.digest()
     state.assume(state.compile(a_pod("b").build()), 0)

@@ -15,7 +15,7 @@ def test_an_untolerated_hard_taint_refuses_the_node_and_is_named(effect: str) ->
     assert not refusal.resolvable  # removing pods does not remove a taint
 
 
-def test_a_soft_taint_refuses_nobody() -> None:
+def test_soft_taint_filters_no_pod() -> None:
     assert ask("taints", a_pod(), [a_node("n").tainted("slow", effect="PreferNoSchedule")]).feasible == ["n"]
 
 

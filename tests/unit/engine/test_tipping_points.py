@@ -66,7 +66,7 @@ def test_what_cannot_be_placed_has_none() -> None:
     assert tipping(scheduler([a_node("a").cordoned()], policy="hetsched"), built(a_pod())) is None
 
 
-def test_a_what_if_tells_them_only_with_an_explanation() -> None:
+def test_what_if_has_them_only_with_an_explanation() -> None:
     state, policy = cluster([a_node("a"), a_node("b").cpu(16)]), compile_policy(BUILTIN["hetsched"], REGISTRY)
     plain, explained = (
         what_if(state, policy, [built(a_pod())], evaluated_at="", explain=explain).document()

@@ -71,7 +71,7 @@ def test_cpus_and_card_must_be_free_in_the_same_zone() -> None:
     assert says("single-numa-node", 3, 1, free=(2, 4), cards_free=(1, 1)).aligned == (1,)
 
 
-def test_cards_whose_zone_nobody_knows_give_no_hint() -> None:
+def test_gpus_of_an_unknown_zone_give_no_hint() -> None:
     assert refused(STRICT, 3, 2, cards_free=(0, 0)) == []
 
 

@@ -148,7 +148,7 @@ def test_the_number_of_domains_is_that_of_the_feasible_nodes() -> None:
         assert scores == {"a1": 25, "b1": 100}
 
 
-def test_the_cycle_tells_which_nodes_are_feasible() -> None:
+def test_feasible_nodes_come_from_the_cycle() -> None:
     # The same case through a whole cycle, with c1 cordoned: 25 and 100 as above.
     fleet = [A1, B1, a_node("c1").labelled({ZONE: "c"}).cordoned()]
     deciding = scheduler(fleet, running(a1=3, b1=1), policy=policy_of("node-ready", "topology-spread"))

@@ -54,7 +54,7 @@ def test_what_went_since_takes_its_expected_use_along() -> None:
     assert used(state)[CPU] == 1000
 
 
-def test_where_nobody_measures_requests_are_counted() -> None:
+def test_requests_count_where_use_is_not_measured() -> None:
     state = cluster([a_node("n")])
     booked(state, a_pod("a").cpu(1).expecting(cpu="4").build())
     assert used(state)[CPU] == 1000
@@ -145,7 +145,7 @@ def test_a_new_sample_of_one_node_can_make_another_stale() -> None:
     assert (state.stale(), used(state, "a")[CPU]) == ([], 5000)
 
 
-def test_the_digest_tells_different_measured_use_apart() -> None:
+def test_digest_distinguishes_measured_use() -> None:
     pod = a_pod("a").build()
     states = [cluster([a_node("n").using(cpu="3")]) for _ in range(2)]
     booked(states[0], pod)

@@ -56,7 +56,7 @@ def test_a_full_cluster_is_not_now() -> None:
     assert verdict(a_pod(), [a_node("n").cpu(8)], full).verdict is Verdict.NOT_NOW
 
 
-def test_an_unknown_fact_beside_a_definite_no_never_fits() -> None:
+def test_unknown_fact_with_a_definite_mismatch_never_fits() -> None:
     # The card's memory is unknown, but the node is too small whatever it is.
     pod = a_pod().cpu(9).gpu(1, memory_mib=1)
     assert verdict(pod, [a_node("n").cpu(8).gpus(1, memory_mib=None)]).verdict is Verdict.NEVER_FITS

@@ -215,7 +215,7 @@ def test_pods_that_share_a_claim_follow_its_first_user() -> None:
     assert not elsewhere or {r.code for r in elsewhere} == {"VolumeSelectedElsewhere"}
 
 
-def test_a_claim_that_nobody_made_yet_is_taken_as_the_pod_brings_it() -> None:
+def test_missing_claim_is_taken_from_the_pod() -> None:
     own = ClaimUse("p-scratch", ClaimRequest("local", 5 * GIB, ("ReadWriteOnce",)))
     pod = a_pod("p").shaped(claims=(own,)).build()
     assert place(pod, zoned("a", "b"), volume("v", "b")).allocation.volumes == (VolumeGrant("p-scratch", "v"),)
@@ -264,7 +264,7 @@ def test_a_pod_without_claims_is_none_of_its_business() -> None:
     assert Volumes().pre_filter(state.compile(a_pod().build()), state) is SKIP
 
 
-def test_a_copy_and_a_state_built_anew_know_what_was_chosen() -> None:
+def test_copy_and_rebuilt_state_have_the_chosen_volumes() -> None:
     stored = storage(volume("v", "a"), claim("one"), claim("two"))
     scheduler = on(zoned("a"), stored)
     taken = scheduler.schedule(using("p1", "one"))
@@ -291,7 +291,7 @@ def test_a_what_if_answers_with_volumes() -> None:
     assert answer.verdict is Verdict.NOT_NOW
 
 
-def test_storage_that_comes_with_the_pods_is_beside_the_clusters_own() -> None:
+def test_storage_of_the_pods_is_added_to_that_of_the_cluster() -> None:
     scheduler = on(zoned("a", "b"), storage(volume("v", "b")))
     before = scheduler.state.digest()
     scheduler.state.add_storage(Storage({"v": volume("v", "a")}, {"default/data": claim("data")}))

@@ -45,7 +45,7 @@ def test_each_pod_sees_the_earlier_ones_in_queue_order() -> None:
     assert answer.summary.startswith("1 of 2 pods fit; default/low does not fit now")
 
 
-def test_the_worst_verdict_stands_for_all() -> None:
+def test_worst_verdict_is_the_verdict_of_all() -> None:
     state = cluster([a_node("n").cpu(8)])
     answer = asked(state, a_pod("fits"), a_pod("huge").cpu(99), a_pod("wrong").wrong())
     assert answer.verdict is Verdict.MISCONFIGURED
@@ -176,7 +176,7 @@ def test_every_number_of_the_matrix_adds_up(fleet: list[NodeReport], pods: Seque
             assert (row.refused.nodes, bool(row.refused.message)) == (1, True)
 
 
-def test_the_summary_tells_the_worst_refusal() -> None:
+def test_summary_has_the_worst_rejection() -> None:
     # The first refused pod only has to wait, the second can never run: the second decides the verdict.
     state = ClusterState([a_node("n").cpu(2).build()], [a_pod("r").cpu(2).running_on("n").build()])
     pods = [a_pod("waits").cpu(1).build(), a_pod("never").cpu(3).build()]

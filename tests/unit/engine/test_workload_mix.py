@@ -43,7 +43,7 @@ def test_a_scheduler_that_wants_a_mix_takes_what_is_booked() -> None:
     assert not plain.mix.counts
 
 
-def test_a_mix_that_was_told_stays() -> None:
+def test_given_mix_is_kept() -> None:
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=500).running_on("n")])
     for mix in (mix_of(PODS), mix_of([])):
         state.use_mix(mix)
@@ -52,7 +52,7 @@ def test_a_mix_that_was_told_stays() -> None:
         assert state.mix == state.fork().mix == mix
 
 
-def test_telling_a_mix_changes_scores_and_not_the_digest() -> None:
+def test_given_mix_changes_scores_and_not_the_digest() -> None:
     # Cards of 1000 and 300 free. For pods of 500 a pod of 300 belongs on card 1 (57), for pods of 300 it matters not:
     # F = 0 before; after it on card 1: 0 -> int(100 * sigmoid(0)) = 50
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n")])

@@ -95,7 +95,7 @@ def test_an_x86_program_needs_the_level_that_its_notes_say(tmp_path: Path, march
 
 
 @X86
-def test_hints_tell_what_occurs_and_ask_for_nothing(tmp_path: Path) -> None:
+def test_hints_name_occurring_instructions_and_require_nothing(tmp_path: Path) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("the compiler here builds for another machine")
     code = (
@@ -108,7 +108,7 @@ def test_hints_tell_what_occurs_and_ask_for_nothing(tmp_path: Path) -> None:
 
 
 @X86
-def test_a_program_without_such_instructions_is_told_in_words(tmp_path: Path) -> None:
+def test_program_without_such_instructions_has_a_text(tmp_path: Path) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("the compiler here builds for another machine")
     program = built(tmp_path, "gcc", "-march=x86-64")
@@ -118,7 +118,7 @@ def test_a_program_without_such_instructions_is_told_in_words(tmp_path: Path) ->
 
 
 @RISCV
-def test_hints_are_told_for_riscv_too(tmp_path: Path) -> None:
+def test_riscv_programs_have_hints(tmp_path: Path) -> None:
     code = (
         'void _start(void) { for (;;) __asm__ volatile ("vsetivli zero, 1, e8, m1, ta, ma\\n\\tsh1add a0, a0, a0"); }\n'
     )
@@ -169,7 +169,7 @@ def test_needs_are_joined_within_one_machine_only() -> None:
         joint_requirement(["rv64gc", "x86-64-v1"])
 
 
-def test_a_32_bit_arm_program_tells_what_it_was_built_for() -> None:
+def test_32_bit_arm_program_has_its_build_target() -> None:
     # Tag_CPU_name "7-A", Tag_CPU_arch 10 (v7), its profile A, Tag_FP_arch 5 (VFPv4), Tag_Advanced_SIMD_arch 2.
     entries = bytes([5]) + b"7-A\0" + bytes([6, 10, 7, ord("A"), 10, 5, 12, 2])
     block = bytes([1]) + struct.pack("<I", 5 + len(entries)) + entries

@@ -120,7 +120,7 @@ def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
         ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "names no program"),
     ],
 )
-def test_what_cannot_be_looked_into_is_told(tmp_path: Path, settings: Any, content: bytes, told: str) -> None:
+def test_unreadable_entry_is_reported(tmp_path: Path, settings: Any, content: bytes, told: str) -> None:
     found = inspect_path(layout(tmp_path, settings, content))
     assert (found.programs, len(found.problems)) == ((), 1)
     assert told in found.problems[0]
@@ -179,7 +179,7 @@ def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: by
         inspect_bytes(bomb)
 
 
-def test_names_that_are_no_utf8_are_told_all_the_same(tmp_path: Path) -> None:
+def test_names_outside_utf8_are_reported(tmp_path: Path) -> None:
     odd = b"o\xffdd".decode("utf-8", "surrogateescape")
     for at, content in enumerate([RISCV, b"text"]):
         found = inspect_path(layout(tmp_path / str(at), {"Cmd": ["/app"]}, layer({"app": ("link", odd), odd: content})))
@@ -199,7 +199,7 @@ SETTINGS = st.dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(SETTINGS, st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=12), st.integers(0, 4000))
-def test_whatever_an_image_holds_is_told_or_refused(stated: Any, damage: list[tuple[int, int]], length: int) -> None:
+def test_any_image_is_reported_or_rejected(stated: Any, damage: list[tuple[int, int]], length: int) -> None:
     tar = bytearray(layer({"app": RISCV, "link": ("link", "app")}))
     for at, value in damage:
         tar[at] = value

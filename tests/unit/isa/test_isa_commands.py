@@ -92,19 +92,19 @@ def test_in_text_a_wrong_string_is_one_message_on_standard_error() -> None:
     assert "IsaUnknownExtension" in result.stderr
 
 
-def test_parse_speaks_to_people_too() -> None:
+def test_parse_prints_text_too() -> None:
     result = run("parse", "rva22u64_v")
     assert result.exit_code == 0
     assert "rva22u64_v" in result.stdout
 
 
-def test_check_tells_affinity_and_exits_0() -> None:
+def test_check_prints_affinity_and_exits_0() -> None:
     result = run("check", "RV64IMF", "RV64IMFD", "-o", "json")
     assert result.exit_code == 0
     assert document(result) == {"satisfied": True, "missing": [], "affinity": 0.75, "mode": "native"}
 
 
-def test_check_tells_what_is_missing_and_exits_1() -> None:
+def test_check_prints_missing_items_and_exits_1() -> None:
     result = run("check", "rv64gcv", "rv64gc", "-o", "json")
     assert result.exit_code == 1
     assert document(result) == {"satisfied": False, "missing": ["v"], "affinity": None, "mode": None}

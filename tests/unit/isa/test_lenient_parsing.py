@@ -38,7 +38,7 @@ BASE = "rv64imafdc"
         ("rv64imafdc_zcmp_zilsd_zvl64b", "rv64imafdc_zilsd_zcmp_zvl64b", ()),
     ],
 )
-def test_a_kernel_string_keeps_what_can_be_believed(text: str, canonical: str, untrusted: tuple[str, ...]) -> None:
+def test_valid_parts_of_a_kernel_string_are_kept(text: str, canonical: str, untrusted: tuple[str, ...]) -> None:
     isa = parse(text, source="cpuinfo")
     assert (isa.canonical, isa.untrusted) == (canonical, untrusted)
 
@@ -48,7 +48,7 @@ def test_dropped_marks_leave_no_vector_behind() -> None:
 
 
 @pytest.mark.parametrize("text", ["rv64", "rv64m", "", "banana"])
-def test_without_width_or_base_there_is_nothing_to_believe(text: str) -> None:
+def test_string_without_width_or_base_has_no_valid_part(text: str) -> None:
     with pytest.raises(InputError):
         parse(text, source="cpuinfo")
 

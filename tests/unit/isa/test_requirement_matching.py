@@ -100,7 +100,7 @@ def test_a_version_of_something_not_asked_does_not_matter() -> None:
     assert compare("rv64i", "rv64i_zba2p0", source="node-label").satisfied
 
 
-def test_what_a_profile_asks_softly_does_not_reject_and_is_told() -> None:
+def test_optional_extensions_of_a_profile_do_not_reject_and_are_reported() -> None:
     result = compare("rva22u64", K1)
     assert result.satisfied
     assert {"zicbop", "zic64b", "zicclsm", "za64rs"} <= set(result.unreported)

@@ -61,7 +61,7 @@ def test_a_profile_names_its_mandatory_list() -> None:
     assert {"i", "b", "zicbom", "zkt", "v"} <= isa.explicit
 
 
-def test_versions_are_kept_beside_the_names() -> None:
+def test_versions_are_kept_with_the_names() -> None:
     assert parse("rv64i2p1_m2_zba1p0").versions == (("i", 2, 1), ("m", 2, 0), ("zba", 1, 0))
 
 

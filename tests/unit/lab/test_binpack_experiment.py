@@ -20,7 +20,7 @@ def test_spreading_leaves_a_card_on_each_node_and_packing_two_on_one() -> None:
     assert measured("binpack") == [4, 2, 1]
 
 
-def test_the_worked_scores_stand_in_both_arithmetics() -> None:
+def test_worked_scores_appear_in_both_arithmetics() -> None:
     made = binpack.run(lambda done, total: None)
     case = "0:0 100:10, GPU 3 of 4, CPU 16 of 32"
     # plain (7.5 + 5) / 2 = 6.25; upstream (75 + 50) / 2 = 62.5, half up
@@ -30,14 +30,14 @@ def test_the_worked_scores_stand_in_both_arithmetics() -> None:
     assert made.held
 
 
-def test_an_expectation_that_a_policy_does_not_meet_is_told(monkeypatch) -> None:
+def test_failed_expectation_is_reported(monkeypatch) -> None:
     monkeypatch.setitem(binpack.BUILTIN, "binpack", binpack.BUILTIN["spread"])
     made = binpack.run(lambda done, total: None)
     failed = [expectation.text for expectation in made.expectations if not expectation.held]
     assert failed == ["binpack: the six jobs lie 3 + 3, the 2-card job waits"]
 
 
-def test_every_step_is_told() -> None:
+def test_every_step_is_reported() -> None:
     told: list[tuple[int, int]] = []
     binpack.run(lambda done, total: told.append((done, total)))
     assert told == [(step, 9) for step in range(1, 10)]

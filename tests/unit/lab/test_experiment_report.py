@@ -71,7 +71,7 @@ def test_samples_are_drawn_over_gpu_demand_where_there_are_cards() -> None:
     assert "pending over arrived GPU demand / capacity" in page
 
 
-def test_texts_stand_left_and_numbers_right() -> None:
+def test_texts_are_left_aligned_and_numbers_right_aligned() -> None:
     table = data_table(["policy", "case", "value"], [["a", "b", 1.0]])
     assert '<th class="text">case</th><th>value</th>' in table
     assert '<td class="text">b</td><td>1</td>' in table

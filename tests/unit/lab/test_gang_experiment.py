@@ -19,7 +19,7 @@ def test_everything_expected_held(experiment: Experiment) -> None:
     assert [expectation.text for expectation in experiment.expectations if not expectation.held] == []
 
 
-def test_the_published_figures_stand_beside_ours(experiment: Experiment) -> None:
+def test_published_results_are_next_to_ours(experiment: Experiment) -> None:
     published = [row for row in experiment.rows if row.published is not None]
     assert len(published) == 6
     assert all(row.value == row.published for row in published)

@@ -60,7 +60,7 @@ def test_the_scores_of_experiment_2_are_the_worked_ones() -> None:
     assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
 
 
-def test_stated_flops_give_the_same_scores_where_nobody_knows_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_flops_give_the_same_scores_for_unknown_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experiment 2 with cards of models X and Y, which state 7.0 and 7.5 TFLOPS, has the worked scores too."""
     # Without the TFLOPS: X (0 + 1 + .86792) / 3 = .62264, Y (0 + .35556 + 1) / 3 = .45185.
     # test1: (.62264 + .26680) / 2 = .4447 and (.45185 + .45821) / 2 = .4550 instead of .6003 and .6217.
@@ -72,7 +72,7 @@ def test_stated_flops_give_the_same_scores_where_nobody_knows_the_models(monkeyp
     assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
 
 
-def test_what_is_expected_holds_and_a_policy_that_fails_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expectations_hold_and_a_failing_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ihep.run(lambda done, total: None).held
     monkeypatch.setitem(BUILTIN, "split-clusters", BUILTIN["default-kube"])
     failed = [e.text for e in ihep.run(lambda done, total: None).expectations if not e.held]

@@ -57,7 +57,7 @@ def test_scarcity_spares_wide_jobs_what_the_published_order_costs_them() -> None
     assert ours <= 0.1 * regret(policy("random"), 1)
 
 
-def test_what_is_expected_holds_and_a_policy_that_fails_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expectations_hold_and_a_failing_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isamatch, "_OTHER_SEEDS", range(1, 3))
     monkeypatch.setattr(isamatch, "_REGRET_SEEDS", range(1, 3))
     told: list[tuple[int, int]] = []

@@ -43,7 +43,7 @@ def test_the_game_beats_both_rivals_in_every_group(made: Experiment) -> None:
             assert 5 <= 100 * (game / rival - 1) <= 9
 
 
-def test_published_gains_stand_beside_ours(made: Experiment) -> None:
+def test_published_gains_are_next_to_ours(made: Experiment) -> None:
     found = {(row.case, row.metric): row.published for row in made.rows if row.policy == "mbcgt"}
     assert [found[f"group {group}", "gain over default, %"] for group in (1, 2, 3)] == [8.15, 8.40, 6.31]
     assert [found[f"group {group}", "gain over dynamic, %"] for group in (1, 2, 3)] == [7.41, 8.22, 5.88]

@@ -96,7 +96,7 @@ def test_a_policy_that_misses_its_rival_fails_the_expectation() -> None:
     assert [e.held for e in made.expectations] == [False]
 
 
-def test_published_figures_stand_beside_the_runs_under_their_protocol() -> None:
+def test_published_results_are_next_to_the_runs_under_their_protocol() -> None:
     known = {("small", "fgd"): Published({130: 90.0}, {130: 4.0})}
     made = ran("fgd", ties=("shuffled", "random"), published=known)
     rows = {(row.case, row.metric): row.published for row in made.rows}
@@ -112,7 +112,7 @@ def test_published_figures_stand_beside_the_runs_under_their_protocol() -> None:
     )
 
 
-def test_means_and_the_ratio_are_told_where_every_published_list_was_run() -> None:
+def test_means_and_the_ratio_are_reported_where_every_published_list_ran() -> None:
     known = {("one", "fgd"): Published({}, {}), ("two", "fgd"): Published({}, {})}
     lists = {"one": a_list(tied=False), "two": a_list(tied=True)}
     made = ran("fgd", "hetsched-gpu", lists=lists, published=known, ties=("name",), seeds=1)

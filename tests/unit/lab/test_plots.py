@@ -29,7 +29,7 @@ def test_names_too_wide_for_their_bar_take_two_lines() -> None:
     assert found.index("a name that") + 1 == found.index("is long")
 
 
-def test_a_chart_tells_its_title() -> None:
+def test_chart_has_its_title() -> None:
     assert title_of(bar_chart("a < b", [("a", 1.0)], y_label="")) == "a &lt; b"
 
 

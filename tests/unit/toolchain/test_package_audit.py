@@ -21,16 +21,16 @@ KNOWN = {"name": "urllib3", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_v
 UNKNOWN = {"name": "django", "skip_reason": "Dependency not found"}
 
 
-def test_a_known_vulnerability_fails_with_its_name_and_where_it_is_mended() -> None:
+def test_known_vulnerability_fails_with_its_name_and_fixed_version() -> None:
     assert judge(answer(CLEAN, KNOWN)) == (1, "1 known vulnerabilities:\nurllib3 1.0: PYSEC-1, mended in 1.1")
 
 
-def test_packages_that_were_looked_up_are_told_apart_from_those_that_were_not() -> None:
+def test_checked_packages_are_distinguished_from_unchecked_ones() -> None:
     assert judge(answer(CLEAN, UNKNOWN)) == (0, "nothing is known against 1 packages; 1 were not checked")
 
 
 @pytest.mark.parametrize("said", ["", "<html>no</html>", "{}", answer(UNKNOWN, UNKNOWN)])
-def test_what_nobody_answered_for_is_not_checked(said: str) -> None:
+def test_package_without_an_answer_is_unchecked(said: str) -> None:
     code, sentence = judge(said)
 
     assert code == 0
@@ -46,7 +46,7 @@ def test_the_bill_names_every_pin_with_its_hashes() -> None:
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_no_version_is_below_what_is_known_to_be_mended(package: str) -> None:
+def test_every_version_is_at_least_the_fixed_one(package: str) -> None:
     version = pins(LOCK.read_text())[package][0]
 
     assert tuple(map(int, version.split(".")[:3])) >= FLOORS[package]

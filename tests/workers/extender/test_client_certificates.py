@@ -91,7 +91,7 @@ def is_turned_away(door: Door, pairs: Path, pair: Path | None) -> bool:
     return False
 
 
-def test_a_listed_client_speaks_for_its_cluster_and_may_go_on(door: Door, pairs: Path) -> None:
+def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(door: Door, pairs: Path) -> None:
     with calling(door, pairs, pairs / "client") as connection:
         assert answered(connection) == (200, ["live", 2])
         status, problem = answered(connection, body=b'"busy"')
@@ -126,7 +126,7 @@ def issued(
     return folder
 
 
-def test_without_a_certificate_of_ours_nobody_gets_an_answer(door: Door, pairs: Path, tmp_path: Path) -> None:
+def test_client_without_our_certificate_gets_no_answer(door: Door, pairs: Path, tmp_path: Path) -> None:
     make_pairs(tmp_path / "theirs", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
     assert is_turned_away(door, pairs, None)
     assert is_turned_away(door, pairs, tmp_path / "theirs" / "client")
@@ -205,7 +205,7 @@ def test_changed_certificates_count_for_the_next_connection(door: Door, pairs: P
         Certificates(pairs / "server")
 
 
-def test_a_list_without_anybody_opens_no_door() -> None:
+def test_empty_list_accepts_no_client() -> None:
     with pytest.raises(InputError, match="ExtenderClientsMissing"):
         clients_of([])
 

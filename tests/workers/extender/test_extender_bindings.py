@@ -39,7 +39,7 @@ def offered(api: ApiServer, name: str, **more: Any) -> dict[str, Any]:
     return pod
 
 
-def test_a_shared_card_is_booked_and_told_in_the_binding(extender: Extender, api: ApiServer, live: Cluster) -> None:
+def test_shared_gpu_is_reserved_and_written_in_the_binding(extender: Extender, api: ApiServer, live: Cluster) -> None:
     pod = offered(api, "half", metadata={"annotations": {"hetsched.io/gpu-milli": "500"}})
     told = extender.filter(asked(pod, *ALL))
     assert told.node_names == ["card"]

@@ -138,7 +138,7 @@ def test_a_binding_with_names_that_are_paths_reads_nothing(ask: Any, api: ApiSer
     assert "PodGone" in ask("bind", {**call, "PodName": "nobody"})["Error"]
 
 
-def test_a_refusal_stands_in_the_answer_where_there_is_a_place_for_it(ask: Any, live: Cluster) -> None:
+def test_rejection_is_in_the_answer_where_it_has_a_field(ask: Any, live: Cluster) -> None:
     ours = a_plain_pod("p", schedulerName="hetsched-binpack")
     assert ask("filter", {"Pod": ours, "NodeNames": ["amd"]})["Error"].startswith(
         "hetsched: default/p has schedulerName"

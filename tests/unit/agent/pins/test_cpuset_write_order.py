@@ -63,7 +63,7 @@ def test_without_room_to_step_aside_nothing_overlaps() -> None:
     assert told(current, targets, 0) == []
 
 
-def test_nobody_waits_for_a_container_that_cannot_be_changed() -> None:
+def test_unchangeable_container_delays_no_other() -> None:
     current = {"a": FOUR, "b": FOUR}
     targets = {"a": Target(0b0011, "a", True), "b": Target(0b1100, "b")}
     assert [one for one, *_ in writes(current, targets, 0b1100, frozenset("b"))] == ["a"]
@@ -121,7 +121,7 @@ def test_everything_arrives_and_nothing_new_overlaps(scene: tuple[dict[str, int]
 
 
 @given(scenes(), st.data())
-def test_who_cannot_be_changed_costs_nobody_their_own(
+def test_unchangeable_container_costs_no_other_its_cpus(
     scene: tuple[dict[str, int], dict[str, Target], int], data: st.DataObject
 ) -> None:
     current, targets, shared = scene

@@ -58,7 +58,7 @@ def test_what_no_container_was_dealt_is_still_the_pods() -> None:
     assert format_cpuset(planned({"a": granted("exclusive", cpus="2-5", main="2-3")}).shared) == "0-1,6-15"
 
 
-def test_immovable_cpus_are_shared_but_given_to_nobody_else() -> None:
+def test_immovable_cpus_are_shared_but_not_exclusive() -> None:
     found = planned({"a": granted("immovable", main="2-3"), "b": granted("exclusive", main="3-4"), "c": None})
     assert (cpus(found)["a/main"], cpus(found)["b/main"], cpus(found)["c/main"]) == ("2-3", "0-15", "0-15")
     assert found.containers["b/main"].why == "CPUs 3 belong to pod a"
@@ -126,7 +126,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Granted | None]:
 
 
 @given(fleets())
-def test_own_cpus_are_disjoint_and_nobody_shares_them(pods: dict[str, Granted | None]) -> None:
+def test_exclusive_cpus_are_disjoint_and_unshared(pods: dict[str, Granted | None]) -> None:
     found = planned(pods)
     own = [(one, wanted) for one, wanted in found.containers.items() if wanted.own]
     for one, wanted in own:

@@ -104,7 +104,7 @@ def test_without_pins_ordinary_pods_are_left_alone(runtime: FakeRuntime, agent: 
     assert (runtime.written, runtime.calls - asked) == ([], 2)
 
 
-def test_own_cpus_are_nobody_elses_after_any_write(runtime: FakeRuntime, agent: Agent) -> None:
+def test_exclusive_cpus_have_one_container_after_any_write(runtime: FakeRuntime, agent: Agent) -> None:
     own = {runtime.pod(f"p{n}", signed(f"p{n}", main=f"{4 * n}-{4 * n + 3}"))[0] for n in range(1, 8)}
     for n in range(10):
         runtime.pod(f"other{n}")
@@ -215,7 +215,7 @@ def test_pods_without_an_annotation_get_what_was_answered(runtime: FakeRuntime, 
     assert runtime.on(a) == "2-5"
 
 
-def test_a_lower_epoch_displaces_nobody(runtime: FakeRuntime, agent: Agent) -> None:
+def test_lower_epoch_displaces_no_container(runtime: FakeRuntime, agent: Agent) -> None:
     (new,) = runtime.pod("new", signed("new", epoch=7, main="2-3"))
     pinner = agent()
     pinner.step(0)
@@ -233,7 +233,9 @@ def test_a_killed_agent_puts_everything_back_by_itself(runtime: FakeRuntime, age
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"0" * 64 + b"\n{}", None])
-def test_a_damaged_file_is_made_anew(runtime: FakeRuntime, agent: Agent, tmp_path: Path, damage: bytes | None) -> None:
+def test_damaged_state_file_is_replaced(
+    runtime: FakeRuntime, agent: Agent, tmp_path: Path, damage: bytes | None
+) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     agent().step(0)
     file = tmp_path / "state/pins"
@@ -272,7 +274,7 @@ def test_a_second_agent_pins_nothing(runtime: FakeRuntime, agent: Agent, tmp_pat
     second.close()
 
 
-def test_where_the_kubelet_pins_its_choice_is_told(runtime: FakeRuntime, agent: Agent) -> None:
+def test_choice_of_a_pinning_kubelet_is_reported(runtime: FakeRuntime, agent: Agent) -> None:
     predicted = json.loads(signed("a", "static"))
     document = {name: value for name, value in predicted.items() if name not in ("sig", "cpus", "containers", "zones")}
     document |= {"predicted": [{"name": "node-0", "cpus": "2-3"}, {"name": "node-1", "cpus": "32"}]}
@@ -292,13 +294,13 @@ def test_where_the_kubelet_pins_its_choice_is_told(runtime: FakeRuntime, agent: 
     assert drifts(agent(kubelet=lambda: kubelet).step(1)) == {"a/main": "the kubelet assigned CPUs 4-6 to the pod"}
 
 
-def test_where_nobody_knows_whether_the_kubelet_pins_nothing_is_moved(runtime: FakeRuntime, agent: Agent) -> None:
+def test_unknown_kubelet_policy_moves_no_container(runtime: FakeRuntime, agent: Agent) -> None:
     runtime.pod("a", signed("a", main="2-5"))
     pinner = agent(kubelet=KubeletState)
     assert (pinner.step(0), runtime.written, codes(pinner)) == ((), [], ["KubeletUnknown"])
 
 
-def test_strictly_reserved_cpus_are_shared_by_nobody(runtime: FakeRuntime, agent: Agent) -> None:
+def test_strictly_reserved_cpus_are_not_shared(runtime: FakeRuntime, agent: Agent) -> None:
     (other,) = runtime.pod("other")
     kubelet = KubeletState(
         cpu_manager_policy="none", reserved_cpus="0,32", cpu_manager_options={"strict-cpu-reservation": "true"}
@@ -307,7 +309,7 @@ def test_strictly_reserved_cpus_are_shared_by_nobody(runtime: FakeRuntime, agent
     assert runtime.on(other) == "1-31,33-63"
 
 
-def test_a_lost_runtime_is_told_and_found_again(runtime: FakeRuntime, agent: Agent) -> None:
+def test_lost_runtime_is_reported_and_found_again(runtime: FakeRuntime, agent: Agent) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     pinner = agent()
     pinner.step(0)

@@ -72,7 +72,7 @@ def test_an_earlier_epoch_never_comes_back(grants: Grants) -> None:
     assert (cpus(grants), codes(grants)) == ("4-5", ["AllocationOutdated"])
 
 
-def test_a_later_epoch_replaces_and_an_answer_stands_above_what_is_carried(grants: Grants) -> None:
+def test_later_epoch_replaces_and_an_answer_precedes_an_annotation(grants: Grants) -> None:
     grants.carried("u1", text(epoch=5, cpus="2-3"))
     grants.answered([("u1", text(epoch=5, cpus="4-5"))])
     grants.carried("u1", text(epoch=5, cpus="2-3"))
@@ -94,7 +94,7 @@ def test_with_a_new_key_what_was_found_right_stays(grants: Grants) -> None:
     assert (cpus(grants, "u2"), codes(grants)) == ("2-3", [])
 
 
-def test_another_control_plane_begins_anew(grants: Grants) -> None:
+def test_new_control_plane_starts_from_zero(grants: Grants) -> None:
     grants.carried("u1", text())
     grants.learn("test", node_key(b"secret", "test", "n1"))
     assert grants.of("u1") is None
@@ -112,7 +112,7 @@ def test_what_pods_had_that_are_gone_is_forgotten(grants: Grants) -> None:
     assert (cpus(grants), cpus(grants, "u2")) == (None, "2-3")
 
 
-def test_a_flood_of_wrong_ones_is_told_in_part(grants: Grants) -> None:
+def test_flood_of_invalid_signatures_is_reported_in_part(grants: Grants) -> None:
     for number in range(50):
         grants.carried(f"u{number}", "{}")
     assert len(grants.problems) == MOST_PROBLEMS
