@@ -5,12 +5,16 @@ Real here: etcd, kube-apiserver, kube-scheduler, and the product's own processes
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import signal
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +162,96 @@ def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlan
         assert (told.gpus, told.zones) == (allocation.gpus, allocation.zones), name
     assert {"shared", "whole", "pinned", "riscv", "affine", "plain"} == {kind_of(name) for name in there}
     assert [line for line in log.read_text().splitlines() if "forbidden" in line] == []
+
+
+@contextmanager
+def flood(port: int, folder: Path) -> Iterator[list[int]]:
+    """Keep opening connections until the block ends; yield the number of connections of each kind.
+
+    The kinds: silent ones, begun handshakes and handshakes without a certificate, from many addresses and from the one
+    of kube-scheduler; and verified connections whose request bodies arrive byte by byte.
+    """
+    ended, opened = threading.Event(), [0, 0, 0, 0]
+    nobody = ssl.create_default_context()
+    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        nobody.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    client = extended_client(folder)
+
+    def connect(kind: int, number: int) -> socket.socket:
+        address = "127.0.0.1" if number % 2 else f"127.{1 + number // 60_000}.{number // 250 % 240}.{1 + number % 250}"
+        there = socket.create_connection(("127.0.0.1", port), timeout=2, source_address=(address, 0))
+        if kind == 0:
+            return there
+        if kind == 1:
+            there.sendall(hello_bytes)
+            return there
+        if kind == 2:
+            return nobody.wrap_socket(there)
+        body = client.wrap_socket(there, server_hostname="127.0.0.1")
+        head = "POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
+        body.sendall(head.encode())
+        return body
+
+    def run(kind: int) -> None:
+        held: list[socket.socket] = []
+        while not ended.wait(0.5 if kind == 3 and len(held) >= 140 else 0.005):
+            with suppress(OSError):
+                held.append(connect(kind, opened[kind]))
+                opened[kind] += 1
+            for one in held if kind == 3 else ():
+                with suppress(OSError):
+                    one.send(b" ")
+            while len(held) > 200:
+                held.pop(0).close()
+        for one in held:
+            one.close()
+
+    hello_bytes = hello.read()
+    threads = [threading.Thread(target=run, args=(kind,)) for kind in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield opened
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def status_of_a_call(port: int, folder: Path) -> int:
+    """Return the status of an invalid call on a new connection."""
+    caller = http.client.HTTPSConnection("127.0.0.1", port, context=extended_client(folder), timeout=30)
+    with closing(caller):
+        caller.request("POST", "/extender/filter", b"[]", {"Content-Type": "application/json"})
+        return caller.getresponse().status
+
+
+def extended_client(folder: Path) -> ssl.SSLContext:
+    """Return the TLS settings of kube-scheduler."""
+    pair = folder / "certificates"
+    context = ssl.create_default_context(cafile=str(pair / "server" / "ca.crt"))
+    context.load_cert_chain(pair / "client" / "tls.crt", pair / "client" / "tls.key")
+    return context
+
+
+def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    extended.certificates(tmp_path / "certificates")
+    make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
+    names = [f"p{number}" for number in range(6)]
+    with hetsched(plane, tmp_path) as (port, _), flood(port, tmp_path) as opened:
+        wait_until(lambda: opened[3] >= 140, what=lambda: f"a flood: {opened}", seconds=LONG)
+        assert [status_of_a_call(port, tmp_path) for _ in range(20)] == [400] * 20  # each is answered
+        with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="30s") as log:
+            for name in names:
+                make_pod(api, name, schedulerName=extended.NAME)
+                until_bound(api, [name], tmp_path)
+    assert min(opened) >= 100, opened
+    failed = [
+        line for line in log.read_text().splitlines() if "extender" in line and ("EOF" in line or "reset" in line)
+    ]
+    assert failed == []
 
 
 def conditions(api: Api, name: str) -> str:

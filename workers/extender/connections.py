@@ -2,10 +2,13 @@
 
 A connection is *unverified* from its accept until its handshake ends with a certificate on the list of clients.
 Unverified connections have a small pool: at most `UNVERIFIED` at once and `PER_ADDRESS` per address; each is closed
-`HANDSHAKE_SECONDS` after its accept. A full pool closes its oldest connection, so a new caller always gets a slot and
-keeps it for the duration of a handshake. An address with an earlier verified connection uses a second pool without the
-limit per address: kube-scheduler opens many connections at once when it binds. Verified connections have `VERIFIED`
-slots that no other connection takes, at most `PER_CLIENT` of them for one client of the list.
+`HANDSHAKE_SECONDS` after its accept. A full pool closes the oldest connection of the address with the most connections
+there, so a new caller always gets a slot and keeps it for the duration of a handshake. An address with an earlier
+verified connection uses a second pool of `KNOWN` without the limit per address: kube-scheduler opens many connections
+at once when it binds.
+Verified connections have `VERIFIED` slots that no other connection takes, at most `PER_CLIENT` of them for one client
+of the list. A request (head and body) and a response have `TRANSFER_SECONDS` each. If the slots are full, a new
+connection replaces one of the client with the most connections: its oldest idle one, else its oldest one in transfer.
 The port for probes has a pool of its own.
 """
 
@@ -15,12 +18,18 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
 from socket import SHUT_RDWR, socket
 from typing import NamedTuple
 
 HANDSHAKE_SECONDS = 5.0
+TRANSFER_SECONDS = 10.0
+IDLE_SECONDS = 120.0
 UNVERIFIED = 32
 PER_ADDRESS = 4
+KNOWN = 128
 VERIFIED = 128
 PER_CLIENT = VERIFIED // 2
 KNOWN_ADDRESSES = 256
@@ -49,7 +58,7 @@ class Pool:
             if len(same) >= self._per_address:
                 self._close(same[0])
             elif len(self._open) >= self.most:
-                self._close(next(iter(self._open.values())))
+                self._close(self._oldest_of_the_most(address))
             self._open[id(connection)] = _Open(connection, address, time.monotonic() + self.seconds)
 
     def release(self, connection: socket) -> str | None:
@@ -65,11 +74,39 @@ class Pool:
             for one in [one for one in self._open.values() if one.deadline <= now]:
                 self._close(one)
 
+    def _oldest_of_the_most(self, arriving: str) -> _Open:
+        """Return the oldest connection of the addresses with the most connections, an arriving one included."""
+        counts = Counter(one.address for one in self._open.values())
+        if arriving in counts:
+            counts[arriving] += 1
+        most = max(counts.values())
+        return next(one for one in self._open.values() if counts[one.address] == most)
+
     def _close(self, one: _Open) -> None:
-        """Shut a connection down: the next read of its thread fails, and that thread closes the descriptor."""
         self._open.pop(id(one.connection), None)
-        with suppress(OSError):
-            socket.shutdown(one.connection, SHUT_RDWR)  # SSLSocket.shutdown is not safe to call from a second thread
+        _shut_down(one.connection)
+
+
+def _shut_down(connection: socket) -> None:
+    """Shut a connection down: the next read of its thread fails, and that thread closes the descriptor."""
+    with suppress(OSError):
+        socket.shutdown(connection, SHUT_RDWR)  # SSLSocket.shutdown is not safe to call from a second thread
+
+
+class Phase(IntEnum):
+    """State of a verified connection; the lowest is replaced first, a call in progress never."""
+
+    IDLE = 0
+    TRANSFER = 1
+    CALL = 2
+
+
+@dataclass(slots=True)
+class _Verified:
+    connection: socket
+    client: str
+    phase: Phase
+    deadline: float
 
 
 class Connections:
@@ -77,10 +114,10 @@ class Connections:
 
     def __init__(self) -> None:
         self.strangers = Pool(UNVERIFIED, HANDSHAKE_SECONDS, per_address=PER_ADDRESS)
-        self.acquainted = Pool(UNVERIFIED, HANDSHAKE_SECONDS)  # from addresses of verified callers
+        self.acquainted = Pool(KNOWN, HANDSHAKE_SECONDS)  # from addresses of verified callers
         self.most = self.strangers.most + self.acquainted.most + VERIFIED
         self._lock = threading.Lock()
-        self._verified: dict[int, str] = {}  # client, by id of the connection
+        self._verified: dict[int, _Verified] = {}  # by id of the connection, the oldest first
         self._known: dict[str, None] = {}  # addresses of verified callers, the most recent last
 
     def admit(self, connection: socket, address: str) -> None:
@@ -90,13 +127,15 @@ class Connections:
         pool.admit(connection, address)
 
     def verify(self, connection: socket, client: str) -> bool:
-        """Move a connection to the verified ones; False if it was already closed or no slot of its client is free."""
+        """Move a connection to the verified ones, in phase `IDLE`.
+
+        Returns False if it was already closed, or if calls are in progress on all connections that it could replace.
+        """
         address = self.strangers.release(connection) or self.acquainted.release(connection)
         with self._lock:
-            full = len(self._verified) >= VERIFIED or Counter(self._verified.values())[client] >= PER_CLIENT
-            if address is None or full:
+            if address is None or not self._has_slot(client):
                 return False
-            self._verified[id(connection)] = client
+            self._verified[id(connection)] = _Verified(connection, client, Phase.IDLE, time.monotonic() + IDLE_SECONDS)
             self._known.pop(address, None)
             self._known[address] = None
             if len(self._known) > KNOWN_ADDRESSES:
@@ -110,7 +149,33 @@ class Connections:
         with self._lock:
             self._verified.pop(id(connection), None)
 
+    def enter(self, connection: socket, phase: Phase) -> None:
+        """Set the phase of a verified connection and start its deadline; a call in progress has none."""
+        seconds = {Phase.IDLE: IDLE_SECONDS, Phase.TRANSFER: TRANSFER_SECONDS}.get(phase, inf)
+        with self._lock:
+            if (one := self._verified.get(id(connection))) is not None:
+                one.phase, one.deadline = phase, time.monotonic() + seconds
+
     def close_late(self) -> None:
-        """Close the unverified connections whose deadline has passed."""
+        """Close the connections whose deadline has passed."""
         self.strangers.close_late()
         self.acquainted.close_late()
+        with self._lock:
+            now = time.monotonic()
+            for one in [one for one in self._verified.values() if one.deadline <= now]:
+                self._close(one)
+
+    def _has_slot(self, client: str) -> bool:
+        """Return whether a slot is free for a client; if there is none, free one."""
+        counts = Counter(one.client for one in self._verified.values())
+        if len(self._verified) < VERIFIED and counts[client] < PER_CLIENT:
+            return True
+        most = client if counts[client] >= PER_CLIENT else max(counts, key=counts.__getitem__)
+        waiting = [one for one in self._verified.values() if one.client == most and one.phase is not Phase.CALL]
+        if waiting:
+            self._close(min(waiting, key=lambda one: one.phase))
+        return bool(waiting)
+
+    def _close(self, one: _Verified) -> None:
+        del self._verified[id(one.connection)]
+        _shut_down(one.connection)

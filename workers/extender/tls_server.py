@@ -28,12 +28,10 @@ import structlog
 from hetsched.contracts.errors import InputError
 
 from .bounded_server import BoundedServer
-from .connections import HANDSHAKE_SECONDS, Connections
+from .connections import HANDSHAKE_SECONDS, IDLE_SECONDS, Connections, Phase
 from .figures import CALLS, TURNED_AWAY
 
 PREFIX = "/extender/"
-BODY_SECONDS = 10.0
-IDLE_SECONDS = 120.0
 FILES = ("tls.crt", "tls.key", "ca.crt")
 log = structlog.get_logger(__name__)
 
@@ -163,6 +161,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         super().handle()
 
+    def handle_one_request(self) -> None:
+        super().handle_one_request()
+        self.server.connections.enter(self.request, Phase.IDLE)
+
+    def parse_request(self) -> bool:
+        self.server.connections.enter(self.request, Phase.TRANSFER)
+        return super().parse_request()
+
     def finish(self) -> None:
         with suppress(OSError):  # the peer has closed the connection
             super().finish()
@@ -175,6 +181,7 @@ class Handler(BaseHTTPRequestHandler):
             if body is None:
                 return
             outcome = "ok"
+            self.server.connections.enter(self.request, Phase.CALL)
             answer = self.server.verbs[verb](self.cluster or "", body)
             if answer.refused:
                 outcome = "refused"
@@ -211,9 +218,7 @@ class Handler(BaseHTTPRequestHandler):
             hint = "Set nodeCacheCapable: true, or raise HETSCHED_EXTENDER_BYTES"
             message = f"at most {self.server.most_bytes} bytes"
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BodyTooLarge", message, hint=hint)
-        self.request.settimeout(BODY_SECONDS)
         body: bytes = self.rfile.read(int(length))
-        self.request.settimeout(IDLE_SECONDS)
         self.close_connection = self.close_connection or len(body) < int(length)
         return body if len(body) == int(length) else None
 
@@ -225,6 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, msgspec.json.encode(problem), "application/problem+json")
 
     def _send(self, status: HTTPStatus, body: bytes, content: str) -> None:
+        self.server.connections.enter(self.request, Phase.TRANSFER)
         self.send_response(status)
         self.send_header("Content-Type", content)
         self.send_header("Content-Length", str(len(body)))

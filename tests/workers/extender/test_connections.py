@@ -15,7 +15,8 @@ import pytest
 
 from hetsched.adapters.http.certificates import make_pairs
 from tests.system.processes import wait_until
-from workers.extender.connections import PER_ADDRESS, PER_CLIENT, UNVERIFIED, VERIFIED, Connections
+from workers.extender import connections
+from workers.extender.connections import KNOWN, PER_ADDRESS, PER_CLIENT, UNVERIFIED, VERIFIED, Connections, Phase
 from workers.extender.tls_server import Answer, Certificates, Door
 
 
@@ -122,6 +123,7 @@ def test_verified_slots_are_bounded_and_released() -> None:
         for number, one in enumerate(opened[:-1]):
             pool.admit(one, "10.0.0.1")
             assert pool.verify(one, f"scheduler-{number % 4}")
+            pool.enter(one, Phase.CALL)
         pool.admit(opened[-1], "10.0.0.1")
         assert not pool.verify(opened[-1], "scheduler-4")
         pool.release(opened[0])
@@ -137,7 +139,9 @@ def test_one_listed_client_has_half_of_the_verified_slots() -> None:
         def is_verified(client: str) -> bool:
             opened = stack.enter_context(socket.socket())
             pool.admit(opened, "10.0.0.1")
-            return pool.verify(opened, client)
+            verified = pool.verify(opened, client)
+            pool.enter(opened, Phase.CALL)
+            return verified
 
         assert sum(is_verified("greedy") for _ in range(VERIFIED)) == PER_CLIENT
         assert is_verified("kube-scheduler")
@@ -151,3 +155,62 @@ def test_a_closed_connection_is_not_verified() -> None:
             pool.admit(one, "10.0.0.1")
         assert not pool.verify(opened[0], "kube-scheduler")
         assert pool.verify(opened[1], "kube-scheduler")
+
+
+def test_a_known_address_does_not_displace_another_one() -> None:
+    pool = Connections()
+    with ExitStack() as stack:
+        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in range(KNOWN * 2)]
+        for (here, _), address in zip(opened, ("10.0.0.1", "10.0.0.2"), strict=False):
+            pool.admit(here, address)
+            assert pool.verify(here, "kube-scheduler")
+        pool.admit(opened[2][0], "10.0.0.1")
+        for here, _ in opened[3:]:
+            pool.admit(here, "10.0.0.2")
+        assert not is_closed(opened[2][1])
+
+
+def test_a_new_connection_replaces_the_oldest_idle_one_of_its_client() -> None:
+    pool = Connections()
+    with ExitStack() as stack:
+        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in range(PER_CLIENT + 3)]
+        for (here, _), client in zip(opened, ("b", *"a" * (PER_CLIENT + 2)), strict=True):
+            pool.admit(here, "10.0.0.1")
+            assert pool.verify(here, client)
+            pool.enter(here, Phase.TRANSFER if here is opened[1][0] else Phase.IDLE)
+        assert [number for number, (_, there) in enumerate(opened) if is_closed(there)] == [2, 3]
+
+
+HEAD = b"POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 4000\r\n\r\n"])
+def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
+    door: Door, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    """A byte now and then does not extend the deadline; the timeout of the socket never ended such a request."""
+    monkeypatch.setattr(connections, "TRANSFER_SECONDS", 0.5)
+    with closing(connected(door, pairs)) as caller:
+        caller.connect()
+        caller.sock.sendall(begun)
+
+        def is_ended() -> bool:
+            try:
+                caller.sock.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_ended, what="the end of a slow request", seconds=5)
+
+
+def test_verified_connections_that_stay_open_leave_room_for_calls(door: Door, pairs: Path) -> None:
+    """0 of 20 calls were answered while 128 verified connections sent their bodies byte by byte."""
+    with ExitStack() as opened:
+        for _ in range(VERIFIED):
+            held = opened.enter_context(closing(connected(door, pairs)))
+            held.connect()
+            held.sock.sendall(HEAD)
+        for _ in range(3):
+            with closing(connected(door, pairs)) as caller:
+                assert called(caller) == 200
