@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import re
 import tarfile
 import time
 import zlib
@@ -30,9 +31,12 @@ MAX_PATH = 4096  # PATH_MAX of Linux
 _XZ_MEMORY_BYTES = 40 << 20
 _ENTRY_BYTES = 120  # size of an index entry without its name
 _PIECE = 1 << 17
+_MAGIC_BYTES = 6  # the longest magic number, that of xz
 _MAX_HEADER_BYTES = 1 << 20
 _LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
                  tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+_RECORD = re.compile(rb"([1-9]\d{0,6}) ")
+_LONG_NUMBER = re.compile(rb"\d{1000}")
 _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RecursionError, ValueError)
 
 
@@ -106,7 +110,7 @@ class Unpacked:
             self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
             if self._unpacker.eof:
                 # Archives may consist of several streams, padded with zeros.
-                self._packed = self._unpacker.unused_data.lstrip(b"\0") or self._file.read(_PIECE)
+                self._packed = self._next_start(self._unpacker.unused_data.lstrip(b"\0"))
                 self._unpacker = _unpacker(self._packed)
             elif not self._packed and getattr(self._unpacker, "needs_input", True):
                 self._packed = self._file.read(_PIECE)
@@ -116,6 +120,13 @@ class Unpacked:
                 return found
             self._effort.check()
         return b""
+
+    def _next_start(self, rest: bytes) -> bytes:
+        """Return the next bytes without padding, enough to recognise a stream that begins there."""
+        while len(rest) < _MAGIC_BYTES and (piece := self._file.read(_PIECE)):
+            self._effort.check()
+            rest = (rest + piece).lstrip(b"\0")
+        return rest
 
 
 def _unpacker(start: bytes) -> Any:
@@ -127,6 +138,44 @@ def _unpacker(start: bytes) -> Any:
     if start.startswith(b"\xfd7zXZ\0"):
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
     return None
+
+
+class _Replayed:
+    """A stream from which one piece was read already: the first read returns it again."""
+
+    def __init__(self, piece: bytes, stream: Any) -> None:
+        self._piece: bytes | None = piece
+        self._stream = stream
+
+    def read(self, size: int) -> Any:
+        piece, self._piece = self._piece, None
+        return self._stream.read(size) if piece is None else piece
+
+    def tell(self) -> Any:
+        return self._stream.tell()
+
+
+def _check_records(content: bytes) -> None:
+    """Check the records `LENGTH KEY=VALUE\n` of an extended header.
+
+    Some versions of tarfile need quadratic time and memory for records with a wrong length and for long numbers.
+    Raises: tarfile.ReadError.
+    """
+    if _LONG_NUMBER.search(content):
+        raise tarfile.ReadError("a number in an extended header is too long")
+    at = 0
+    while at < len(content):
+        found = _RECORD.match(content, at)
+        end = at + int(found[1]) if found else 0
+        if (
+            found is None
+            or not found.end() < content.find(b"=", at, end) < end <= len(content)
+            or content[end - 1] != 10
+        ):
+            raise tarfile.ReadError("a record of an extended header is malformed")
+        if content.startswith(b"GNU.sparse.", found.end()):
+            raise tarfile.ReadError("it holds a sparse file")
+        at = end
 
 
 class CarefulTarInfo(tarfile.TarInfo):
@@ -141,6 +190,19 @@ class CarefulTarInfo(tarfile.TarInfo):
         ):
             raise tarfile.ReadError(f"its global attributes are longer than {_MAX_HEADER_BYTES} bytes")
         found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        if found.size < 0:
+            raise tarfile.ReadError("the size of a file is negative")
+        return found
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        stream: Any = archive.fileobj
+        content = stream.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+        _check_records(content[: self.size])
+        archive.fileobj = _Replayed(content, stream)  # type: ignore[assignment]
+        try:
+            found: tarfile.TarInfo = super()._proc_pax(archive)  # type: ignore[misc]
+        finally:
+            archive.fileobj = stream
         return found
 
     def _proc_sparse(self, archive: tarfile.TarFile) -> tarfile.TarInfo:

@@ -48,13 +48,14 @@ class LayerFiles:
         self._layers = layers
         self._effort = effort
         self._members: dict[str, _Member] = {}
+        self._repeated: dict[str, int] = {}  # number in its layer, of a path that its layer has several times
         self._plain = [_Member(at) for at in range(len(layers))]
         members_left, index_left = effort.members, effort.index_bytes
         try:
             for at, layer in enumerate(layers):
                 with _opened(layer) as file:
-                    for _, member in members(file, effort):
-                        self._note(at, member)
+                    for number, (_, member) in enumerate(members(file, effort)):
+                        self._note(at, number, member)
         finally:
             effort.members, effort.index_bytes = members_left, index_left
 
@@ -86,18 +87,24 @@ class LayerFiles:
             return None
         wanted = self._members[found]
         name = found[1:] if wanted.name is None else wanted.name
+        number = self._repeated.get(found)
         with _opened(self._layers[wanted.layer]) as file:
-            for archive, member in members(file, self._effort):
-                if member.name == name:
+            for at, (archive, member) in enumerate(members(file, self._effort)):
+                if member.name == name and number in (None, at):
                     return _content(archive, member)
         return None
 
-    def _note(self, layer: int, member: tarfile.TarInfo) -> None:
+    def _note(self, layer: int, number: int, member: tarfile.TarInfo) -> None:
         if len(member.name) > MAX_PATH or len(member.linkname) > MAX_PATH:
             return
         path = posixpath.normpath("/" + member.name)
         folder, name = posixpath.split(path)
         stored = None if member.name == path[1:] else member.name
+        known = self._members.get(path)
+        if path in self._repeated or (known is not None and known.layer == layer):
+            if path not in self._repeated:
+                self._effort.take_index()
+            self._repeated[path] = number
         if name == _OPAQUE:
             self._forget(folder, layer, itself=False)
         elif name.startswith(_WHITEOUT):
