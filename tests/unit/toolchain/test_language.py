@@ -1,7 +1,7 @@
-"""Refused words in the text of the project: pages, documentation, comments and docstrings.
+"""Refused words in the text of the project (pages, documentation, comments, docstrings) and in the names of tests.
 
-Names in code spans and identifiers are data, not text. Tests, migrations and the changelog's released sections are
-left out.
+Names in code spans and identifiers are data, not text. The text of tests, migrations and the changelog's released
+sections are left out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,16 @@ REFUSED = re.compile(
     r"|believing|doubting|ruling|weighing|yielding|rooming|standing|handing|mend|beside it)(?![\w`=(.-]*[`=(])\b",
     re.IGNORECASE,
 )
+REFUSED_IN_NAMES = re.compile(
+    rf"{REFUSED.pattern}|\b(anybody|tell|hear|heard|stands?|believed?|beside|mended|fates)\b", re.IGNORECASE
+)
+# Words of a sentence, which no noun phrase has.
+_SENTENCE = re.compile(
+    r"\b(a|an|the|is|are|was|were|has|have|may|must|that|who|whom|what|it|its|they|not|no|every|says|gets|goes|comes)\b"
+)
+_LONGEST_NAME = 5
+_LEFT = {"test_chinese_is_complete"}  # scripts outside the repository run this file by path
+_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 _CODE_SPAN = re.compile(r"``.*?``|`[^`]*`|```.*?```|\{%.*?%\}|\{\{.*?\}\}|<[a-z/][^>]*>", re.DOTALL)
 
 
@@ -63,6 +74,34 @@ def _files() -> list[Path]:
 
 def test_no_text_contains_a_refused_word() -> None:
     assert [line for path in _files() for line in refused(path)] == []
+
+
+def _test_files() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def _plain(name: str) -> str:
+    """Return the name of a test as words; the term "what-if" is one."""
+    return name.removeprefix("test_").replace("what_if", "whatif").replace("_", " ")
+
+
+def test_no_test_name_contains_a_refused_word() -> None:
+    names = {path: [path.stem, *_TEST.findall(path.read_text())] for path in _test_files()}
+    found = [
+        (path.name, name) for path, many in names.items() for name in many if REFUSED_IN_NAMES.search(_plain(name))
+    ]
+    assert found == []
+
+
+def test_test_files_are_named_by_noun_phrases() -> None:
+    names = {path.stem: _plain(path.stem) for path in _test_files() if path.stem not in _LEFT}
+    assert [stem for stem, name in names.items() if len(name.split()) > _LONGEST_NAME or _SENTENCE.search(name)] == []
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """The documentation cites some of them without their folder."""
+    stems = Counter(path.stem for path in _test_files())
+    assert [stem for stem, count in stems.items() if count > 1] == []
 
 
 @pytest.mark.parametrize(
