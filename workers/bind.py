@@ -29,7 +29,6 @@ from itertools import chain
 import msgspec
 import structlog
 from celery import shared_task
-from django.db import transaction
 from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
@@ -50,6 +49,7 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import granting
 from hetsched.storage.prepared_queries import Among, Prepared
 from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 500
 BINDINGS_PER_STEP = 200
@@ -125,7 +125,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     lost = 0
     while lost < MOST_TRIES and in_step(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
-            with transaction.atomic():
+            with write_transaction():
                 begin_binding(cluster.pk, pods)
                 Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
         except Conflict:
@@ -141,7 +141,7 @@ def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
     while in_step(cluster):
-        with transaction.atomic():
+        with write_transaction():
             part = rows.filter(pk__gt=last).order_by("id").select_for_update()
             pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])
             Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)

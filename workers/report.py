@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery import shared_task
-from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -37,6 +36,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
 from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
 REST_SECONDS = 0.1
@@ -77,7 +77,7 @@ def run(cluster_id: int) -> int:
         done = list(threads.map(lambda one: tell(api, one, now=now, instance=instance), some))
     told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
     failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
-    with transaction.atomic():
+    with write_transaction():
         write_columns(told, ("told_decision", "tell_failed_at"))
         write_columns(failed, ("tell_failed_at",))
     if told and len(some) == PODS_PER_STEP:

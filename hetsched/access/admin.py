@@ -14,12 +14,12 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal.admin import AuditedAdmin
+from hetsched.storage.write_lock import write_transaction
 
 from .models import Token
 from .roles import Action
@@ -99,11 +99,11 @@ class AccountAdmin(AuditedAdmin, UserAdmin):
     untold = ("password", "last_login", "date_joined")
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
-        with transaction.atomic():  # Django opens no transaction here
+        with write_transaction():  # Django opens no transaction here
             return super().user_change_password(request, id, form_url)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        with transaction.atomic():
+        with write_transaction():
             for token in Token.objects.filter(user=obj):
                 revoke_token(token, actor=Subject(request.user), reason=_("the account is deleted"))
             super().delete_model(request, obj)

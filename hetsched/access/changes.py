@@ -11,10 +11,10 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db import transaction
 from django.db.models.signals import m2m_changed, post_delete, post_save
 
 from hetsched.journal.publish import publish
+from hetsched.storage.write_lock import write_transaction
 
 TOPIC = "access"
 _ID = "hetsched.access.changes"
@@ -22,7 +22,7 @@ _ID = "hetsched.access.changes"
 
 def rights_changed() -> None:
     """Make every open socket check its rights again."""
-    with transaction.atomic():
+    with write_transaction():
         publish(TOPIC, {})
 
 

@@ -20,7 +20,7 @@ from collections import OrderedDict
 import msgspec
 from django.db import connection
 
-from hetsched.storage import write_lock
+from hetsched.storage.write_lock import write_lock
 
 from .models import Bucket
 
@@ -65,7 +65,7 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
     # A time further ahead than a whole bucket was written before the clock was set back.
     since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
     later = f"{greatest}({since}, {now}) + %s"
-    with write_lock.turn(), connection.cursor() as cursor:
+    with write_lock(), connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {table} (key, full_at) VALUES (%s, {now} + %s) "  # noqa: S608 - no value of a request
             f"ON CONFLICT (key) DO UPDATE SET full_at = {later} WHERE {later} - {now} <= %s "

@@ -26,6 +26,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
+from hetsched.storage.write_lock import write_transaction
+
 from .addresses import address_key
 from .models import LoginFailure
 
@@ -102,7 +104,7 @@ def _limits(request: HttpRequest, username: str) -> dict[str, int]:
 def _taken(limits: dict[str, int], now: datetime) -> bool:
     """Count an attempt under each key; count none and return False if a key is at its limit."""
     fresh = {"count": 0, "window_ends_at": now + WINDOW}
-    with transaction.atomic():
+    with write_transaction():
         for key in sorted(limits):
             LoginFailure.objects.get_or_create(key=key, defaults=fresh)
             LoginFailure.objects.filter(key=key, window_ends_at__lte=now).update(**fresh)

@@ -28,7 +28,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth import login as log_in
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
 from django.urls import reverse
@@ -43,6 +42,7 @@ from requests.structures import CaseInsensitiveDict
 
 from hetsched.adapters.http import outbound
 from hetsched.journal import audit
+from hetsched.storage.write_lock import write_transaction
 
 from .models import ExternalAccount
 from .roles import Role
@@ -221,7 +221,7 @@ def _account_of(claims: dict[str, Any]) -> Any:
     if not roles:
         _take_roles(subject)
         raise Refused(f"no group of {_name(claims, subject)!r} has a role")
-    with transaction.atomic():
+    with write_transaction():
         known = _known(subject)
         user = known.user if known else _made(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
         if not user.is_active:
@@ -238,7 +238,7 @@ def _known(subject: str) -> ExternalAccount | None:
 
 def _take_roles(subject: str) -> None:
     """Remove the roles of an account, and with them the rights of its sessions and tokens."""
-    with transaction.atomic():
+    with write_transaction():
         known = _known(subject)
         if known is not None:
             _give(known.user, set(), made=False)

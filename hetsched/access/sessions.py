@@ -17,12 +17,12 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
+from hetsched.storage.write_lock import write_transaction
 
 from .models import BrowserSession
 from .roles import Action
@@ -128,7 +128,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
             "PermissionDenied", "only administrators may end the sessions of other accounts", place="account"
         )
     rows = BrowserSession.objects.filter(account=user).exclude(pk=but)
-    with transaction.atomic():
+    with write_transaction():
         ended = [row for row in rows if not name or row.name == name]
         if name and not ended:
             raise InputError("SessionUnknown", "the session does not exist or has ended", place="id")

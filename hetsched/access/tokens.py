@@ -20,7 +20,6 @@ from typing import Any
 import structlog
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db import transaction
 from django.utils import timezone
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
@@ -30,6 +29,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
 from hetsched.storage.prepared_queries import Given, Prepared
 from hetsched.storage.sealed_secrets import derived
+from hetsched.storage.write_lock import write_transaction
 
 from .models import Token
 from .roles import MAY, Action, Role
@@ -78,7 +78,7 @@ def create_token(
         )
     if actor is not None and not actor.may(Action.ADMIN):
         raise InputError("PermissionDenied", "creating tokens needs the right 'admin'", place="actor")
-    with transaction.atomic():
+    with write_transaction():
         owner = user or service_account(Role(role))
         plaintext = f"hs_{secrets.token_hex(32)}"
         token = Token(
@@ -143,7 +143,7 @@ def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: 
 
 def revoke_token(token: Token, *, actor: Subject | None, reason: str) -> None:
     """Revoke a token immediately."""
-    with transaction.atomic():
+    with write_transaction():
         _record(actor, "token.revoke", token, reason)
         token.delete()
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.cards import cards_of, installed_cards
@@ -22,6 +22,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .freshness import due_at
 from .ledger import advance, write_columns
@@ -74,7 +75,7 @@ def create_cluster(
             "ClusterKindUnknown", f"{kind!r} is not a kind of cluster", place="kind", hint=f"Use {ClusterKind.values}"
         )
     try:
-        with transaction.atomic():
+        with write_transaction():
             cluster = Cluster.objects.create(name=name, kind=kind, policy_name=policy_name)
             record(actor=actor.name, role=actor.role, action="cluster.create", obj=cluster, reason=reason)
             publish_many({cluster_topic(cluster): cluster_head(cluster)})
@@ -191,7 +192,7 @@ def uncordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> 
 
 def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, actor: Actor, reason: str) -> Node:
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         locked = advance(cluster.pk)
         node = Node.objects.filter(cluster=locked, name=node_name).first()
         if node is None:
@@ -224,7 +225,7 @@ def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reas
     Raises: InputError `ReasonMissing`.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
         before, locked.policy_name = locked.policy_name, policy_name
         locked.save(update_fields=["policy_name"])

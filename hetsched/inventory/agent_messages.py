@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 
@@ -26,6 +25,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
+from hetsched.storage.write_lock import write_transaction
 
 from .facts import AGENT, new_facts, settle
 from .freshness import SAMPLE_COLUMNS, aged, set_usage
@@ -162,7 +162,7 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     for name, value in _of_message(message, started, now).items():
         setattr(row, name, value)
         columns.append(name)
-    with transaction.atomic():
+    with write_transaction():
         # Statements of collectors are stored in the same column and may have changed in the meantime.
         row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
         row.claims = _confirmed(row, rfc3339(now))
@@ -188,7 +188,7 @@ def _is_agents(said: object) -> bool:
 
 def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: datetime) -> Node:
     """Write changed facts, under the cluster's lock."""
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(node.cluster_id)
         node = Node.objects.select_related("cluster").get(pk=node.pk)
         now = timezone.now()
@@ -215,7 +215,7 @@ def take_samples(cluster_id: int) -> int:
     waiting = NodeFacts.objects.filter(node__cluster_id=cluster_id, usage_taken=False)
     if not waiting.exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(cluster_id)
         now = timezone.now()
         changed = []

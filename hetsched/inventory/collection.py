@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.adapters.collectors import registry
@@ -36,6 +35,7 @@ from hetsched.contracts.waits import Event
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.sealed_secrets import seal, unseal
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic, require_reason
 from .collector import Collector
@@ -96,7 +96,7 @@ def configure(
     for place, (value, least, most) in bounds.items():
         if not least <= value <= most:
             raise InputError("CollectorParamInvalid", f"{value} is not between {least} and {most}", place=place)
-    with transaction.atomic():
+    with write_transaction():
         locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
         row = Collector.objects.filter(cluster=locked, name=name).first()
         if row is None:
@@ -134,7 +134,7 @@ def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
     row = Collector.objects.filter(cluster=cluster, name=name).first()
     if row is None:
         raise InputError("CollectorUnknown", f"unknown collector {name[:80]!r}", place="name")
-    with transaction.atomic():
+    with write_transaction():
         _lay(row, {}, status={})
         row.delete()
         record(
@@ -240,7 +240,7 @@ def _lay(
     late: frozenset[str] | set[str] = frozenset(),
 ) -> None:
     """Replace a collector's facts by `found`; None means that the query failed, so the previous facts become stale."""
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(collector.cluster_id)
         live = Collector.objects.filter(pk=collector.pk, version=collector.version)
         if not live.exists():

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError
@@ -26,6 +25,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.prepared_queries import Given, Prepared
 from hetsched.storage.sealed_secrets import seal, unseal
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import require_reason
 from .models import DNS_LABEL, Cluster, ClusterKind, Connection
@@ -76,7 +76,7 @@ def connect(
         raise InputError(
             "ShadowUnclear", message, place="shadowOf", hint="The default scheduler of Kubernetes is default-scheduler"
         )
-    with transaction.atomic():
+    with write_transaction():
         known = Connection.objects.select_for_update().filter(cluster=cluster).first()
         if known is None and not (kept or in_cluster):
             raise InputError(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
@@ -18,6 +17,7 @@ from hetsched.contracts.facts import Override
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.audit import Actor, record
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import require_reason
 from .facts import named, new_facts, settle
@@ -53,7 +53,7 @@ def _rule(
     cluster: Cluster, node_name: str, fact: str, verdict: str, actor: Actor, reason: str, check: Check | None
 ) -> Node:
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
         one = next((one for one in row.quarantined if one.id == fact), None) if row is not None else None
@@ -94,7 +94,7 @@ def override(
     """
     reason = require_reason(reason)
     now = timezone.now()
-    with transaction.atomic():
+    with write_transaction():
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
         row = row or new_facts(node)
@@ -139,7 +139,7 @@ def end_overrides(cluster_id: int) -> int:
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id).exclude(overrides=[])
     over = [row.pk for row in rows.only("overrides") if any(one.until <= rfc3339(now) for one in row.overrides)]
     for pk in over:
-        with transaction.atomic():
+        with write_transaction():
             cluster = advance(cluster_id)
             node = Node.objects.select_related("cluster").get(pk=pk)
             settle(cluster, node, NodeFacts.objects.get(pk=pk), now)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.collected import CollectedFact
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.samples import STALE_SECONDS
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic
 from .collector import Collector
@@ -36,7 +36,7 @@ def age_samples(cluster_id: int) -> int:
     due = Node.objects.filter(cluster_id=cluster_id, sample_due_at__lte=now)
     if not due.exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(cluster_id)
         limits = _limits(cluster)
         nodes = list(due.order_by("sample_due_at").only("name", *SAMPLE_COLUMNS)[:_MOST])

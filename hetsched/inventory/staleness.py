@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.publish import publish
+from hetsched.storage.write_lock import write_transaction
 
 from .models import Cluster, Connection, Sync
 from .node_events import in_step
@@ -75,7 +75,7 @@ def tell_watched(cluster_id: int) -> bool:
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
     if connection is None or not _is_news(told(connection), watched_now(connection)):
         return False
-    with transaction.atomic():
+    with write_transaction():
         connection = Connection.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=cluster_id)
         now = watched_now(connection)
         connection.facts_at, connection.stale_since, connection.stale_reason = now.facts_at, now.stale_since, now.reason

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 from django.contrib import admin
-from django.db import transaction
 from django.http import HttpRequest
 from django.utils.html import format_html
 
 from hetsched.contracts.units import format_amount
+from hetsched.storage.write_lock import write_transaction
 
 from .audit import Program, record
 from .models import AuditEntry, AuditSeal, OutboxEvent
@@ -62,12 +62,12 @@ class AuditedAdmin(admin.ModelAdmin):
         return super().log_change(request, obj, message)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        with transaction.atomic():
+        with write_transaction():
             self._record(request, "delete", obj, {"before": self._told(obj)})
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
-        with transaction.atomic():
+        with write_transaction():
             for row in queryset:
                 self.delete_model(request, row)
 

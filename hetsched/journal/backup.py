@@ -22,12 +22,13 @@ from typing import Any
 import msgspec
 from django.apps import apps
 from django.contrib.sessions.base_session import AbstractBaseSession
-from django.db import connection, models, transaction
+from django.db import connection, models
 from django.db.migrations.recorder import MigrationRecorder
 
 from hetsched.contracts.errors import InputError
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.write_lock import write_transaction
 
 FORMAT = "hetsched-backup/1"
 _PURPOSE = "backup"
@@ -84,7 +85,7 @@ def read(path: Path) -> tuple[dict[str, int], bool]:
                 pass
             file.seek(0)
             header = _header(file)
-            with transaction.atomic():
+            with write_transaction():
                 rows = _read(file)
                 _number(header.numbered)
     except (gzip.BadGzipFile, zlib.error, EOFError, msgspec.DecodeError) as error:

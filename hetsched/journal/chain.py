@@ -24,11 +24,12 @@ from typing import Any
 
 import msgspec
 import structlog
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import Min, QuerySet, Sum
 from django.utils import timezone
 
 from hetsched.storage.sealed_secrets import derived
+from hetsched.storage.write_lock import write_transaction
 
 from .models import AuditEntry, AuditSeal
 
@@ -74,7 +75,7 @@ def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> in
         if not rows:
             return count
         try:
-            with transaction.atomic():
+            with write_transaction():
                 made = AuditSeal.objects.create(
                     first_entry=rows[0].pk, last_entry=rows[-1].pk, entries=len(rows), key=_key_name(),
                     digest=_digest(last.digest if last else "", rows), verified_at=now,

@@ -19,8 +19,10 @@ from time import perf_counter
 
 import msgspec
 import structlog
-from django.db import Error, connection, transaction
+from django.db import Error, connection
 from django.utils import timezone
+
+from hetsched.storage.write_lock import write_transaction
 
 from .models import Figure
 
@@ -73,7 +75,7 @@ def flush() -> int:
         taken = dict(_counted)
         _counted.clear()
     try:
-        with transaction.atomic():  # atomic: a failed write is counted again below, so no part of it may remain
+        with write_transaction():  # atomic: a failed write is counted again below, so no part of it may remain
             _write(taken, add=True)
     except Error as error:
         log.warning("counts stay for later", rows=len(taken), error=repr(error))

@@ -32,7 +32,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Among, Given, PreparedUpdate
 from hetsched.storage.statements import fetch
-from hetsched.storage.write_lock import turn
+from hetsched.storage.write_lock import write_lock
 
 from . import counters, figures
 from .models import OutboxEvent, Topic
@@ -159,7 +159,7 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     """Send committed events and mark them as sent; on failure `relay` sends them. `run` runs an awaitable."""
     try:
         _send(events, run)
-        with turn():
+        with write_lock():
             _MARK(events=[event.pk for event in events], now=timezone.now())
     except Exception as error:  # any error of the channel layer or the database: the periodic task retries
         log.warning("live events not sent", events=len(events), error=repr(error))

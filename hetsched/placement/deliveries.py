@@ -15,13 +15,13 @@ import random
 from datetime import datetime, timedelta
 
 import msgspec
-from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from hetsched.journal import audit, counters, figures
 from hetsched.storage.sealed_secrets import unseal
+from hetsched.storage.write_lock import write_transaction
 
 from .models import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
 
@@ -124,7 +124,7 @@ def note(one: Delivery, outcome: Outcome) -> None:
     elif outcome.final or attempts >= MOST_ATTEMPTS or now - one.began_at > LONGEST_AGE:
         state = Delivery.DEAD
     told = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message[:300]}
-    with transaction.atomic():
+    with write_transaction():
         row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
         ended = None if state == Delivery.DUE else now
         if not row.update(

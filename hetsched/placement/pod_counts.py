@@ -24,6 +24,7 @@ from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import publish_many
 from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 from .lifecycle import LISTED
 from .models import Pod
@@ -145,7 +146,7 @@ def count_up(cluster_id: int, *, at_once: bool = False) -> None:
     pace = _paces.get(cluster_id)
     if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
         return
-    with transaction.atomic():
+    with write_transaction():
         pace.at = -COUNT_SECONDS
         topic = cluster_topic(Cluster.objects.get(pk=cluster_id))
         publish_many({topic: lambda: cluster_figures(Cluster.objects.get(pk=cluster_id))})

@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
@@ -26,6 +25,7 @@ from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .documents import TOPIC, policy_document
 from .golden_checks import read_nodes, require_goldens
@@ -62,7 +62,7 @@ def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Clu
     Raises: InputError `PolicyKeptInCluster`, or as `check` does.
     """
     check(spec)
-    with transaction.atomic():
+    with write_transaction():
         Policy.objects.get_or_create(name=spec.name, defaults={"keeper": kept_by})
         policy = locked(spec.name, kept=kept_by is not None)
         latest = policy.revisions.order_by("-version").first()
@@ -110,7 +110,7 @@ def activate(
     """
     reason = require_reason(reason)
     read_nodes(name)
-    with transaction.atomic():
+    with write_transaction():
         policy = locked(name, kept=kept_by is not None)
         if expected_active is not None and policy.active_version != expected_active:
             raise InputError(
@@ -192,7 +192,7 @@ def set_namespace_rule(
         raise InputError("PolicyUnknown", f"unknown policy {min(unknown)!r}", place="policy", hint=known_policies())
     if default_policy and allowed_policies and default_policy not in allowed_policies:
         raise InputError("PolicyNotAllowed", f"the default {default_policy} is not an allowed policy", place="policy")
-    with transaction.atomic():
+    with write_transaction():
         rule, _ = NamespaceRule.objects.update_or_create(
             cluster=cluster,
             namespace=namespace,
@@ -210,7 +210,7 @@ def set_namespace_rule(
 
 def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
     """Remove a namespace's rule: the cluster's default applies, and pods may name any policy."""
-    with transaction.atomic():
+    with write_transaction():
         place = f"{rule.cluster.name}/{rule.namespace}"
         record(actor=actor.name, role=actor.role, action="namespace.policy", obj=("namespace", place), reason="removed")
         rule.delete()

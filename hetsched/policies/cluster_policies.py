@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from django.db import transaction
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError, Problem
@@ -23,6 +22,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import activate, check, locked, same, save_draft
 from .documents import TOPIC, policy_document
@@ -40,7 +40,7 @@ def follow_policies(
     cluster = Cluster.objects.get(pk=cluster_id)
     changed = []
     for one in (*seen, *_missing(cluster, listed)):
-        with transaction.atomic():
+        with write_transaction():
             if not Connection.objects.select_for_update().filter(cluster=cluster, follower_epoch=epoch).exists():
                 raise Conflict(f"another process watches cluster {cluster_id}")
             if _take_in(cluster, one):
@@ -55,7 +55,7 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
     or the problem of the object.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         policy = locked(name, kept=True)
         before, policy.keeper = policy.keeper, cluster
         policy.save(update_fields=["keeper"])

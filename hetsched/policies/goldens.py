@@ -16,7 +16,6 @@ from hashlib import blake2b
 
 import msgspec
 import structlog
-from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -31,6 +30,7 @@ from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import known_policies
 from .agreed_states import Agreed, drop_state, keep_state
@@ -76,7 +76,7 @@ def save_golden(
     if policy_name and not Policy.objects.filter(name=policy_name).exists():
         raise InputError("PolicyUnknown", f"unknown policy {policy_name[:80]!r}", place="policy", hint=known_policies())
     empty_state(cluster)  # read before any row is locked
-    with transaction.atomic():
+    with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
@@ -112,7 +112,7 @@ def save_golden(
 def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
     """Remove a golden placement. Raises: InputError `GoldenUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         if row is None:
             raise InputError("GoldenUnknown", f"unknown golden placement {name[:80]!r}", place="name")
@@ -164,7 +164,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
 
 def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     empty_state(row.cluster)  # read before any row is locked
-    with transaction.atomic():
+    with write_transaction():
         locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
         if locked is not None:
             _tell(locked, specs, now)

@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 import structlog
-from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -26,6 +25,7 @@ from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.write_lock import write_transaction
 
 from .actions import activate, known_policies, note_refused
 from .documents import PLANS, plan_document
@@ -71,7 +71,7 @@ def save_plan(
     if policy.keeper is not None:
         raise InputError("PolicyKeptInCluster", f"policy {policy_name} is managed in cluster {policy.keeper.name}")
     cluster = _check(policy, once, condition, now)
-    with transaction.atomic():
+    with write_transaction():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
@@ -98,7 +98,7 @@ def save_plan(
 def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
     """Remove a plan; its activations remain. Raises: InputError `PlanUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         if row is None:
             raise InputError("PlanUnknown", f"unknown plan {name[:80]!r}", place="name")
@@ -265,7 +265,7 @@ def _activate(row: PolicyPlan, version: int, why: str, now: datetime, *, done: s
     try:
         activate(row.policy.name, version, actor=actor, reason=reason, expected_active=active)
     except InputError as refusal:
-        with transaction.atomic():
+        with write_transaction():
             note_refused(row.policy.name, version, refusal, actor=actor, reason=reason)
             _conclude(row, PolicyPlan.REFUSED, f"version {version} was refused: {refusal.message}"[:1000], now)
         return False
@@ -276,14 +276,14 @@ def _activate(row: PolicyPlan, version: int, why: str, now: datetime, *, done: s
 
 def _conclude(row: PolicyPlan, state: str, note: str, now: datetime, *, action: str = "") -> None:
     row.state, row.note, row.last_looked_at = state, note[:1000], now
-    with transaction.atomic():
+    with write_transaction():
         if _keep(row, "state", "note", "last_looked_at", "last_switched_at") and action:
             record(actor=f"plan {row.name}", role="plan", action=action, obj=("plan", row.name), reason=note)
 
 
 def _keep(row: PolicyPlan, *columns: str) -> bool:
     """Save the result of a plan; write nothing and return False if the plan was changed or removed in the meantime."""
-    with transaction.atomic():
+    with write_transaction():
         same = PolicyPlan.objects.filter(pk=row.pk, changed_at=row.changed_at)
         if not same.update(**{name: getattr(row, name) for name in columns}):
             return False

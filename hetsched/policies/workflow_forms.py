@@ -20,6 +20,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.golden import Expectation
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM, Actor
+from hetsched.storage.write_lock import write_transaction
 
 from .goldens import save_golden
 from .models import GoldenPlacement, Policy, PolicyPlan
@@ -56,7 +57,7 @@ class ActedForm(forms.ModelForm):
         if self.errors:
             return cleaned
         try:
-            with transaction.atomic():
+            with write_transaction():
                 self.act()
                 transaction.set_rollback(True)
         except InputError as error:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import connection
+from django.db import connection, transaction
 
 PATIENCE_SECONDS = 20.0  # the busy timeout of SQLite, see the settings
 PAUSE_SECONDS = 0.0005
@@ -31,8 +31,18 @@ _files: dict[tuple[int, str], int | None] = {}  # by process ID: a forked proces
 
 
 @contextmanager
-def turn() -> Iterator[None]:
-    """Take the write lock for the block."""
+def write_transaction() -> Iterator[None]:
+    """Run the block in a transaction, or in a savepoint of the running one; on SQLite writers start in order.
+
+    Every transaction that writes uses this: Django begins SQLite transactions with the lock of the only writer.
+    """
+    with write_lock(), transaction.atomic():
+        yield
+
+
+@contextmanager
+def write_lock() -> Iterator[None]:
+    """Take the write lock for the block; for one statement that is a transaction of its own."""
     alone = connection.vendor == "sqlite" and not connection.in_atomic_block and not getattr(_own, "held", False)
     held = alone and _take()
     if not held:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
+from hetsched.journal.models import Topic
 from hetsched.storage import write_lock
-from hetsched.storage.write_lock import turn
+from hetsched.storage.write_lock import write_transaction
 from tests.system.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,16 +19,16 @@ needs_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="Postg
 
 
 @needs_sqlite
-def test_first_waiter_gets_the_lock_first() -> None:
+def test_writers_enter_in_order_of_arrival() -> None:
     order: list[int] = []
 
     def write(number: int) -> None:
-        with turn():
+        with write_lock.write_lock():
             order.append(number)
         connection.close()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
-    with turn():
+    with write_lock.write_lock():
         for number, thread in enumerate(threads):
             thread.start()
             wait_until(lambda: len(write_lock._waiting) > number, what="the thread queues")  # noqa: B023
@@ -39,32 +40,32 @@ def test_first_waiter_gets_the_lock_first() -> None:
 
 
 @needs_sqlite
-def test_a_turn_ends_with_an_error() -> None:
-    with pytest.raises(ValueError, match="no"), turn():
+def test_lock_is_released_after_an_error() -> None:
+    with pytest.raises(ValueError, match="no"), write_lock.write_lock():
         raise ValueError("no")
 
-    with turn():
+    with write_lock.write_lock():
         assert write_lock._taken == [True]
     assert write_lock._taken == [False]
 
 
 @needs_sqlite
-def test_transaction_owner_does_not_wait() -> None:
-    with turn(), transaction.atomic(), turn():
+def test_writer_inside_a_transaction_proceeds() -> None:
+    with write_lock.write_lock(), transaction.atomic(), write_lock.write_lock():
         assert not write_lock._waiting
 
 
 @needs_sqlite
-def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_the_lock_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_lock, "PATIENCE_SECONDS", 0.01)
     went_on = threading.Event()
 
     def write() -> None:
-        with turn():
+        with write_lock.write_lock():
             went_on.set()
         connection.close()
 
-    with turn():
+    with write_lock.write_lock():
         thread = threading.Thread(target=write)
         thread.start()
         thread.join(20)
@@ -73,8 +74,23 @@ def test_a_turn_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
 
 
 @needs_sqlite
-def test_lock_owner_does_not_wait_for_itself() -> None:
-    with turn(), turn():
+def test_write_transaction_holds_the_lock_until_it_is_rolled_back() -> None:
+    def write() -> None:
+        with write_transaction():
+            assert write_lock._taken == [True]
+            Topic.objects.create(name="rolled-back")
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        write()
+
+    assert write_lock._taken == [False]
+    assert not Topic.objects.filter(name="rolled-back").exists()
+
+
+@needs_sqlite
+def test_holder_of_the_lock_proceeds() -> None:
+    with write_lock.write_lock(), write_lock.write_lock():
         assert not write_lock._waiting
         assert write_lock._taken == [True]
     assert write_lock._taken == [False]

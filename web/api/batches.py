@@ -16,7 +16,6 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 import msgspec
-from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -29,6 +28,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import names_of
 from hetsched.storage.named_locks import lock, undisturbed
+from hetsched.storage.write_lock import write_transaction
 
 from . import bodies
 from .documents import Document, Request
@@ -163,7 +163,7 @@ def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAns
 
 def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
     """Write all items, or none. Raises: Refused `BatchRefused`."""
-    with transaction.atomic():
+    with write_transaction():
         _take_locks([one for one in looked if isinstance(one, Looked)], keys, subject)
         told = [
             _one(index, one, own_key, key, subject)

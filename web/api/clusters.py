@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
@@ -30,6 +29,7 @@ from hetsched.journal.audit import record
 from hetsched.placement.actions import export_cluster, import_cluster
 from hetsched.policies.actions import known_policies
 from hetsched.policies.models import Policy
+from hetsched.storage.write_lock import write_transaction
 
 from . import bodies, request_scope
 from .connections import ConnectionDetail, cluster_tag, connection_of, find
@@ -108,7 +108,7 @@ class Clusters(ApiView):
         """Add an empty cluster, or connect a live one."""
         asked = bodies.read(request, NewCluster)
         request_scope.check_unlimited(self.subject)
-        with transaction.atomic():
+        with write_transaction():
             cluster = create_cluster(
                 name=asked.name,
                 kind=asked.kind,

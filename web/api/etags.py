@@ -15,7 +15,9 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-from django.db import models, transaction
+from django.db import models
+
+from hetsched.storage.write_lock import write_transaction
 
 from .problems import Refused
 
@@ -84,6 +86,6 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
 @contextmanager
 def locked(row: models.Model) -> Iterator[None]:
     """Lock a row while a write compares its tag and acts, so that of two writers with the same tag one fails."""
-    with transaction.atomic():
+    with write_transaction():
         type(row)._default_manager.select_for_update().filter(pk=row.pk).values_list("pk").first()
         yield

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
@@ -44,7 +44,7 @@ from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Among, Prepared, PreparedUpdate
 from hetsched.storage.snapshot_read import clock
 from hetsched.storage.statements import change_many
-from hetsched.storage.write_lock import turn
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
@@ -117,7 +117,7 @@ def record(
     Raises: Conflict, or Contradiction if the resources are reserved already.
     """
     try:
-        with turn(), transaction.atomic():
+        with write_transaction():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
             _check_policies(results)
             change = Change(cluster)

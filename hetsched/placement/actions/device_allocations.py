@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.allocation import Allocation
@@ -30,6 +30,7 @@ from hetsched.placement.bookings import Booked
 from hetsched.placement.device_moves import Grants, Holder, Moves, moves_of
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.reservations import OTHER_CARDS
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -83,7 +84,7 @@ def _follow(
     if seen.is_known(advisory):
         return CardsFollowed(problems=seen.problems)
     try:
-        with transaction.atomic():
+        with write_transaction():
             change = Change(advance(cluster_id))
             seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # read again under the lock
             moved = _move(change, seen)

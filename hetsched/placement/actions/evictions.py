@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import msgspec
-from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
@@ -26,6 +25,7 @@ from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
@@ -122,7 +122,7 @@ def refuse(cluster_id: int, one: Leaving, message: str) -> None:
     if one.nominee is None:
         Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message[:500])
         return
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
         Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
@@ -133,7 +133,7 @@ def refuse(cluster_id: int, one: Leaving, message: str) -> None:
 
 def displace(cluster_id: int, one: Leaving) -> bool:
     """Send a placed victim back to the queue; return False if its binding has begun."""
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         rows = Pod.objects.filter(pk=one.victim.pk, state=State.PLACED.value).defer("spec")
         victims = list(rows)
@@ -159,7 +159,7 @@ def late_nominations(cluster_id: int) -> QuerySet[Nomination]:
 
 def give_up_late(cluster_id: int) -> int:
     """End nominations with victims that were not deleted in time; return how many."""
-    with transaction.atomic():
+    with write_transaction():
         rows = late_nominations(cluster_id)
         if not rows.exists():
             return 0

@@ -11,13 +11,14 @@ Invariant: such a pod is never in hetsched's scheduling queue.
 from __future__ import annotations
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program
 from hetsched.placement.models import Pod
+from hetsched.storage.write_lock import write_transaction
 
 from .decisions import Result, record
 from .progress import begin_binding
@@ -32,11 +33,11 @@ def book_asked(cluster_id: int, spec: PodSpec, result: Result, *, revision: int,
     The ids in `result.waiting` are replaced with those of the rows created here.
     Raises: Conflict if something was reserved since `revision` or another pod of this name is live; Contradiction.
     """
-    with transaction.atomic():
+    with write_transaction():
         # Other writers of this cluster wait here, before their first write.
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
-            with transaction.atomic():
+            with write_transaction():
                 (pod,) = take_in(cluster, [[spec]], actor=ASKER, origin=Pod.ASKED)
         except IntegrityError:
             raise Conflict(f"another pod called {spec.key} is live") from None

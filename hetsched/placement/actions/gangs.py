@@ -21,10 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from django.db import transaction
-
 from hetsched.inventory.ledger import advance
 from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from ..lifecycle import HOLDING, State
@@ -43,7 +42,7 @@ def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> No
     if not gangs:
         return
     absent = {pod.pk for pod in pods}
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         for pod in gangs.values():
             _keep_whole(change, pod, absent, reason)
@@ -86,7 +85,7 @@ def settle_half_gangs(cluster_id: int) -> int:
         over = shared_now() >= one.since + timedelta(seconds=one.patience_seconds)
         if _is_half(one, _members(cluster_id, one.namespace, one.gang)) and not over:
             continue
-        with transaction.atomic():
+        with write_transaction():
             change = Change(advance(cluster_id))
             holding = _members(cluster_id, one.namespace, one.gang)
             if over and _is_half(one, holding):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import Q
 from django.db.models.functions import Now
 
@@ -38,6 +38,7 @@ from hetsched.placement.quotas import keep_hold_within, names_of
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.named_locks import lock
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -87,7 +88,7 @@ def hold(
     `QuotaTooSmall`, `QuotaExceeded`.
     """
     try:
-        with transaction.atomic():
+        with write_transaction():
             row = _book(cluster_id, rooms, revision, policy, _lasting(seconds), actor, owner, note)
             keep_hold_within(row, [room.spec for room in rooms], allowance)
             response = {
@@ -136,7 +137,7 @@ def submit_as_planned(
     Raises: what `hold` and `submit` raise.
     """
     try:
-        with transaction.atomic():
+        with write_transaction():
             row = _book(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
             submission = submit(row.pk)
             if submission.replayed:
@@ -154,7 +155,7 @@ def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
     Raises: InputError `ReasonMissing`, `HoldTooLong`, or `HoldOver` if it is claimed or has ended.
     """
     reason, lasting = require_reason(reason), _lasting(seconds)
-    with transaction.atomic():
+    with write_transaction():
         rows = Hold.objects.filter(pk=row.pk, state=Hold.HELD, expires_at__gt=Now())
         if not rows.update(expires_at=Now() + lasting):
             raise InputError("HoldOver", f"hold {row.pk} is claimed or has ended", hint="Create a new hold")
@@ -171,7 +172,7 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
     Raises: InputError `ReasonMissing`, or `HoldClaimed` if a submission has claimed it.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(row.cluster_id))
         if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
             raise InputError(
@@ -191,7 +192,7 @@ def end_holds(cluster_id: int) -> int:
     gone = Q(pods__origin=Pod.HELD, pods__state=State.RUNNING.value, pods__node__gone=True)
     if not rows.filter(late | over | gone).exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         ended = end(change, rows.filter(gone), Hold.LOST, "a node of the hold was deleted")
         ended += end(change, rows.filter(over), Hold.USED, "its submission has ended")

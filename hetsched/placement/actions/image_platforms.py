@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -31,6 +30,7 @@ from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.images import kept_under
 from hetsched.storage.batches import parts
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -195,7 +195,7 @@ def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
 
 def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
     """Stop reading images that no pending pod names, and return their ids; a later pod requests a read again."""
-    with transaction.atomic():
+    with write_transaction():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
         named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
         idle = {row.pk for row in rows if row.reference not in named}
@@ -207,7 +207,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) ->
     """Store the results of reading images; return how many pending pods have changed requests."""
     if not looked:
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(cluster_id)
         now = timezone.now()
         rows = {row.pk: row for row in ImageIndex.objects.filter(pk__in=[row.pk for row, _ in looked])}

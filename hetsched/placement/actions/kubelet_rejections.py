@@ -32,6 +32,7 @@ from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.retry import stir
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -146,7 +147,7 @@ def wake_after_backoff(cluster_id: int, now: datetime) -> int:
     due = Rejection.objects.filter(over | rested, cluster_id=cluster_id, cleared_at=None)
     if not due.exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(cluster_id)
         ended = due.update(woken_at=now)
         _try_again(cluster)
@@ -159,7 +160,7 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
     Raises: InputError `NodeUnknown`, `ReasonMissing`, or `NothingInDoubt`.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         locked = advance(cluster.pk)
         open_ones = Rejection.objects.filter(cluster=cluster, node__name=node_name, cleared_at=None)
         freed = open_ones.update(cleared_at=timezone.now())

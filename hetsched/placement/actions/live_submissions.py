@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
@@ -39,6 +39,7 @@ from hetsched.placement.queries.topics import workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -93,7 +94,7 @@ def submit_there(
     pods = pods_of(objects, cluster.definitions)
     check_ceiling(allowance, pods, None)
     try:
-        with transaction.atomic():
+        with write_transaction():
             now = timezone.now()
             namespaces = {one.namespace for one in objects}
             workload = Workload.objects.create(
@@ -151,7 +152,7 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         change = Change(_held(workload.cluster_id))
         rows = SubmittedObject.objects.filter(workload=workload)
         if not rows.exists():
@@ -198,7 +199,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
     longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
     wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
-    with transaction.atomic():
+    with write_transaction():
         change = Change(_held(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
         told = {"uid": uid or one.uid, "not_before": not_before}

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError, Problem
@@ -20,6 +20,7 @@ from hetsched.journal.audit import Actor
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.policies.models import PolicyRevision, Preview
 from hetsched.policies.plan_contracts import Asked
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 
@@ -49,7 +50,7 @@ def ask_preview(
         owner=owner, asked_at=now,
     )  # fmt: skip
     try:
-        with transaction.atomic():
+        with write_transaction():
             row.save()
             dispatch.wake(row.pk, dispatch.REPLAY)
     except IntegrityError:

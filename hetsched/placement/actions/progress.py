@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
@@ -20,6 +20,7 @@ from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
@@ -59,7 +60,7 @@ def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
 
 
 def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         columns = {"started_at": change.now} if to is State.RUNNING else {}
@@ -74,7 +75,7 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
     Each further rejection lengthens the back-off. A pod of another scheduler ends instead: that scheduler keeps it in
     its own queue and calls the extender again. Raises: Conflict.
     """
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, f"rejected: {reason}")
@@ -98,7 +99,7 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
     """
     if to not in (State.SUCCEEDED, State.FAILED):
         raise ValueError(f"{to} is not a final state")
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, reason)
@@ -118,7 +119,7 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     if workload.cluster.kind == ClusterKind.KUBERNETES:
         return withdraw(workload, actor=actor, reason=reason)
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(workload.cluster_id))
         pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
         change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
@@ -145,7 +146,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
     """
     reason = require_reason(reason)
     try:
-        with transaction.atomic():
+        with write_transaction():
             change = Change(advance(workload.cluster_id))
             # A failed pod of a live cluster is final; its controller creates another.
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
@@ -172,7 +173,7 @@ def set_priority(
     reason = require_reason(reason)
     check_priority(priority)
     check_ceiling(allowance, (), priority)
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(workload.cluster_id))
         # The spec changes too: a state loaded later from the rows must equal the state of the decision.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]

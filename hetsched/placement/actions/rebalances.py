@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.advice import Advice, Move
@@ -38,6 +38,7 @@ from hetsched.placement.queries.advice import Footing, footing
 from hetsched.placement.queue import Waiting
 from hetsched.placement.retry import stir
 from hetsched.policies.effective import active_specs
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, Change
@@ -65,7 +66,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
         raise InputError("ClusterNotFollowed", "the data of the cluster is stale", place="cluster")
     try:
-        with transaction.atomic():
+        with write_transaction():
             plan = _written(cluster, advice, chosen, actor, reason)
             _tell(plan)
             dispatch.wake(cluster.pk, dispatch.REBALANCE)
@@ -119,7 +120,7 @@ def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
     Raises: InputError `ReasonMissing` or `RebalanceOver`.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         if not _stop(plan, f"stopped by {actor.name}"):
             raise InputError("RebalanceOver", "the plan has already ended", place="action")
         audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=_named(plan), reason=reason)
@@ -222,7 +223,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
     Raises: Conflict if something was reserved since the state was read.
     """
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(plan.cluster_id, revision=found.revision))
         _check_open(plan, moves)
         pods = {pod.key: pod for pod in _live(plan.cluster, [move.pod_key for move in moves])}
@@ -288,7 +289,7 @@ def _result(
 def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(plan.cluster_id)
         _check_open(plan, moves)
         pods = {pod.key: pod for pod in _live(cluster, [move.pod_key for move in moves])}
@@ -320,7 +321,7 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         successor = _successor(pod, move)
         if pod is not None and pod.spec.controller and successor is None:
             return _wait(plan, move, f"the replacement of {move.pod_key} was not placed")
-    with transaction.atomic():
+    with write_transaction():
         for move in moves:
             found = _successor(move.pod, move)
             _note(move, RebalanceMove.MOVED, came_to=found or "")
@@ -401,7 +402,7 @@ def _note(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
 def _stop(plan: Rebalance, message: str) -> bool:
     """Stop a running plan; return False if the plan has already ended."""
     now = timezone.now()
-    with transaction.atomic():
+    with write_transaction():
         running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
         if not running.update(state=Rebalance.STOPPED, message=message[:500], finished_at=now):
             return False
@@ -416,7 +417,7 @@ def _stop(plan: Rebalance, message: str) -> bool:
 
 def _give_up(plan: Rebalance, message: str) -> bool:
     """Stop a plan that cannot continue, with the system as actor; return False if the plan has already ended."""
-    with transaction.atomic():
+    with write_transaction():
         if not _stop(plan, message):
             return False
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=_named(plan), reason=message[:2000])
@@ -425,7 +426,7 @@ def _give_up(plan: Rebalance, message: str) -> bool:
 
 def _finish(plan: Rebalance) -> None:
     running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
-    with transaction.atomic():
+    with write_transaction():
         if running.update(state=Rebalance.DONE, finished_at=timezone.now()):
             audit(actor=plan.asked_by, role=plan.role, action="rebalance.done", obj=_named(plan), reason=plan.reason)
             _tell(plan)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db import transaction
 from django.db.models import Max
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
 from hetsched.placement.queries.topics import LATEST, workload_topic
 from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.write_lock import write_transaction
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
 from ..reservations import CONTINUED
@@ -30,7 +30,7 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
     if not Workload.objects.filter(cluster_id=cluster_id, finished_at__lt=finished_before).exists():
         return 0
     shown = list(Decision.objects.order_by("-id").values_list("id", flat=True)[:LATEST])
-    with transaction.atomic():
+    with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         old = Workload.objects.filter(cluster=cluster, finished_at__lt=finished_before)
         old = old.exclude(decisions__in=shown).order_by("finished_at")
@@ -50,7 +50,7 @@ def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1
     ended = Pod.objects.filter(cluster_id=cluster_id, workload=None, finished_at__lt=finished_before)
     if not ended.exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         held = Reservation.objects.filter(active=True).values("pod")
         ids = list(ended.exclude(pk__in=held).order_by("finished_at").values_list("id", flat=True)[:limit])
@@ -65,7 +65,7 @@ def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1
     """Delete former reservations of pods that changed in place before a time; return how many rows were deleted."""
     if not _CHANGED(cluster=cluster_id, before=released_before):
         return 0
-    with transaction.atomic():
+    with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         rows = Reservation.objects.filter(
             cluster=cluster, release_reason__in=CONTINUED, released_at__lt=released_before, active=False

@@ -22,7 +22,6 @@ from itertools import groupby
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -35,6 +34,7 @@ from hetsched.placement.models import Judgement, Reservation, Shadow
 from hetsched.placement.reservations import CONTINUED
 from hetsched.placement.snapshot import Loaded, Warm, load_state
 from hetsched.policies.effective import active_specs
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 
@@ -229,7 +229,7 @@ def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> str:
 
 def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
     """Drop rows that cannot be compared."""
-    with transaction.atomic():
+    with write_transaction():
         deleted, _ = Shadow.objects.filter(pk__in=[row.pk for row in rows], judged_at=None).delete()
         _drop(cluster_id, deleted)
 

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.allowance import UNLIMITED, Allowance
@@ -36,7 +36,7 @@ from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Given, Prepared
-from hetsched.storage.write_lock import turn
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .hold_claims import claim_hold
@@ -91,7 +91,7 @@ def submit(
             return known
     prepared = prepare(cluster, pods, policy, priority, origin)
     try:
-        with turn(), transaction.atomic():
+        with write_transaction():
             for pod in prepared:
                 pod.hold_id = hold or None
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)

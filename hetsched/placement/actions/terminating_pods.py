@@ -21,7 +21,6 @@ from datetime import timedelta
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.db.models import Q
 
 from hetsched.contracts.workload import PodSpec
@@ -35,6 +34,7 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.orphaned_pods import REMNANTS
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -130,7 +130,7 @@ def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timed
     due = rows.filter(Q(not_before__lte=now, node__ready=True) | Q(not_before__lte=now, node=None) | given_up)
     if not due.exists():
         return 0
-    with transaction.atomic():
+    with write_transaction():
         change = Change(advance(cluster_id))
         over = list(due.defer("spec").order_by("id"))
         change.free(over, "the grace period of its containers is over")

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.allocation import EMPTY, Allocation
@@ -48,6 +48,7 @@ from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
+from hetsched.storage.write_lock import write_transaction
 
 from ..bookings import Booked, insert, rewrite_loads
 from ..holds import MARK
@@ -77,7 +78,7 @@ def import_cluster(
     if not content.nodes:
         raise InputError("ClusterEmpty", "the files contain no node", hint="A cluster needs at least one Node object")
     try:
-        with transaction.atomic():
+        with write_transaction():
             known = Cluster.objects.filter(name=name).first()
             if known is None:
                 known = create_cluster(name=name, kind=kind, policy_name=policy_name, actor=actor, reason=reason)

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
@@ -55,6 +55,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.prepared_queries import Among, Given, Prepared
 from hetsched.storage.statements import change_many
+from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import Change
@@ -93,7 +94,7 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int) -> Followed:
 
 
 def _follow(cluster_id: int, changes: Changes, epoch: int) -> Followed:
-    with transaction.atomic():
+    with write_transaction():
         cluster = advance(cluster_id)
         connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
         if connection is None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F
 from django.utils import timezone
 
@@ -29,6 +29,7 @@ from hetsched.placement.models import Delivery, SigningSecret, Webhook
 from hetsched.placement.webhooks import LONGEST_URL
 from hetsched.storage.named_locks import lock
 from hetsched.storage.sealed_secrets import seal
+from hetsched.storage.write_lock import write_transaction
 
 from .. import callbacks
 
@@ -58,7 +59,7 @@ def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tup
     reason = require_reason(reason)
     _check(wanted)
     try:
-        with transaction.atomic():
+        with write_transaction():
             lock([f"webhooks {owner}"])
             if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
                 text = f"the maximum of {MOST_WEBHOOKS} webhooks is reached"
@@ -81,7 +82,7 @@ def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) 
     reason = require_reason(reason)
     _check(wanted)
     try:
-        with transaction.atomic():
+        with write_transaction():
             _set(hook, wanted)
             hook.version += 1
             hook.paused_because, hook.given_up_in_a_row = "", 0
@@ -98,7 +99,7 @@ def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) 
 def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
     """Remove a webhook with its secret and all its deliveries. Raises: InputError `ReasonMissing`."""
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         _audit(actor, "webhook.remove", hook, reason)
         SigningSecret.objects.filter(holder=webhook_holder(hook.pk)).delete()
         hook.delete()
@@ -110,7 +111,7 @@ def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, re
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         secret = _new_secret(webhook_holder(hook.pk), overlap)
         Webhook.objects.filter(pk=hook.pk).update(version=F("version") + 1)
         _audit(actor, "webhook.secret", hook, reason, overlapSeconds=int(overlap.total_seconds()))
@@ -123,7 +124,7 @@ def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reas
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         secret = _new_secret(owner, overlap)
         details = {"overlapSeconds": int(overlap.total_seconds())}
         about = ("callback-secret", actor.name)
@@ -137,7 +138,7 @@ def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reas
 def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
     """Stop signing callbacks to an owner's URLs; return whether they were signed."""
     reason = require_reason(reason)
-    with transaction.atomic():
+    with write_transaction():
         gone, _ = SigningSecret.objects.filter(holder=owner).delete()
         if gone:
             about = ("callback-secret", actor.name)
@@ -152,7 +153,7 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     now = timezone.now()
     at = rfc3339(now)
     body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
-    with transaction.atomic():
+    with write_transaction():
         row = callbacks.delivery(
             hook.url, TEST_EVENT, msgspec.json.encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk
         )
@@ -169,7 +170,7 @@ def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
     """
     reason = require_reason(reason)
     now = timezone.now()
-    with transaction.atomic():
+    with write_transaction():
         found = Delivery.objects.select_for_update().select_related(None).get(pk=row.pk)
         hook = found.webhook
         if hook is not None and not hook.enabled:

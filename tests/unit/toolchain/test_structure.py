@@ -1,4 +1,5 @@
-"""Measures of the layout: modules in a folder, modules named by a gerund, and import cycles of the engine.
+"""Measures of the layout: modules in a folder, modules named by a gerund, import cycles of the
+engine, and transactions outside the write lock.
 
 The limits of `OVERSIZED` only ever fall: a folder that improved is taken out.
 """
@@ -50,6 +51,12 @@ def test_no_file_contains_merge_conflicts() -> None:
 
 def test_modules_are_not_named_by_gerunds() -> None:
     assert [str(path) for path in modules() if _has_gerund(path.stem)] == []
+
+
+def test_transactions_that_write_take_the_write_lock() -> None:
+    """SQLite's writers enter in order only where every one of them uses `storage.write_lock.write_transaction`."""
+    outside = [path for path in modules() if path.parts[:2] != ("hetsched", "storage")]
+    assert [str(path) for path in outside if "transaction.atomic" in (ROOT / path).read_text()] == []
 
 
 def test_engine_has_no_import_cycle() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import transaction
 
 from hetsched.adapters.kubernetes.connection import inside
 from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
@@ -16,6 +15,7 @@ from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import audit
 from hetsched.project.environment import exit_with_message
+from hetsched.storage.write_lock import write_transaction
 
 
 class Command(BaseCommand):
@@ -44,7 +44,7 @@ class Command(BaseCommand):
                 document = read(file.read(MAX_BYTES + 1))
         if options["in_cluster"]:
             inside()
-        with transaction.atomic():
+        with write_transaction():
             cluster = Cluster.objects.filter(name=options["name"]).first()
             if cluster is None:
                 cluster = create_cluster(

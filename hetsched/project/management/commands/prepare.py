@@ -17,7 +17,6 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import transaction
 
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster
@@ -25,6 +24,7 @@ from hetsched.journal import audit
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
 from hetsched.project import static_files
+from hetsched.storage.write_lock import write_transaction
 
 ADMIN = "admin"
 DEMO_CLUSTER, DEMO_SEED = "demo", 7
@@ -70,7 +70,7 @@ def step(title: str) -> Iterator[None]:
         sys.stderr.write(f"  {title}: done in {seconds:.0f} s\n")
 
 
-@transaction.atomic
+@write_transaction()
 def make_admin(*, reset: bool) -> dict[str, str] | None:
     """Create the first administrator, or give the existing one a new password; return what to print, if anything."""
     users = get_user_model().objects
