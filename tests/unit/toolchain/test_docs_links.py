@@ -1,4 +1,4 @@
-"""Relative links in the documentation, with their anchors."""
+"""Relative links in the documentation, with their anchors, and test files that it cites."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "deploy/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+TESTS = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+_CITED = re.compile(r"(?:tests/[\w/]*)?\btest_\w+\.py\b")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -31,3 +33,10 @@ def test_links_resolve(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_cited_test_files_exist() -> None:
+    """A test is cited by its path, or by its name alone: names are unique."""
+    known = TESTS | {path.rpartition("/")[2] for path in TESTS}
+    cited = {(page.name, file) for page in PAGES for file in _CITED.findall(page.read_text(encoding="utf-8"))}
+    assert sorted(one for one in cited if one[1] not in known) == []
