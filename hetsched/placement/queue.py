@@ -3,7 +3,9 @@
 Order: priority, then submission; other queue orders are the policy's own sort over all pending pods. A rejected pod
 waits for a relevant event (see `retry`) and for a back-off after each try (1, 2, 4, 8, then 10 s), so a few large pods
 do not fill every batch.
-If one member of a gang is due, all pending members are taken with it, or they would miss each other forever.
+If one member of a gang is due, all pending members are taken with it, or they would miss each other forever. Gangs are
+read whole, by priority, then the decision time that their namespaces used, and namespaces alternate. When
+`LONGEST_READ_SECONDS` are over, the members of the other gangs wait for the next batch.
 If more pods are due than one batch takes, the namespaces share it: of equal priority, the first pod of each namespace
 comes before the second of any. So a namespace that floods the queue, or fills it with pods that never fit, delays the
 others by one batch and not by all of its own. A share of places is no share of time: a batch also has a time limit, and
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from heapq import nsmallest
@@ -35,6 +37,7 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Given, Prepared
 
+from .decision_time import over_share
 from .lifecycle import QUEUED
 from .models import Pod
 
@@ -88,12 +91,18 @@ def due_pods(cluster_id: int) -> QuerySet[Pod]:
 
 def is_any_due(cluster_id: int) -> bool:
     """Return True if a pod of this cluster is due."""
-    return bool(_ANY_DUE(cluster=cluster_id, now=timezone.now()))
+    return _more_due_than(cluster_id, 0)
 
 
-_ANY_DUE = Prepared(
-    lambda: Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by().values_list("id", flat=True)[:1]
-)
+def _more_due_than(cluster_id: int, number: int) -> bool:
+    return bool(_due_after(number)(cluster=cluster_id, now=timezone.now()))
+
+
+@lru_cache(maxsize=8)
+def _due_after(number: int) -> Prepared[int]:
+    """Return the query for the id of one more due pod than `number`."""
+    rows = Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by()
+    return Prepared(lambda: rows.values_list("id", flat=True)[number : number + 1])
 
 
 @lru_cache(maxsize=8)
@@ -111,8 +120,7 @@ def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waitin
     """
     if policy is None or _orders_by_priority(policy):
         few = min(limit, PART)
-        found = waiting(cluster_id, few)
-        return found if len(found) < few else waiting(cluster_id, limit, shared=True)
+        return waiting(cluster_id, limit, shared=_more_due_than(cluster_id, few - 1))
     if policy.follows_placements:
         return waiting(cluster_id, limit, each_namespace=True)
     return _first_of(cluster_id, policy, limit)
@@ -145,7 +153,8 @@ def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[Waiting]:
     _orders[cluster_id] = _Order(policy.spec, found)
     # Pods that changed since the ids were read are missing or wait for the next batch.
     first = _take_turns([row for row in rows if row[:2] in found], found, limit)
-    return _with_gangs(cluster_id, sorted(_read(cluster_id, first), key=lambda pod: pod.pod_id))
+    pods, _ = _read(due_pods(cluster_id), [[pk] for pk in first])
+    return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id))
 
 
 def _take_turns(
@@ -192,31 +201,88 @@ def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Wait
         ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
     else:
         ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
-    return sorted(_read(cluster_id, ids), key=lambda pod: (-pod.spec.priority, pod.pod_id))
+    found, _ = _read(due_pods(cluster_id), [[pk] for pk in ids])
+    return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
-def _read(cluster_id: int, ids: Sequence[int]) -> list[Waiting]:
-    """Return those of these pods that are still due, read in this order until `LONGEST_READ_SECONDS` are over."""
+def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]]) -> tuple[list[Waiting], int]:
+    """Read units of pods (ids) in this order until `LONGEST_READ_SECONDS` are over, each unit whole.
+
+    Return those of their pods that are among `rows`, and how many units were read, at least the first.
+    """
     until = time.monotonic() + LONGEST_READ_SECONDS
     found: list[Waiting] = []
-    for some in parts(ids, PART):
-        found += [Waiting(*row) for row in due_pods(cluster_id).filter(pk__in=some).values_list(*_FIELDS)]
+    read = 0
+    for some in _packed(units):
+        for ids in parts([pk for unit in some for pk in unit], PART):
+            pods = {row[0]: Waiting(*row) for row in rows.filter(pk__in=ids).values_list(*_FIELDS)}
+            found += [pods[pk] for pk in ids if pk in pods]
+        read += len(some)
         if time.monotonic() > until:
             break
-    return found
+    return found, read
+
+
+def _packed(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """Yield lists of units with at most `PART` pods each; a larger unit is alone."""
+    pack: list[Sequence[int]] = []
+    for unit in units:
+        if pack and sum(map(len, pack)) + len(unit) > PART:
+            yield pack
+            pack = []
+        pack.append(unit)
+    if pack:
+        yield pack
+
+
+_Gang = tuple[str, str]  # namespace, name
+
+
+def _gang_of(pod: Waiting) -> _Gang | None:
+    return None if pod.spec.gang is None else (pod.spec.namespace, pod.spec.gang.name)
 
 
 def _with_gangs(cluster_id: int, found: list[Waiting]) -> list[Waiting]:
-    """Return these pods and the other pending members of their gangs."""
-    gangs: dict[str, set[str]] = defaultdict(set)
+    """Return these pods and the other pending members of their gangs, without the gangs that were not read in time."""
+    gangs: dict[_Gang, list[Waiting]] = defaultdict(list)
     for pod in found:
-        if pod.spec.gang is not None:
-            gangs[pod.spec.namespace].add(pod.spec.gang.name)
-    known = {pod.pod_id for pod in found}
-    for namespace, names in gangs.items():
-        gang_rows = Pod.objects.filter(cluster_id=cluster_id, namespace=namespace, state__in=_QUEUED)
-        gang_rows = gang_rows.filter(_images_known(timezone.now()))
-        for some in parts(sorted(names)):
-            members = gang_rows.filter(gang__in=some).order_by("-priority", "id").values_list(*_FIELDS)
-            found += [Waiting(*row) for row in members if row[0] not in known]
+        gang = _gang_of(pod)
+        if gang is not None:
+            gangs[gang].append(pod)
+    if not gangs:
+        return found
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED).filter(_images_known(timezone.now()))
+    missing = _missing(rows, gangs)
+    order = [gang for gang in _in_gang_order(cluster_id, gangs) if gang in missing]
+    members, read = _read(rows, [missing[gang] for gang in order])
+    unread = set(order[read:])
+    return [pod for pod in found if _gang_of(pod) not in unread] + members
+
+
+def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[Waiting]]) -> dict[_Gang, list[int]]:
+    """Return the ids of the members among `rows` that were not read yet, for the gangs that have any."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for namespace, name in sorted(gangs):
+        names[namespace].append(name)
+    known = {pod.pod_id for pods in gangs.values() for pod in pods}
+    found: dict[_Gang, list[int]] = defaultdict(list)
+    for namespace, all_names in names.items():
+        for some in parts(all_names):
+            members = rows.filter(namespace=namespace, gang__in=some).order_by("-priority", "id")
+            for pk, name in members.values_list("id", "gang"):
+                if pk not in known:
+                    found[namespace, name].append(pk)
     return found
+
+
+def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[Waiting]]) -> list[_Gang]:
+    """Return gangs by priority, then decision time used by their namespace; namespaces alternate."""
+    used = over_share(cluster_id, timezone.now().timestamp())
+    leads: dict[int, _Gang] = {}
+    rows, keys = [], {}
+    for gang, pods in gangs.items():
+        priority, pk = min((-pod.spec.priority, pod.pod_id) for pod in pods)
+        leads[pk] = gang
+        rows.append((pk, -priority, gang[0]))
+        keys[pk, -priority] = (priority, used.get(gang[0], 0.0)), pk
+    return [leads[pk] for pk in _take_turns(rows, keys, len(rows))]

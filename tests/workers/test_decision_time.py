@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from django.utils import timezone
 
@@ -161,30 +163,85 @@ def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster)
     assert found.count("good") == 2
 
 
+@pytest.fixture
+def read(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make each pod take 10 ms to read; return the namespaces of the pods that were read."""
+    found: list[str] = []
+    really = queue.Waiting
+
+    def slowly(*row: Any) -> queue.Waiting:
+        clock.now += 0.01
+        pod = really(*row)
+        found.append(pod.spec.namespace)
+        return pod
+
+    monkeypatch.setattr(queue, "Waiting", slowly)
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=clock))
+    return found
+
+
 @pytest.mark.parametrize("plugin", ["priority-sort", "qos-sort", "fair-share"])
-def test_a_batch_of_large_pods_is_read_for_a_bounded_time(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, plugin: str
-) -> None:
+def test_a_batch_of_large_pods_is_read_for_a_bounded_time(cluster: Cluster, read: list[str], plugin: str) -> None:
     """Regression: each batch of a few pods read all 500 pods of 250 KiB, and other namespaces waited for seconds."""
     ordered_by(plugin)
     fill(cluster, SLOW, 200)
     fill(cluster, "good", 1)
     policy = warm(cluster.pk).default_policy()
-    read: list[str] = []
-    really = queue.Waiting
-
-    def slowly(*row: Any) -> queue.Waiting:
-        clock.now += 0.01
-        found = really(*row)
-        read.append(found.spec.namespace)
-        return found
-
-    monkeypatch.setattr(queue, "Waiting", slowly)
-    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=clock))
     found = [pod.spec.namespace for pod in next_pods(cluster.pk, policy, 500)]
     assert found.count("good") == 1
     assert 25 <= found.count(SLOW) < 110
-    assert len(read) <= 160
+    assert len(read) == len(found)  # each once
+
+
+def fill_gangs(cluster: Cluster, namespace: str, count: int, members: int) -> None:
+    """Submit gangs of which only the first member is due."""
+    for number in range(count):
+        gang = f"g{number}"
+        submitted(cluster, *(a_pod(f"{gang}-{one}", namespace).gang(gang, members) for one in range(members)))
+    Pod.objects.exclude(name__endswith="-0").update(queued=False)
+
+
+def gangs_of(cluster: Cluster) -> dict[tuple[str, str], int]:
+    """Return how many members of each gang the next batch has."""
+    policy = warm(cluster.pk).default_policy()
+    pods = [pod.spec for pod in next_pods(cluster.pk, policy, 500)]
+    return Counter((pod.namespace, pod.gang.name) for pod in pods if pod.gang is not None)
+
+
+@pytest.mark.parametrize("plugin", ["gang-sort", "qos-sort", "fair-share"])
+def test_gangs_are_read_whole_for_a_bounded_time(cluster: Cluster, read: list[str], plugin: str) -> None:
+    """Regression: 30 due members of gangs read all 600 members, and other namespaces waited for that."""
+    ordered_by(plugin)
+    fill_gangs(cluster, SLOW, 30, 20)
+    fill_gangs(cluster, "good", 2, 3)
+    found = gangs_of(cluster)
+    assert found["good", "g0"] == found["good", "g1"] == 3
+    assert {members for (namespace, _), members in found.items() if namespace == SLOW} == {20}
+    assert len(read) <= 32 + 50 + 20 + 25
+
+
+def test_gangs_are_read_by_priority_and_decision_time(cluster: Cluster, read: list[str]) -> None:
+    ordered_by("gang-sort")
+    fill_gangs(cluster, SLOW, 2, 30)
+    fill_gangs(cluster, "good", 1, 30)
+    assert list(gangs_of(cluster)) == [(SLOW, "g0"), ("good", "g0")]
+    Cluster.objects.update(decision_time={SLOW: (5.0, timezone.now().timestamp())})
+    fill_gangs(cluster, "later", 1, 30)
+    assert set(gangs_of(cluster)) == {("good", "g0"), ("later", "g0")}
+    Pod.objects.filter(namespace=SLOW, gang="g1").update(priority=7)
+    for pod in Pod.objects.filter(namespace=SLOW, gang="g1"):
+        pod.spec = msgspec.structs.replace(pod.spec, priority=7)
+        pod.save(update_fields=["spec"])
+    assert set(gangs_of(cluster)) == {(SLOW, "g1"), ("good", "g0")}
+
+
+def test_the_first_gang_is_read_however_large_it_is(cluster: Cluster, read: list[str]) -> None:
+    ordered_by("gang-sort")
+    fill_gangs(cluster, SLOW, 1, 120)
+    fill_gangs(cluster, "good", 1, 3)
+    assert gangs_of(cluster) == {(SLOW, "g0"): 120}
+    Pod.objects.filter(namespace=SLOW).update(queued=False)
+    assert gangs_of(cluster) == {("good", "g0"): 3}
 
 
 # -- the queue order --------------------------------------------------------------------------------------------------
