@@ -113,10 +113,15 @@ class Batch:
             slow = over and spent > 3 * seconds
             began_one = time.perf_counter()
             results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
-            took = time.perf_counter() - began_one
-            self.took_seconds.append(took)
-            self.warm.spent[spec.namespace] += took
+            self.took_seconds.append(0.0)
+            self._charge(spec, len(results) - 1, began_one)
         return self._settled(results)
+
+    def _charge(self, pod: PodSpec, position: int, began: float) -> None:
+        """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
+        took = time.perf_counter() - began
+        self.took_seconds[position] += took
+        self.warm.spent[pod.namespace] += took
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
         """Return whether the batch may end between these two pods: their gangs differ, or their gang is complete."""
@@ -321,6 +326,7 @@ class Batch:
             scheduler.room.drain()
         for position, outcome, scheduler in self._booked:
             if outcome.node is None:
+                began = time.perf_counter()
                 waiting, evicted = results[position].waiting, results[position].evicted
                 self.failed = self.failed or results[position].room is not None  # its row still has the reservation
                 if results[position].nominated is not None:
@@ -328,6 +334,7 @@ class Batch:
                 gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
                 # Its victims are evicted all the same: the next pod took their place.
                 results[position] = msgspec.structs.replace(gone, evicted=evicted)
+                self._charge(waiting.spec, position, began)
         if any(outcome.node is None for _, outcome, _ in self._booked):
             return [_looked_at_again(result) for result in results]
         return results

@@ -135,6 +135,29 @@ def test_another_process_knows_what_was_used(cluster: Cluster, clock: Clock) -> 
     assert kept[SLOW][0] == pytest.approx(1.5, abs=0.01)
 
 
+def test_the_diagnosis_of_a_reservation_that_is_taken_back_is_charged(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the members of a gang that were reserved before another found no node were diagnosed for free."""
+    ordered_by("gang-sort", "node-affinity", "gang")
+    clock.costs = {SLOW: 0.0}
+    diagnosed: list[str] = []
+    really = decisions.diagnose
+
+    def slowly(scheduler: Scheduler, pod: Any) -> Any:
+        clock.now += 2.0
+        diagnosed.append(pod.name)
+        return really(scheduler, pod)
+
+    monkeypatch.setattr(decisions, "diagnose", slowly)
+    with_node, without = a_pod("with-node", SLOW).gang("g", 2), a_pod("without", SLOW).gang("g", 2)
+    submitted(cluster, with_node, without.on_nodes_with(disk="ssd"))
+    run(cluster.pk)
+    assert diagnosed == ["without", "with-node"]
+    kept = Cluster.objects.get(pk=cluster.pk).decision_time
+    assert kept[SLOW][0] == pytest.approx(2.0 * len(diagnosed), abs=0.1)
+
+
 def test_time_of_a_lost_batch_is_charged_with_the_next(
     cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
