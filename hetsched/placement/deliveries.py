@@ -12,6 +12,7 @@ always with the same id and body.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import datetime, timedelta
 
 import msgspec
@@ -20,6 +21,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from hetsched.journal import audit, counters, figures
+from hetsched.storage.batches import parts
 from hetsched.storage.sealed_secrets import unseal
 from hetsched.storage.write_lock import write_transaction
 
@@ -148,13 +150,13 @@ def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     return timedelta(seconds=max(own, min(asked_seconds, _LONGEST_ASKED_WAIT_SECONDS)))
 
 
-def _judge(webhook_id: str, outcome: Outcome) -> None:
-    """Pause a webhook if its endpoint keeps failing or is gone."""
+def _judge(webhook_id: str, outcome: Outcome, number: int = 1) -> None:
+    """Count the end of `number` deliveries; pause a webhook if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
         row.filter(given_up_in_a_row__gt=0).update(given_up_in_a_row=0)
         return
-    row.update(given_up_in_a_row=F("given_up_in_a_row") + 1)
+    row.update(given_up_in_a_row=F("given_up_in_a_row") + number)
     hook = row.filter(enabled=True).first()
     if hook is None:
         return
@@ -173,8 +175,20 @@ def _judge(webhook_id: str, outcome: Outcome) -> None:
 
 def give_up_old(now: datetime) -> int:
     """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
-    old = Delivery.objects.filter(state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now)
-    return old.update(state=Delivery.DEAD, ended_at=now, code="TooOld", message="the delivery expired after three days")
+    expired = Outcome(code="TooOld", message="the delivery expired after three days")
+    with write_transaction():
+        old = Delivery.objects.select_for_update().filter(
+            state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now
+        )
+        webhooks = dict(old.order_by().values_list("id", "webhook_id"))
+        for some in parts(list(webhooks)):
+            rows = Delivery.objects.filter(pk__in=some)
+            rows.update(state=Delivery.DEAD, ended_at=now, code=expired.code, message=expired.message)
+        for webhook_id, number in sorted(Counter(filter(None, webhooks.values())).items()):
+            _judge(webhook_id, expired, number)
+    if webhooks:
+        counters.add(figures.DELIVERIES, Delivery.DEAD, amount=len(webhooks))
+    return len(webhooks)
 
 
 def forget_deliveries(*, ended_before: datetime, limit: int = 2000) -> int:

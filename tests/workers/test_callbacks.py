@@ -11,6 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.journal import counters, figures
 from hetsched.placement import deliveries
 from hetsched.placement.actions import cancel
 from hetsched.placement.models import CallbackHost, Delivery, Workload
@@ -140,12 +141,20 @@ def test_waits_grow_threefold_and_are_spread(monkeypatch: pytest.MonkeyPatch) ->
     assert deliveries.pause(1, 1e9) == timedelta(hours=1)
 
 
+def dead() -> float:
+    """Return the stored count of deliveries that were given up."""
+    counters.flush()
+    return sum(one.value for one in counters.told(figures.DELIVERIES) if one.labels == ("dead",))
+
+
 def test_what_waited_for_three_days_is_given_up(receiver: Receiver) -> None:
     _placed(receiver.url)
     now = timezone.now()
     assert deliveries.give_up_old(now) == 0
+    before = dead()
     assert deliveries.give_up_old(now + timedelta(days=3, minutes=1)) == 1
     assert Delivery.objects.get().code == "TooOld"
+    assert dead() == before + 1  # regression: expired deliveries were missing in the metric
 
 
 def test_deliveries_are_forgotten_with_time(receiver: Receiver) -> None:

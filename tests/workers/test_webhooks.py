@@ -240,6 +240,15 @@ def test_unreachable_webhook_is_paused(receiver: Receiver, hooked: Any) -> None:
     assert (hook.enabled, hook.paused_because) == (False, "20 consecutive deliveries failed")
 
 
+def test_expired_deliveries_count_towards_the_pause(receiver: Receiver, hooked: Any) -> None:
+    hook, _ = hooked()
+    Webhook.objects.update(given_up_in_a_row=deliveries.PAUSED_AFTER - 2)
+    place("default", "team")
+    assert deliveries.give_up_old(timezone.now() + timedelta(days=3, minutes=1)) == 2
+    hook.refresh_from_db()
+    assert (hook.enabled, hook.paused_because) == (False, "20 consecutive deliveries failed")
+
+
 def test_successful_delivery_resets_the_failure_count(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     Webhook.objects.update(given_up_in_a_row=7)
