@@ -66,6 +66,8 @@ class Eviction(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     nomination = models.ForeignKey(Nomination, on_delete=models.CASCADE, null=True, related_name="evictions")
     victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="evictions")
+    # The move of a rebalance plan that requested the eviction.
+    move = models.ForeignKey("placement.RebalanceMove", on_delete=models.SET_NULL, null=True, related_name="evictions")
     budget = models.CharField(_("disruption budget"), max_length=320, blank=True)
     state = models.CharField(_("state"), max_length=8, default=WANTED)
     attempts = models.IntegerField(_("attempts"), default=0)

@@ -208,6 +208,21 @@ def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_whil
     assert "may not be evicted: the disruption budget web needs it" in shown["message"]
 
 
+def test_a_plan_leaves_evictions_of_other_actions_alone(live: Cluster, operator: Api) -> None:
+    """Regression: a plan stopped for the rejected eviction of a gang's recovery, and dropped that eviction."""
+    plan = confirm(operator, advice(operator)["ETag"])
+    go_on(live.pk)
+    (own,) = Eviction.objects.all()
+    of_gang = Eviction.objects.create(
+        cluster=live, victim=own.victim, reason="Binding reverted", message="the disruption budget web needs it"
+    )
+    assert go_on(live.pk) == 0
+    assert Rebalance.objects.get().state == "running"
+    address, body = f"clusters/lab/rebalances/{plan['id']}/", {"action": "stop", "reason": "enough"}
+    operator("POST", f"{address}actions/", body, if_match=operator.tag(address), status=200)
+    assert dict(Eviction.objects.values_list("id", "state")) == {own.pk: "dropped", of_gang.pk: "wanted"}
+
+
 def test_balance_and_rare_are_answered_too(tight: Cluster, operator: Api) -> None:
     found = operator("POST", "clusters/lab/advice/", {"goal": "balance", "target": 0.5}, status=200).json()
     assert found["verdict"] == "nothing-to-do"

@@ -299,7 +299,7 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
                 raise Conflict(f"{move.pod_key} was deleted from {move.source}")
         Eviction.objects.bulk_create(
-            Eviction(cluster=cluster, victim=pods[move.pod_key], reason=told) for move in moves
+            Eviction(cluster=cluster, victim=pods[move.pod_key], move=move, reason=told) for move in moves
         )
         _keep_off(cluster, moves, pods, told)
         for move in moves:
@@ -310,7 +310,7 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
 
 def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     """Return True if a begun step has ended; a rejected or late step stops the plan."""
-    kept = Eviction.objects.filter(victim__in=[m.pod_id for m in moves], state=Eviction.WANTED).exclude(message="")
+    kept = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
         return not _give_up(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
@@ -407,9 +407,7 @@ def _stop(plan: Rebalance, message: str) -> bool:
         if not running.update(state=Rebalance.STOPPED, message=message[:500], finished_at=now):
             return False
         left = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING])
-        Eviction.objects.filter(
-            victim__in=left.values("pod_id"), nomination=None, state=Eviction.WANTED, cluster_id=plan.cluster_id
-        ).update(state=Eviction.DROPPED)
+        Eviction.objects.filter(move__in=left, state=Eviction.WANTED).update(state=Eviction.DROPPED)
         left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
         _tell(plan)
     return True
