@@ -32,7 +32,7 @@ from celery import shared_task
 from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind, bind, read_refused
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.allocation import EMPTY, Allocation
@@ -47,7 +47,7 @@ from hetsched.placement.actions.gangs import keep_gangs_whole
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import granting
-from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
 
@@ -151,25 +151,25 @@ def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         yield pods, True
 
 
-def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> Bound:
+def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
     `name` is the cluster's name. `is_ours` returns whether this process may still bind the pod; it is called before
     each write and after a rejection.
     """
     if not is_ours():
-        return Bound(one.pod_id, Fate.UNKNOWN, "the pod is no longer assigned to this scheduler")
+        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, "the pod is no longer assigned to this scheduler")
     began = time.perf_counter()
     try:
         before = provide(api, one) or allocate(api, one)
         bound = before or bind(api, one, is_ours=is_ours)
-        if bound.fate is Fate.REFUSED and (one.tried or not is_ours()):
+        if bound.fate is BindingResult.REFUSED and (one.tried or not is_ours()):
             others = (one.out and before is None) or not is_ours()
-            bound = read_refused(api, one, bound, waiting=Fate.UNKNOWN if others else Fate.REFUSED)
+            bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
     except Exception as error:  # one malformed pod or claim must not block the results of the others
         log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
-        bound = Bound(one.pod_id, Fate.UNKNOWN, repr(error))
-    if bound.fate is Fate.REFUSED and one.device_claims:
+        bound = BindingOutcome(one.pod_id, BindingResult.UNKNOWN, repr(error))
+    if bound.fate is BindingResult.REFUSED and one.device_claims:
         # If the release fails, the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
             release(api, one)
@@ -208,38 +208,40 @@ def binding_of(
     return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims, device_claims, allocation.devices)
 
 
-def note(cluster: Cluster, fates: Sequence[Bound]) -> int:
+def note(cluster: Cluster, fates: Sequence[BindingOutcome]) -> int:
     """Record binding results; return the number bound.
 
     Pods that were deleted or bound elsewhere are released when the watch proves it.
     """
-    by_fate: dict[Fate, list[Bound]] = defaultdict(list)
+    by_fate: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
     for one in fates:
         by_fate[one.fate].append(one)
     reasons: dict[str, list[int]] = defaultdict(list)
-    for one in by_fate[Fate.REFUSED]:
+    for one in by_fate[BindingResult.REFUSED]:
         reasons[one.message[:500]].append(one.pod_id)
-    act_on(cluster, confirm, [one.pod_id for one in by_fate[Fate.BOUND]])
-    if by_fate[Fate.WAITING]:  # nothing was written: the next run may retry at once
-        pods = [one.pod_id for one in by_fate[Fate.WAITING]]
+    act_on(cluster, confirm, [one.pod_id for one in by_fate[BindingResult.BOUND]])
+    if by_fate[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
+        pods = [one.pod_id for one in by_fate[BindingResult.WAITING]]
         Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
     for reason, pods in reasons.items():
         act_on(cluster, partial(reject, reason=reason), pods)
-    for fate in (Fate.REFUSED, Fate.LOST, Fate.GONE):
+    for fate in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
         if by_fate[fate]:
             keep_gangs_whole(cluster.pk, [one.pod_id for one in by_fate[fate]], by_fate[fate][0].message)
-    if by_fate[Fate.UNPROVEN]:
-        Connection.objects.filter(cluster=cluster).update(failure=by_fate[Fate.UNPROVEN][0].message[:500])
-    for fate in (Fate.LOST, Fate.GONE, Fate.UNKNOWN, Fate.UNPROVEN):
+    if by_fate[BindingResult.UNPROVEN]:
+        Connection.objects.filter(cluster=cluster).update(failure=by_fate[BindingResult.UNPROVEN][0].message[:500])
+    for fate in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):
         if by_fate[fate]:
             some = by_fate[fate][0]
             log.info("bindings", cluster=cluster.name, fate=fate.value, pods=len(by_fate[fate]), reason=some.message)
-    return len(by_fate[Fate.BOUND])
+    return len(by_fate[BindingResult.BOUND])
 
 
-_BINDING = Prepared(
+_BINDING = PreparedQuery(
     lambda: (
-        Pod.objects.filter(pk__in=Among("pods"), state=State.BINDING.value).order_by("id").values_list("id", flat=True)
+        Pod.objects.filter(pk__in=ListParameter("pods"), state=State.BINDING.value)
+        .order_by("id")
+        .values_list("id", flat=True)
     )
 )
 

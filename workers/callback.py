@@ -17,13 +17,13 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.access.owners import may_be_told
-from hetsched.adapters.http.outbound import Refused, call
+from hetsched.access.owners import may_receive
+from hetsched.adapters.http.outbound import OutboundError, call
 from hetsched.adapters.http.signed_messages import signed_headers
 from hetsched.contracts.errors import InputError
 from hetsched.placement import dispatch
 from hetsched.placement.callbacks import allowed
-from hetsched.placement.deliveries import GONE, Outcome, due, hold, let_go, note, secrets_of
+from hetsched.placement.deliveries import GONE, DeliveryOutcome, due, hold, let_go, note, secrets_of
 from hetsched.placement.models import Delivery
 
 ROUND_SECONDS = 10.0
@@ -65,46 +65,46 @@ def run(host: str) -> int:
     return arrived
 
 
-def _heard(outcomes: Sequence[Outcome], before: bool | None) -> bool | None:
+def _heard(outcomes: Sequence[DeliveryOutcome], before: bool | None) -> bool | None:
     """Return whether the host responds; `before` if no call was made."""
     if any(outcome.code in _UNHEARD for outcome in outcomes):
         return False
     return True if any(outcome.status is not None for outcome in outcomes) else before
 
 
-def _attempt(some: Sequence[Delivery], lanes: Executor) -> list[Outcome]:
+def _attempt(some: Sequence[Delivery], lanes: Executor) -> list[DeliveryOutcome]:
     """Attempt these deliveries in parallel and return their outcomes."""
     prepared = [_prepared(delivery) for delivery in some]
     return list(lanes.map(_sent, some, prepared))
 
 
-def _prepared(delivery: Delivery) -> dict[str, str] | Outcome:
+def _prepared(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     """Return the headers of a delivery, or the outcome if it must not be sent."""
     # The submitter has access to its whole workload; a webhook also reports workloads of other users.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
-    if not may_be_told(delivery.owner, delivery.namespace, several=several):
-        return Outcome(code="OwnerGone", message="the requester has no access any more", final=True)
+    if not may_receive(delivery.owner, delivery.namespace, several=several):
+        return DeliveryOutcome(code="OwnerGone", message="the requester has no access any more", final=True)
     try:
         secrets = secrets_of(delivery)
     except InputError as refused:
-        return Outcome(code=refused.code, message=refused.message)
+        return DeliveryOutcome(code=refused.code, message=refused.message)
     now = int(timezone.now().timestamp())
     return {**_JSON, **signed_headers(secrets, delivery.pk, now, delivery.body.encode())}
 
 
-def _sent(delivery: Delivery, headers: dict[str, str] | Outcome) -> Outcome:
+def _sent(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> DeliveryOutcome:
     """Send one delivery, without database access."""
-    if isinstance(headers, Outcome):
+    if isinstance(headers, DeliveryOutcome):
         return headers
     began = time.monotonic()
     try:
         answer = call(delivery.url, allowed(), method="POST", headers=headers, body=delivery.body.encode(), most=0)
-    except Refused as refused:
-        return Outcome(_millis(began), code=refused.code, message=refused.message)
+    except OutboundError as refused:
+        return DeliveryOutcome(_millis(began), code=refused.code, message=refused.message)
     if 200 <= answer.status < 300:
-        return Outcome(_millis(began), answer.status)
+        return DeliveryOutcome(_millis(began), answer.status)
     asked = answer.headers.get("retry-after", "")
-    return Outcome(
+    return DeliveryOutcome(
         _millis(began),
         answer.status,
         f"Answer{answer.status}",

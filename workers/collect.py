@@ -12,7 +12,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.adapters.collectors.registry import build
-from hetsched.adapters.collectors.requests import SourceFailed
+from hetsched.adapters.collectors.requests import SourceError
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.collection import aliases, asker, claim, due, note_failure, take_in
 from hetsched.placement import dispatch
@@ -38,7 +38,7 @@ def run(collector_id: int) -> bool:
     try:
         collector = build(row.kind, row.params)
         collected = collector.collect(asker(row), aliases(row.cluster_id), timezone.now().timestamp())
-    except (SourceFailed, InputError) as failed:
+    except (SourceError, InputError) as failed:
         code, message = failed.code, failed.message
     except Exception as error:  # a third-party collector may fail in any way
         log.exception("collector failed", cluster=row.cluster.name, collector=row.name)

@@ -12,7 +12,7 @@ import structlog
 from celery import shared_task
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.object_submission import Came, Fate, create, delete, read
+from hetsched.adapters.kubernetes.object_submission import SubmissionResponse, SubmissionResult, create, delete, read
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
@@ -34,13 +34,13 @@ def run(cluster_id: int) -> int:
         while some := claim(cluster_id, AT_ONCE):
             for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
                 note(one, _state(one, came), uid=came.uid, message=came.message)
-                done += came.fate is Fate.DONE
-                if came.fate is not Fate.DONE:
+                done += came.fate is SubmissionResult.DONE
+                if came.fate is not SubmissionResult.DONE:
                     log.info("object", cluster=cluster.name, object=str(one), wanted=one.state, reason=came.message)
     return done
 
 
-def _try(api: Api, one: SubmittedObject) -> Came:
+def _try(api: Api, one: SubmittedObject) -> SubmissionResponse:
     if one.state == SubmittedObject.WANTED:
         return create(api, one.wanted)
     if one.state == SubmittedObject.ENDING:
@@ -48,11 +48,11 @@ def _try(api: Api, one: SubmittedObject) -> Came:
     return delete(api, one.wanted, one.uid)
 
 
-def _state(one: SubmittedObject, came: Came) -> str:
+def _state(one: SubmittedObject, came: SubmissionResponse) -> str:
     """Return the state after an attempt. A rejected deletion stays due until the right is granted."""
     if one.state == SubmittedObject.ENDING:
         return came.ended or one.state
-    if came.fate is Fate.DONE:
+    if came.fate is SubmissionResult.DONE:
         return SubmittedObject.MADE if one.state == SubmittedObject.WANTED else SubmittedObject.GONE
-    refused = came.fate is Fate.REFUSED and one.state == SubmittedObject.WANTED
+    refused = came.fate is SubmissionResult.REFUSED and one.state == SubmittedObject.WANTED
     return SubmittedObject.REFUSED if refused else one.state

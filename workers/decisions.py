@@ -31,15 +31,15 @@ from hetsched.engine.framework.gangs import gang_key, together
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.engine.framework.queueing_hints import for_anything
-from hetsched.engine.framework.status import Spared
+from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
 from hetsched.placement.actions.evictions import spared
-from hetsched.placement.queue import Waiting
-from hetsched.placement.snapshot import Loaded, Warm
+from hetsched.placement.queue import PendingPod
+from hetsched.placement.snapshot import ClusterSnapshot, SchedulerCache
 
 from .force_deleted import HELD, ForceDeleted
-from .hold_use import Given, Rooms
+from .hold_use import BatchReservations, HoldAssignment
 from .nominations import Nominees, waits_for, was_refused
 
 _SCORE_DIGITS = 6
@@ -53,10 +53,12 @@ class _Explained(msgspec.Struct, frozen=True):
     held: tuple[Reason, str] | None
 
 
-class Batch:
+class DecisionBatch:
     """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
 
-    def __init__(self, warm: Warm, loaded: Loaded, specs: dict[str, PolicySpec], top_nodes: int) -> None:
+    def __init__(
+        self, warm: SchedulerCache, loaded: ClusterSnapshot, specs: dict[str, PolicySpec], top_nodes: int
+    ) -> None:
         self.warm = warm
         self.loaded = loaded
         self.specs = specs
@@ -69,7 +71,7 @@ class Batch:
         self._outcomes: dict[str, Outcome] = {}
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
-        self._rooms = Rooms(loaded, ())
+        self._rooms = BatchReservations(loaded, ())
         self._force_deleted = ForceDeleted(loaded, warm.cluster_id)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: str | None = None
@@ -78,13 +80,13 @@ class Batch:
 
     def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
         """Exclude victims whose eviction was recently refused."""
-        self.loaded.state.spared = Spared(frozenset(refused), foreign=True)
+        self.loaded.state.spared = ProtectedPods(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
             self._refused_for[pod_id].append(was_refused(victim, message))
 
     def decide(
         self,
-        waiting: Sequence[Waiting],
+        waiting: Sequence[PendingPod],
         policy: Policy | None,
         seconds: float,
         most: int,
@@ -100,7 +102,7 @@ class Batch:
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
         self._mixed = _mixed(waiting)
-        self._rooms = Rooms(self.loaded, waiting)
+        self._rooms = BatchReservations(self.loaded, waiting)
         used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
         if any(self.warm.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
@@ -139,7 +141,7 @@ class Batch:
         order = policy.queue(pods, state, behind)
         return order if policy.follows_placements else together(list(order))
 
-    def _one(self, waiting: Waiting, position: int) -> Result:
+    def _one(self, waiting: PendingPod, position: int) -> Result:
         spec = self.specs.get(waiting.policy)
         if spec is None:
             reason = Reason("PolicyUnknown", "policy", 0, f"policy {waiting.policy!r} has no active version")
@@ -155,7 +157,7 @@ class Batch:
             summary = f"{waiting.spec.key} could not be scheduled: {type(error).__name__}"
             return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
 
-    def _try(self, waiting: Waiting, spec: PolicySpec, position: int) -> Result:
+    def _try(self, waiting: PendingPod, spec: PolicySpec, position: int) -> Result:
         pod = waiting.spec
         if gang_key(pod) in self._mixed:
             message = f"gang {gang_key(pod)}: its members name different policies"
@@ -193,7 +195,9 @@ class Batch:
             return self._have_leave(waiting, spec, outcome, top, evicted, scheduler)
         return self._placed(waiting, spec, outcome, top, evicted)
 
-    def _housed(self, waiting: Waiting, spec: PolicySpec, given: Given, scheduler: Scheduler, position: int) -> Result:
+    def _housed(
+        self, waiting: PendingPod, spec: PolicySpec, given: HoldAssignment, scheduler: Scheduler, position: int
+    ) -> Result:
         """Return the result of a pod that uses its reserved capacity."""
         self._outcomes[waiting.spec.key] = given.outcome
         self._booked.append((position, given.outcome, scheduler))
@@ -203,7 +207,7 @@ class Batch:
 
     def _have_leave(
         self,
-        waiting: Waiting,
+        waiting: PendingPod,
         spec: PolicySpec,
         outcome: Outcome,
         top: tuple[NodeOutcome, ...],
@@ -227,7 +231,7 @@ class Batch:
 
     def _nominated(
         self,
-        waiting: Waiting,
+        waiting: PendingPod,
         spec: PolicySpec,
         found: Nominated,
         diagnosis: Diagnosis,
@@ -272,7 +276,7 @@ class Batch:
 
     def _placed(
         self,
-        waiting: Waiting,
+        waiting: PendingPod,
         spec: PolicySpec,
         outcome: Outcome,
         top: tuple[NodeOutcome, ...],
@@ -308,11 +312,11 @@ class Batch:
         return self._unmeasured
 
     def _refused(
-        self, waiting: Waiting, spec: PolicySpec, verdict: Verdict, summary: str, reasons: tuple[Reason, ...]
+        self, waiting: PendingPod, spec: PolicySpec, verdict: Verdict, summary: str, reasons: tuple[Reason, ...]
     ) -> Result:
         return Result(waiting, verdict, summary, spec.name, spec.version, reasons=reasons)
 
-    def _too_slow(self, waiting: Waiting) -> Result:
+    def _too_slow(self, waiting: PendingPod) -> Result:
         message = f"gang {gang_key(waiting.spec)}: its decision exceeded the time limit of one iteration"
         reason = Reason("GangTooSlow", "gang", 0, message)
         spec = self.specs.get(waiting.policy)
@@ -339,7 +343,7 @@ class Batch:
             return [_looked_at_again(result) for result in results]
         return results
 
-    def _gone(self, waiting: Waiting, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
+    def _gone(self, waiting: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
         """Explain a pod whose placement was undone, by the state of the gang it had to start with."""
         roll = self.loaded.state.gangs.roll_of(waiting.spec)
         if outcome.refusal is None or (roll is not None and roll.refusal is not None):
@@ -369,7 +373,7 @@ def _hold_of(diagnosis: Diagnosis) -> str:
     return "; " + diagnosis.summary.rpartition("; ")[2] if held else ""
 
 
-def _mixed(waiting: Sequence[Waiting]) -> set[str]:
+def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
     """Return the gangs whose members name different policies; such members cannot wait for each other."""
     policies: dict[str, set[str]] = defaultdict(set)
     for pod in waiting:

@@ -25,10 +25,18 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
 from hetsched.adapters.kubernetes.leader_lease import holder_of_lease
-from hetsched.adapters.kubernetes.node_discovery import Known, Served, Standing, Write, is_guarded, perform, plan
+from hetsched.adapters.kubernetes.node_discovery import (
+    AcceptedNodeFacts,
+    PublishedNode,
+    ServedKinds,
+    Write,
+    is_guarded,
+    perform,
+    plan,
+)
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
-from hetsched.contracts.discovery import MOST_TOLD, Discovery, Kept, Silent
+from hetsched.contracts.discovery import MOST_TOLD, Discovery, FieldConflict, SilentNode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
@@ -95,7 +103,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
     missing: tuple[str, ...] = ()
     nodes = 0
     writes: list[Write] = []
-    kept: list[Kept] = []
+    kept: list[FieldConflict] = []
     try:
         api, reason = discovery_api(cluster)
         check_identity(cluster, api)
@@ -106,14 +114,14 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         listed, served = _standing(api)
         for one in listed:
             nodes += 1
-            wanted, left = plan(one, known.get((one.name, one.uid), Known()), served)
+            wanted, left = plan(one, known.get((one.name, one.uid), AcceptedNodeFacts()), served)
             writes += wanted
             kept += left
     except InputError as error:
         return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
     except ApiFailure as failure:
         return Discovery(reason="the API server rejects the request", missing=missing, failures=(str(failure)[:300],))
-    silent = [Silent(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
+    silent = [SilentNode(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
     written = 0
     failures: list[str] = []
     if writes and not reason:
@@ -157,18 +165,18 @@ def _not_ours(cluster: Cluster, api: Api) -> str:
     return "" if ours else f"another installation schedules the cluster: {holder}"
 
 
-def _standing(api: Api) -> tuple[Iterator[Standing], Served]:
+def _standing(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
     """Return the nodes with their NodeResourceTopology and NodeGpu objects of a cluster. Raises: ApiFailure."""
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)
 
-    def standing() -> Iterator[Standing]:
+    def standing() -> Iterator[PublishedNode]:
         for node in map(_node.decode, nodes):
             name, status = node.metadata["name"], msgspec.structs.asdict(node.status)
             plain = {"metadata": node.metadata, "status": status}
-            yield Standing(plain, (topologies or {}).get(name), (gpus or {}).get(name))
+            yield PublishedNode(plain, (topologies or {}).get(name), (gpus or {}).get(name))
 
-    return standing(), Served(topologies is not None, gpus is not None)
+    return standing(), ServedKinds(topologies is not None, gpus is not None)
 
 
 def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
@@ -182,12 +190,12 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
     return {one["metadata"]["name"]: one for one in map(msgspec.json.decode, listed)}
 
 
-def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], Known]:
+def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNodeFacts]:
     """Return the accepted node reports by name and uid, without quarantined parts."""
     late = silent_since(now)
     rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, told__isnull=False)
     return {
-        (row.node.name, row.node.report.uid): Known(
+        (row.node.name, row.node.report.uid): AcceptedNodeFacts(
             _believed(row),
             rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else "",
             frozenset(one.item for one in row.quarantined if one.fact == "allocatable"),

@@ -17,7 +17,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.eviction import Answer, Fate, ToEvict, evict, tell_victim
+from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict, evict, mark_victim
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -25,7 +25,7 @@ from hetsched.inventory.node_events import in_step
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict
 from hetsched.placement.actions.evictions import (
-    Leaving,
+    ClaimedEviction,
     ask_again,
     asked,
     claim_evictions,
@@ -58,14 +58,14 @@ def run(cluster_id: int) -> int:
     return leave
 
 
-def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
+def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
     """Evict the victims of one nomination; return how many leave."""
     there = [one for one in group if one.victim.state in _THERE]
     for one in there if len(group) > 1 else ():
         answer = evict(api, _to_evict(one), only_ask=True)
         if not _goes_on(cluster, one, answer):
             return 0
-        if answer.fate is Fate.UNKNOWN:
+        if answer.fate is EvictionResult.UNKNOWN:
             for other in group:
                 ask_again(other, answer.retry_after_seconds)
             return 0
@@ -91,27 +91,27 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[Leaving]) -> int:
         answer = evict(api, _to_evict(one))
         if not _goes_on(cluster, one, answer):
             return leave
-        if answer.fate in (Fate.ASKED, Fate.GONE):
+        if answer.fate in (EvictionResult.ASKED, EvictionResult.GONE):
             asked(one)
             leave += 1
-        if answer.fate is Fate.ASKED:
+        if answer.fate is EvictionResult.ASKED:
             instance = f"{socket.gethostname()}/{os.getpid()}"
-            tell_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
+            mark_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
     return leave
 
 
-def _goes_on(cluster: Cluster, one: Leaving, answer: Answer) -> bool:
+def _goes_on(cluster: Cluster, one: ClaimedEviction, answer: EvictionResponse) -> bool:
     """Record a rejected or unknown eviction; return whether the other victims are still to be evicted."""
-    late = answer.fate is Fate.UNKNOWN and one.eviction.attempts >= MOST_TRIES
-    if answer.fate is Fate.REFUSED or late:
+    late = answer.fate is EvictionResult.UNKNOWN and one.eviction.attempts >= MOST_TRIES
+    if answer.fate is EvictionResult.REFUSED or late:
         log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)
         refuse(cluster.pk, one, answer.message)
         return False
-    if answer.fate is Fate.UNKNOWN:
+    if answer.fate is EvictionResult.UNKNOWN:
         ask_again(one, answer.retry_after_seconds)
     return True
 
 
-def _to_evict(one: Leaving) -> ToEvict:
+def _to_evict(one: ClaimedEviction) -> ToEvict:
     victim = one.victim
     return ToEvict(one.eviction.pk, victim.namespace, victim.name, victim.uid, one.sentence)

@@ -20,7 +20,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.holds import MARK
 from hetsched.placement.orphaned_pods import REMNANTS
-from hetsched.placement.snapshot import Loaded
+from hetsched.placement.snapshot import ClusterSnapshot
 
 HELD = "HeldByForceDeletedPod"
 _MOST_NODES = 4
@@ -37,7 +37,7 @@ class _Held(msgspec.Struct, frozen=True, order=True):
 class ForceDeleted:
     """The force-deleted pods of one cluster, during one batch."""
 
-    def __init__(self, loaded: Loaded, cluster_id: int) -> None:
+    def __init__(self, loaded: ClusterSnapshot, cluster_id: int) -> None:
         self._loaded = loaded
         self._cluster_id = cluster_id
 

@@ -20,29 +20,29 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.placement.actions import GivenRoom
+from hetsched.placement.actions import ReservationUse
 from hetsched.placement.holds import MARK
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import Waiting
-from hetsched.placement.snapshot import Loaded
+from hetsched.placement.queue import PendingPod
+from hetsched.placement.snapshot import ClusterSnapshot
 
 MOST_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
 
 
-class Given(msgspec.Struct, frozen=True):
+class HoldAssignment(msgspec.Struct, frozen=True):
     """A reservation with the pod placed in it, and the best nodes, which need not contain the reservation's node."""
 
-    room: GivenRoom
+    room: ReservationUse
     hold_id: str
     outcome: Outcome
     top: tuple[NodeOutcome, ...]
 
 
-class Rooms:
+class BatchReservations:
     """The reservations that the pods of one batch may use."""
 
-    def __init__(self, loaded: Loaded, waiting: Sequence[Waiting]) -> None:
+    def __init__(self, loaded: ClusterSnapshot, waiting: Sequence[PendingPod]) -> None:
         self._loaded = loaded
         self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold -> key -> row
         holds = {pod.hold_id for pod in waiting if pod.hold_id is not None}
@@ -51,7 +51,7 @@ class Rooms:
             for pk, namespace, name, hold_id in rows.values_list("id", "namespace", "name", "hold_id"):
                 self._free[hold_id][f"{namespace}/{name}"] = pk
 
-    def give(self, scheduler: Scheduler, waiting: Waiting, top_nodes: int) -> Given | None:
+    def give(self, scheduler: Scheduler, waiting: PendingPod, top_nodes: int) -> HoldAssignment | None:
         """Place a pod in one of its reservations; None if it has none or none fits."""
         pod, hold_id = waiting.spec, waiting.hold_id or ""
         free = self._free.get(hold_id)
@@ -66,7 +66,7 @@ class Rooms:
             top = best(scheduler, pod, top_nodes)
             outcome = scheduler.place_on(pod, room.row, kept)
             if outcome.node is not None:
-                return Given(GivenRoom(free.pop(room.pod.key), room.pod.key), hold_id, outcome, top)
+                return HoldAssignment(ReservationUse(free.pop(room.pod.key), room.pod.key), hold_id, outcome, top)
             state.restore(room)
         return None
 

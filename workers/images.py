@@ -17,12 +17,12 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.oci.pull_secrets import credential_for
 from hetsched.adapters.oci.reference import parse_reference
 from hetsched.adapters.oci.registry import look_up
-from hetsched.adapters.oci.wire import Unreadable
+from hetsched.adapters.oci.wire import ImageUnreadable
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
 from hetsched.placement import dispatch
-from hetsched.placement.actions.image_platforms import Looked, allowed, claim, note_looked
+from hetsched.placement.actions.image_platforms import ImageReading, allowed, claim, note_looked
 
 AT_ONCE = 8
 PER_STEP = 32
@@ -57,18 +57,18 @@ def _secrets_api(cluster: Cluster) -> Api | None:
         return None
 
 
-def _read(api: Api | None, row: ImageIndex) -> Looked:
+def _read(api: Api | None, row: ImageIndex) -> ImageReading:
     secrets, unread = _secrets(api, row.secrets) if api is not None else ([], "")
     try:
         reference = parse_reference(row.reference)
         found = look_up(reference, allowed(), credential_for(reference, secrets))
-    except Unreadable as error:
+    except ImageUnreadable as error:
         message = f"{error.message}; {unread}" if unread and error.code == "RegistryRefused" else error.message
-        return Looked(code=error.code, message=message, wait_seconds=error.wait_seconds)
+        return ImageReading(code=error.code, message=message, wait_seconds=error.wait_seconds)
     except Exception as error:  # one malformed image must not block the others
         log.exception("image lookup failed", image=row.reference)
-        return Looked(code="ImageFailed", message=f"the lookup failed: {type(error).__name__}")
-    return Looked(found.digest, found.platforms)
+        return ImageReading(code="ImageFailed", message=f"the lookup failed: {type(error).__name__}")
+    return ImageReading(found.digest, found.platforms)
 
 
 def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], str]:

@@ -25,13 +25,13 @@ from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.informer_store import Mirror
-from hetsched.adapters.kubernetes.reflector import Alive, Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE
-from hetsched.inventory.staleness import tell_watched
+from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
@@ -173,21 +173,24 @@ class Follower:
             except queue.Empty:
                 break
             self._known[resource].note(event)
-            if isinstance(event, Seen | Gone):
+            if isinstance(event, Upserted | Deleted):
                 if self._is_echo(resource, event):
                     continue
                 self._mirror.feed(resource, event)
                 self._changed = True
                 waits = (
-                    self._live is not None and resource is PODS and isinstance(event, Seen) and _NODE not in event.body
+                    self._live is not None
+                    and resource is PODS
+                    and isinstance(event, Upserted)
+                    and _NODE not in event.body
                 )
                 hurry = hurry or waits
 
-    def _is_echo(self, resource: Resource, event: Seen | Gone) -> bool:
+    def _is_echo(self, resource: Resource, event: Upserted | Deleted) -> bool:
         """Return whether an event only confirms a binding of this process; such events are not parsed."""
         if self._live is None or resource is not PODS or not self._live.is_only_echo(event):
             return False
-        assert isinstance(event, Seen)
+        assert isinstance(event, Upserted)
         if not self._mirror.only_binds(event):
             return False
         self._mirror.pass_over(event)
@@ -312,7 +315,7 @@ class Follower:
         Sync.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["cluster", "resource"], update_fields=columns
         )
-        tell_watched(self.lease.cluster_id)
+        report_staleness(self.lease.cluster_id)
         counters.flush()
 
 
@@ -333,9 +336,9 @@ class _Known:
         return self.status in (403, 404) or self.failures >= OPTIONAL_TRIES
 
     def note(self, event: Event) -> None:
-        if isinstance(event, Seen):
+        if isinstance(event, Upserted):
             self.keys.add(event.key)
-        elif isinstance(event, Gone):
+        elif isinstance(event, Deleted):
             self.keys.discard(event.key)
         elif isinstance(event, Synced):
             self.lists += 1
@@ -343,6 +346,6 @@ class _Known:
         elif isinstance(event, Failed):
             self.failures, self.reason, self.status = self.failures + 1, event.reason, event.status
             return
-        elif isinstance(event, Alive):
+        elif isinstance(event, ServerResponded):
             self.failures = self.status = 0
         self.alive_at = timezone.now()

@@ -12,7 +12,7 @@ import threading
 GIVE_WAY_SECONDS = 0.0002  # switch interval: a thread that wants to run waits this long for the interpreter
 
 
-class GivingWay:
+class LowPriority:
     """While a thread is inside, the interpreter switches to another waiting thread after `GIVE_WAY_SECONDS`."""
 
     def __init__(self) -> None:
@@ -32,4 +32,4 @@ class GivingWay:
                 sys.setswitchinterval(self._before)
 
 
-giving_way = GivingWay()
+giving_way = LowPriority()

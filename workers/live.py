@@ -32,8 +32,8 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
-from hetsched.adapters.kubernetes.reflector import Gone, Seen
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
+from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.allocation import EMPTY
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading
@@ -45,7 +45,7 @@ from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
 from hetsched.placement.queue import is_any_due
-from hetsched.placement.snapshot import Warm, warm
+from hetsched.placement.snapshot import SchedulerCache, warm
 
 from . import bind
 from .interpreter_priority import giving_way
@@ -104,7 +104,7 @@ class _Echo(msgspec.Struct):
 _echo = msgspec.json.Decoder(_Echo)
 
 
-def _fold(copy: Warm) -> None:
+def _fold(copy: SchedulerCache) -> None:
     """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
     try:
         with giving_way, copy.held():
@@ -127,11 +127,11 @@ class Live:
         self._due = True
         self._most = MOST_AT_ONCE
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
-        self._futures: set[Future[Bound]] = set()
+        self._futures: set[Future[BindingOutcome]] = set()
         self._warming: Future[None] | None = None
-        self._fates: queue.SimpleQueue[Bound] = queue.SimpleQueue()
+        self._fates: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
         # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
-        self._echoes: dict[str, ObservedPod | Seen] = {}
+        self._echoes: dict[str, ObservedPod | Upserted] = {}
         self._passed: list[str] = []
         self._by_uid: dict[str, _OnItsWay] = {}
         self._by_pod: dict[int, _OnItsWay] = {}
@@ -161,10 +161,10 @@ class Live:
         if self._lease is not None:
             leading.give_up(self._lease)
 
-    def is_only_echo(self, event: Seen | Gone) -> bool:
+    def is_only_echo(self, event: Upserted | Deleted) -> bool:
         """Return whether an event only confirms a binding of this process, without parsing it; record the binding."""
         self._echoes.pop(event.key, None)
-        if isinstance(event, Gone) or not self._by_uid:
+        if isinstance(event, Deleted) or not self._by_uid:
             return False
         try:
             told = _echo.decode(event.body)
@@ -180,10 +180,10 @@ class Live:
             self._echoes[event.key] = event
         return True
 
-    def take_passed(self) -> list[Seen]:
+    def take_passed(self) -> list[Upserted]:
         """Return and remove the raw events that were skipped as confirmations and must be processed after all."""
         unread = [self._echoes.get(key) for key in self._passed]
-        found = [event for event in unread if isinstance(event, Seen)]
+        found = [event for event in unread if isinstance(event, Upserted)]
         for event in found:
             del self._echoes[event.key]
         return found
@@ -266,7 +266,7 @@ class Live:
         self._due = recorded.more
         return recorded.more
 
-    def _keep_warm(self, copy: Warm, now: float) -> None:
+    def _keep_warm(self, copy: SchedulerCache, now: float) -> None:
         """Refresh the snapshot with external changes every `WARM_SECONDS`, so that the next pod does not wait for it.
 
         The first refresh loads the whole cluster. On a large one it runs in the background while events are still
@@ -314,25 +314,25 @@ class Live:
         """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
         return not self._closing and self._lease == lease and time.monotonic() < until and self._stands()
 
-    def _done(self, to: ToBind, future: Future[Bound]) -> None:
+    def _done(self, to: ToBind, future: Future[BindingOutcome]) -> None:
         self._futures.discard(future)
         if future.cancelled():
             return
         error = future.exception()
-        self._fates.put(Bound(to.pod_id, Fate.UNKNOWN, repr(error)) if error else future.result())
+        self._fates.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
 
     def _take_fates(self) -> None:
         """Collect binding results; write those other than *bound* at once, as a worker would."""
-        others: list[Bound] = []
+        others: list[BindingOutcome] = []
         while not self._fates.empty():
             fate = self._fates.get()
             self._binding -= 1
             one = self._by_pod.get(fate.pod_id)
-            if fate.fate is Fate.BOUND and one is not None:
+            if fate.fate is BindingResult.BOUND and one is not None:
                 self._accept(one)
                 continue
             others.append(fate)
-            self._unproven = self._unproven or fate.fate is Fate.UNPROVEN
+            self._unproven = self._unproven or fate.fate is BindingResult.UNPROVEN
             if one is not None and not one.accepted:
                 self._drop(one)
         if others:

@@ -20,13 +20,13 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
 from hetsched.placement.holds import MARK, own_name
-from hetsched.placement.snapshot import Loaded, Nominee
+from hetsched.placement.snapshot import ClusterSnapshot, Nominee
 
 
 class Nominees:
     """The nominated pods of a snapshot during one batch."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: ClusterSnapshot) -> None:
         self._loaded = loaded
 
     def take_off(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:

@@ -23,8 +23,8 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pod_events import Told, tell
-from hetsched.adapters.kubernetes.policy_status import PolicyTold, tell_policy
+from hetsched.adapters.kubernetes.pod_events import PodResult, publish_result
+from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
@@ -35,7 +35,7 @@ from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
@@ -46,7 +46,7 @@ _BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING}
 _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
-def untold(cluster_id: int | Given) -> Q:
+def untold(cluster_id: int | Parameter) -> Q:
     """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
@@ -74,7 +74,7 @@ def run(cluster_id: int) -> int:
     at = timezone.now()
     instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
     with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="tell") as threads:
-        done = list(threads.map(lambda one: tell(api, one, now=now, instance=instance), some))
+        done = list(threads.map(lambda one: publish_result(api, one, now=now, instance=instance), some))
     told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
     failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
     with write_transaction():
@@ -103,16 +103,16 @@ def _are_on_their_way(cluster_id: int) -> bool:
 def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
     for one in policies:
         since = rfc3339(one.since)[:19] + "Z"
-        if tell_policy(api, PolicyTold(one.name, one.uid, one.generation, one.version, since, one.problem)):
+        if write_status(api, PolicyStatus(one.name, one.uid, one.generation, one.version, since, one.problem)):
             # Reviewed again in the meantime, it must be reported again.
             PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(told=True)
 
 
-def _due(cluster_id: int) -> tuple[list[Told], datetime | None]:
+def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
     """Return the next pods to report, and the earliest time of their decisions."""
     rows = _DUE(cluster=cluster_id)
     some = [
-        Told(
+        PodResult(
             pk,
             decision,
             space,
@@ -128,9 +128,9 @@ def _due(cluster_id: int) -> tuple[list[Told], datetime | None]:
     return some, min((row[-1] for row in rows), default=None)
 
 
-_DUE: Prepared[Any] = Prepared(
+_DUE: PreparedQuery[Any] = PreparedQuery(
     lambda: (
-        Pod.objects.filter(untold(Given("cluster")))
+        Pod.objects.filter(untold(Parameter("cluster")))
         .filter(state__in=LISTED)
         .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
         .values_list(

@@ -38,12 +38,12 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
 from hetsched.placement.decision_time import NOTED_SECONDS, over_share
-from hetsched.placement.queue import Waiting, is_any_due, next_pods
-from hetsched.placement.snapshot import Warm, warm
+from hetsched.placement.queue import PendingPod, is_any_due, next_pods
+from hetsched.placement.snapshot import SchedulerCache, warm
 from hetsched.policies.effective import active_specs
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .decisions import Batch
+from .decisions import DecisionBatch
 
 MOST_CONFLICTS = 5
 RESTS = 2
@@ -85,8 +85,8 @@ def _may_decide(cluster_id: int) -> bool:
     return in_step(cluster) and not in_shadow(cluster_id)
 
 
-_KIND = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).only("id", "kind"))
-_NAME = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("name", flat=True))
+_KIND = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).only("id", "kind"))
+_NAME = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("name", flat=True))
 
 
 def _lead(lease: Lease, until: float) -> tuple[int, bool]:
@@ -133,7 +133,7 @@ class Recorded(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = False) -> Recorded:
+def batch(lease: Lease, copy: SchedulerCache, name: str, most: int, *, follows: bool = False) -> Recorded:
     """Decide and record a batch of about `most` pods.
 
     `follows`: the caller is the informer process, knows that the cluster is in sync, and binds the placed pods itself.
@@ -155,7 +155,7 @@ def batch(lease: Lease, copy: Warm, name: str, most: int, *, follows: bool = Fal
         names = {pod.policy for pod in pods}
         known = {} if policy is None else {policy.spec.name: policy.spec}
         specs = known if names == known.keys() else active_specs(names)
-        decided = Batch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
+        decided = DecisionBatch(copy, loaded, specs, settings.HETSCHED_TOP_NODES)
         done = False
         try:
             behind = over_share(lease.cluster_id, timezone.now().timestamp())
@@ -214,7 +214,7 @@ def _set_aside(result: Result, refusal: Contradiction) -> Result:
     return msgspec.structs.replace(refused, waits_for=(waits,))
 
 
-def _queue(cluster_id: int, copy: Warm) -> tuple[list[Waiting], Policy | None]:
+def _queue(cluster_id: int, copy: SchedulerCache) -> tuple[list[PendingPod], Policy | None]:
     """Return the pods to take the next batch from, and the default policy, which orders them."""
     policy = copy.default_policy()
     return next_pods(cluster_id, policy, settings.HETSCHED_BATCH), policy

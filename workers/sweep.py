@@ -27,7 +27,7 @@ from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.sample_expiry import age_samples
-from hetsched.inventory.staleness import tell_watched
+from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import publish
 from hetsched.placement import dispatch
 from hetsched.placement.actions import (
@@ -99,7 +99,7 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(end_holds, cluster.pk)
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
-        yield partial(tell_watched, cluster.pk)
+        yield partial(report_staleness, cluster.pk)
 
 
 def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -39,7 +39,7 @@ class Limit(msgspec.Struct, frozen=True):
         return math.ceil(60_000_000 / self.per_minute)
 
 
-class Taken(msgspec.Struct, frozen=True):
+class RateLimitResult(msgspec.Struct, frozen=True):
     """Result of taking tokens: whether admitted, the remaining tokens, and the seconds until the next admission."""
 
     admitted: bool
@@ -54,7 +54,7 @@ _NOW = {
 _GREATEST = {"sqlite": "max", "postgresql": "greatest"}
 
 
-def take(key: str, limit: Limit, amount: int = 1) -> Taken:
+def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
     """Take tokens from a bucket that all processes share, or none if it has too few.
 
     More tokens than the whole bucket count as the whole bucket. One statement, in a transaction of its own.
@@ -74,11 +74,11 @@ def take(key: str, limit: Limit, amount: int = 1) -> Taken:
         )
         row = cursor.fetchone()
         if row is not None:
-            return Taken(True, max(0, most - row[0]) // each, 0)
+            return RateLimitResult(True, max(0, most - row[0]) // each, 0)
         cursor.execute(f"SELECT full_at - {now} FROM {table} WHERE key = %s", [key])  # noqa: S608
         found = cursor.fetchone()
     ahead = found[0] if found else 0
-    return Taken(False, max(0, most - ahead) // each, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
+    return RateLimitResult(False, max(0, most - ahead) // each, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
 
 
 def forget_full() -> int:
@@ -89,14 +89,14 @@ def forget_full() -> int:
         return int(cursor.rowcount)
 
 
-class Local:
+class LocalBuckets:
     """Buckets in the memory of this process; the least recently used are evicted first."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, key: str, limit: Limit) -> Taken:
+    def take(self, key: str, limit: Limit) -> RateLimitResult:
         """Take one token, or none."""
         turn = 60.0 / limit.per_minute
         most = turn * limit.burst
@@ -104,12 +104,12 @@ class Local:
             now = time.monotonic()
             ahead = max(self._full_at.get(key, now), now) - now + turn
             if ahead > most + 1e-9:
-                return Taken(False, 0, max(1, math.ceil(ahead - most)))
+                return RateLimitResult(False, 0, max(1, math.ceil(ahead - most)))
             self._full_at[key] = now + ahead
             self._full_at.move_to_end(key)
             if len(self._full_at) > _MOST_IN_MEMORY:
                 self._full_at.popitem(last=False)
-            return Taken(True, int((most - ahead) / turn), 0)
+            return RateLimitResult(True, int((most - ahead) / turn), 0)
 
     def clear(self) -> None:
         with self._lock:

@@ -55,7 +55,7 @@ _OURS = frozenset({"host", "user-agent", "accept-encoding", "connection", "conte
 log = structlog.get_logger(__name__)
 
 
-class Refused(Exception):
+class SignInRefused(Exception):
     """Refused sign-in; the reason goes to the log, not to the user."""
 
 
@@ -70,7 +70,7 @@ class _WayOut(BaseAdapter):
         assert plain is None or isinstance(plain, bytes)  # this client streams no body
         try:
             came = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
-        except outbound.Refused as refused:
+        except outbound.OutboundError as refused:
             raise RequestException(f"{refused.code}: {refused.message}") from None
         if came.status >= 300:
             raise RequestException(f"{urlsplit(url).netloc} answers {came.status}")
@@ -110,7 +110,7 @@ class _Provider(DjangoOAuth2App):
         found: dict[str, Any] = super().load_server_metadata()
         if found.get("issuer") != settings.HETSCHED_OIDC_ISSUER:
             found.pop("_loaded_at", None)  # load the metadata again next time
-            raise Refused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
+            raise SignInRefused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
         told = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         found["id_token_signing_alg_values_supported"] = [name for name in told if name in SIGNATURES]
         return found
@@ -146,7 +146,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     try:
         answer: HttpResponse = provider().authorize_redirect(request, _callback(request))
-    except (Refused, RequestException, RuntimeError, ValueError) as error:
+    except (SignInRefused, RequestException, RuntimeError, ValueError) as error:
         log.error("login.provider", error=repr(error)[:500])
         raise PermissionDenied(
             _("The sign-in service returned an invalid response. Try again in a few minutes.")
@@ -162,7 +162,16 @@ def complete(request: HttpRequest) -> HttpResponse:
     try:
         claims = _claims(request)
         user = _account_of(claims)
-    except (Refused, OAuthError, JoseError, RequestException, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (
+        SignInRefused,
+        OAuthError,
+        JoseError,
+        RequestException,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ) as error:
         log.warning("login.refused", error=repr(error)[:500])
         said = _("Sign-in failed. Try again; if it fails again, ask an administrator and quote the id below.")
         raise PermissionDenied(said) from None
@@ -182,7 +191,7 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
     """
     asked, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
     if request.GET.get("iss", issuer) != issuer:
-        raise Refused("the response comes from another provider")
+        raise SignInRefused("the response comes from another provider")
     must = {
         "iss": {"essential": True, "value": issuer},
         "aud": {"essential": True, "value": settings.HETSCHED_OIDC_CLIENT_ID},
@@ -192,11 +201,11 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
     token = asked.authorize_access_token(request, claims_options=must, leeway=30)
     claims = dict(token.get("userinfo") or {})
     if not claims.get("sub"):
-        raise Refused("the response contains no ID token")
+        raise SignInRefused("the response contains no ID token")
     if settings.HETSCHED_OIDC_GROUPS_CLAIM not in claims and "userinfo_endpoint" in asked.load_server_metadata():
         more = dict(asked.userinfo(token=token))
         if more.get("sub") != claims["sub"]:
-            raise Refused("the user info belongs to another subject")
+            raise SignInRefused("the user info belongs to another subject")
         claims = more | claims
     return claims
 
@@ -217,15 +226,15 @@ def _account_of(claims: dict[str, Any]) -> Any:
     """
     subject, roles = str(claims["sub"]), _roles(claims)
     if not 0 < len(subject) <= 255 or "\0" in subject:
-        raise Refused("the subject cannot be stored")
+        raise SignInRefused("the subject cannot be stored")
     if not roles:
         _take_roles(subject)
-        raise Refused(f"no group of {_name(claims, subject)!r} has a role")
+        raise SignInRefused(f"no group of {_name(claims, subject)!r} has a role")
     with write_transaction():
         known = _known(subject)
         user = known.user if known else _made(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
         if not user.is_active:
-            raise Refused(f"the account {user.get_username()!r} is disabled")
+            raise SignInRefused(f"the account {user.get_username()!r} is disabled")
         _give(user, roles, made=known is None)
     return user
 
@@ -258,7 +267,7 @@ def _made(issuer: str, subject: str, name: str) -> Any:
     names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
     free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
     if free is None:
-        raise Refused(f"a thousand accounts are called {name!r}")
+        raise SignInRefused(f"a thousand accounts are called {name!r}")
     user = users.create_user(free)  # without a password: no password matches
     ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
     return user

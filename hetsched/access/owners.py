@@ -28,7 +28,7 @@ def subject_of_owner(owner: str) -> Subject | None:
     return None
 
 
-def may_be_told(owner: str, namespace: str, *, several: bool = False) -> bool:
+def may_receive(owner: str, namespace: str, *, several: bool = False) -> bool:
     """Return whether an owner may currently see the events of a namespace, or those without a namespace.
 
     Work without an owner is the product's own. Work of `several` namespaces is visible to owners who see all

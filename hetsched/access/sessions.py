@@ -89,7 +89,7 @@ def begin(request: Any) -> None:
     request.session.set_expiry(now + timedelta(hours=settings.HETSCHED_SESSION_HOURS))
 
 
-class SeenLately:
+class LastSeenMiddleware:
     """Middleware that updates, once a minute, the time of the last user action of a session."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group
 
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .models import Token
 from .roles import Action, actions_of
@@ -62,7 +62,7 @@ def _group_names(user: Any) -> list[str]:
     return list(_GROUPS(user=user.pk)) if user.pk else []
 
 
-_GROUPS = Prepared(lambda: Group.objects.filter(user=Given("user")).values_list("name", flat=True))
+_GROUPS = PreparedQuery(lambda: Group.objects.filter(user=Parameter("user")).values_list("name", flat=True))
 
 
 def _actions(user: Any, token: Token | None) -> frozenset[Action]:

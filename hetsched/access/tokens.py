@@ -27,7 +27,7 @@ from knox.settings import CONSTANTS
 from hetsched.contracts.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.sealed_secrets import derived
 from hetsched.storage.write_lock import write_transaction
 
@@ -176,7 +176,7 @@ def resolve(plaintext: str) -> Token | None:
     return None
 
 
-_BY_KEY = Prepared(lambda: Token.objects.filter(token_key=Given("key")).select_related("user"))
+_BY_KEY = PreparedQuery(lambda: Token.objects.filter(token_key=Parameter("key")).select_related("user"))
 
 
 def _note_use(token: Token, now: Any) -> None:

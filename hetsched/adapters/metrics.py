@@ -17,13 +17,13 @@ from hetsched.contracts.node_report import Usage
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 
-from .objects.fields import View
+from .objects.fields import FieldView
 from .objects.pods import controller_of, namespace_of
 
 _MOST = 2**53
 
 
-def pod_usage(root: View) -> PodUsage:
+def pod_usage(root: FieldView) -> PodUsage:
     """Read a PodMetrics."""
     meta = root.view("metadata")
     total: dict[str, int] = {}
@@ -35,7 +35,7 @@ def pod_usage(root: View) -> PodUsage:
     return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta), total, root.text("timestamp"))
 
 
-def node_usage(root: View) -> Usage:
+def node_usage(root: FieldView) -> Usage:
     """Read a NodeMetrics."""
     return Usage(root.amounts("usage"), root.text("timestamp"))
 

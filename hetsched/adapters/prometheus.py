@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .collectors.requests import Asker, SourceFailed
+from .collectors.requests import CollectorClient, SourceError
 
 MOST_SERIES = 50_000
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'
@@ -21,7 +21,7 @@ MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 """What may stand between the braces of a selector."""
 
 
-class Series(msgspec.Struct, frozen=True):
+class LabelledNumber(msgspec.Struct, frozen=True):
     """One number with its labels at time `at`, seconds since 1970."""
 
     labels: dict[str, str]
@@ -44,18 +44,18 @@ class _Answer(msgspec.Struct):
     data: _Data | None = None
 
 
-def query(ask: Asker, url: str, text: str) -> list[Series]:
+def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     """Evaluate a query now; `url` is the server's base URL, including a path prefix. Raises: SourceFailed."""
     document: Any = ask.json(f"{url.rstrip('/')}/api/v1/query", {"query": text, "timeout": "4s"})
     try:
         answer = msgspec.convert(document, _Answer)
     except (msgspec.ValidationError, RecursionError):
-        raise SourceFailed("AnswerNotPrometheus", "the answer is not one of Prometheus' query API") from None
+        raise SourceError("AnswerNotPrometheus", "the answer is not one of Prometheus' query API") from None
     if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":
-        raise SourceFailed("AnswerNotPrometheus", "the answer to the query is no vector")
+        raise SourceError("AnswerNotPrometheus", "the answer to the query is no vector")
     if len(answer.data.result) > MOST_SERIES:
-        raise SourceFailed("AnswerTooLarge", f"the query gives more than {MOST_SERIES} series")
-    found = [Series(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
+        raise SourceError("AnswerTooLarge", f"the query gives more than {MOST_SERIES} series")
+    found = [LabelledNumber(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
     return [one for one in found if math.isfinite(one.value) and math.isfinite(one.at)]
 
 

@@ -46,7 +46,7 @@ class Sandbox(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-class Container(msgspec.Struct, frozen=True):
+class CriContainer(msgspec.Struct, frozen=True):
     """Container that runs or is about to; `name` is its name in the pod."""
 
     id: str
@@ -56,7 +56,7 @@ class Container(msgspec.Struct, frozen=True):
     created_at: int
 
 
-class Told(msgspec.Struct, frozen=True):
+class ContainerStatus(msgspec.Struct, frozen=True):
     """Runtime's status of one container: its CPUs, empty for all, None if not reported, and its process."""
 
     cpus: str | None
@@ -92,26 +92,26 @@ class Runtime:
             for one in said.items
         )
 
-    def containers(self) -> tuple[Container, ...]:
+    def containers(self) -> tuple[CriContainer, ...]:
         """Return the running and created containers; exited ones hold no CPUs."""
         said = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
-            Container(
+            CriContainer(
                 one.id, one.pod_sandbox_id, one.metadata.name, one.state == cri_pb2.CONTAINER_RUNNING, one.created_at
             )
             for one in said.containers
             if one.state in alive and _CONTAINER_ID.fullmatch(one.id)
         )
 
-    def told(self, container_id: str) -> Told:
+    def told(self, container_id: str) -> ContainerStatus:
         """Return the runtime's status of a container."""
         request = cri_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
         said = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
         cpus, pid = _verbose(said.info.get("info", ""))
         if said.status.HasField("resources"):
             cpus = said.status.resources.linux.cpuset_cpus
-        return Told(cpus, pid)
+        return ContainerStatus(cpus, pid)
 
     def set_cpus(self, container_id: str, cpus: str) -> None:
         """Restrict a container to these CPUs."""

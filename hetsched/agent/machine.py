@@ -23,7 +23,7 @@ from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCp
 from hetsched.contracts.cpuset import format_cpuset
 
 if TYPE_CHECKING:
-    from hetsched.agent.podresources import Lister
+    from hetsched.agent.podresources import PodResourcesClient
 
 MAX_PROBLEMS = 200
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -35,7 +35,7 @@ def read_machine(
     node: str = "",
     nvidia_smi: bytes | None = None,
     meter: UsageMeter | None = None,
-    kubelet: Lister | None = None,
+    kubelet: PodResourcesClient | None = None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> AgentReport:
     """Return the machine's report; `node` is its name in the cluster, by default its host name.
@@ -71,14 +71,17 @@ def read_machine(
 
 
 def _kubelet(
-    tree: Tree, cpus: tuple[MachineCpu, ...], lister: Lister | None, uids: Mapping[tuple[str, str], str] | None
+    tree: Tree,
+    cpus: tuple[MachineCpu, ...],
+    lister: PodResourcesClient | None,
+    uids: Mapping[tuple[str, str], str] | None,
 ) -> KubeletState | None:
     state = probe_kubelet(tree, cpus)
     if lister is None and not (tree.is_this_machine and tree.exists(POD_RESOURCES)):
         return state
-    from hetsched.agent.podresources import Lister, PodResourcesFailure, with_pods
+    from hetsched.agent.podresources import PodResourcesClient, PodResourcesFailure, with_pods
 
-    asked = lister or Lister()
+    asked = lister or PodResourcesClient()
     try:
         pods, allocatable = asked.pods(), asked.allocatable()
     except PodResourcesFailure as failure:

@@ -48,7 +48,7 @@ _WAITS = {
 }
 
 
-class Refused(Exception):
+class InvalidDocument(Exception):
     """The document is invalid or unsupported."""
 
 
@@ -87,17 +87,17 @@ class Element:
 def parse(data: bytes) -> Element:
     """Parse a document into elements. Raises: Refused."""
     if len(data) > MAX_BYTES:
-        raise Refused(f"it is larger than {MAX_BYTES} bytes")
+        raise InvalidDocument(f"it is larger than {MAX_BYTES} bytes")
     top = Element("")
     stack = [top]
     skipping = count = 0
 
     def doctype(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
         if has_declarations:
-            raise Refused("the document contains declarations")
+            raise InvalidDocument("the document contains declarations")
 
     def refuse(*_: object) -> int:
-        raise Refused("the document declares or uses an entity")
+        raise InvalidDocument("the document declares or uses an entity")
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal skipping, count
@@ -105,10 +105,10 @@ def parse(data: bytes) -> Element:
         if skipping or name in _SKIPPED:
             skipping += 1
             if skipping > MAX_DEPTH:
-                raise Refused("the document is nested too deeply")
+                raise InvalidDocument("the document is nested too deeply")
             return
         if len(stack) > MAX_DEPTH or count > MAX_ELEMENTS:
-            raise Refused("the document is nested too deeply or too long")
+            raise InvalidDocument("the document is nested too deeply or too long")
         element = Element(name, attributes.get("id", "")[:64] if name == "gpu" else "")
         stack[-1].children.append(element)
         stack.append(element)
@@ -136,11 +136,11 @@ def parse(data: bytes) -> Element:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise Refused(f"the document is not XML: {error}") from None
+        raise InvalidDocument(f"the document is not XML: {error}") from None
     except (ValueError, LookupError) as error:  # unknown encoding
-        raise Refused(f"its encoding cannot be read: {error}") from None
+        raise InvalidDocument(f"its encoding cannot be read: {error}") from None
     if [child.name for child in top.children] != ["nvidia_smi_log"]:
-        raise Refused("the root element is not nvidia_smi_log")
+        raise InvalidDocument("the root element is not nvidia_smi_log")
     return top.children[0]
 
 
@@ -148,7 +148,7 @@ def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardRea
     """Return the GPUs in a document, None if it cannot be read."""
     try:
         root = parse(data)
-    except Refused as refusal:
+    except InvalidDocument as refusal:
         problems.append(MachineProblem("NvidiaDocumentUnreadable", f"nvidia-smi's document: {refusal}", "nvidia-smi"))
         return None
     found = [_card(gpu) for gpu in root.all("gpu")[:_MAX_CARDS]]

@@ -63,7 +63,7 @@ class Allocatable(msgspec.Struct, frozen=True):
     devices: tuple[HeldDevices, ...] = ()
 
 
-class Lister:
+class PodResourcesClient:
     """Connection to the kubelet behind a unix socket."""
 
     def __init__(self, socket: Path = SOCKET, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:

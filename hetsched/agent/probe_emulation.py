@@ -28,7 +28,7 @@ _VERSION = re.compile(r"version ([0-9][^\s,]*)")
 _MACHINES = {"riscv": "riscv64", "arm": "aarch64", "x86": "x86_64"}
 
 
-class Tried(NamedTuple):
+class InterpreterTrial(NamedTuple):
     """Result of the trial of an interpreter; all None if it could not be run."""
 
     version: str | None = None
@@ -64,8 +64,8 @@ def _offer(tree: Tree, path: str, *, enabled: bool) -> EmulatedOffer | None:
         return None
 
 
-def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
-    tried = Tried()
+def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
+    tried = InterpreterTrial()
     if tree.is_this_machine:
         tried = _try(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
         if is_ours(offer.by):
@@ -80,10 +80,10 @@ def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> Tried:
 
 
 @lru_cache(maxsize=64)
-def _try(machine: str, _interpreter: str, _entry: str) -> Tried:
+def _try(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial:
     """Try each entry once in its present form, through the kernel."""
     isa = emulated_isa(None, machine)
-    return Tried(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
+    return InterpreterTrial(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
 
 
 @lru_cache(maxsize=64)

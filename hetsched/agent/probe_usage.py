@@ -49,7 +49,7 @@ _HALF, _WHOLE = 2**31, 2**32
 Counters = dict[str, tuple[int, ...]]
 
 
-class Ticks(NamedTuple):
+class CpuTicks(NamedTuple):
     """Time of one CPU by activity, in the kernel's ticks."""
 
     busy: int
@@ -61,11 +61,11 @@ class Ticks(NamedTuple):
         return self.busy + self.waiting + self.stolen
 
 
-class Sample(NamedTuple):
+class UsageSample(NamedTuple):
     """Counters at one moment of the monotonic clock; None if unreadable."""
 
     at: float
-    cpus: dict[int, Ticks] | None
+    cpus: dict[int, CpuTicks] | None
     memory: tuple[int, int] | None  # total and available bytes
     network: Counters | None  # received and sent bytes by interface
     disks: Counters | None  # sectors read and written by disk
@@ -84,7 +84,7 @@ class UsageMeter:
         self._stated = stated or {}
         self._clock = clock
         self._now = now
-        self._before: Sample | None = None
+        self._before: UsageSample | None = None
         self._physical: dict[str, bool] = {}
         self._speed: tuple[float, int | None] | None = None
         self._steal: dict[int, float] = {}
@@ -158,12 +158,12 @@ class UsageMeter:
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
-    def _sample(self, tree: Tree) -> Sample:
+    def _sample(self, tree: Tree) -> UsageSample:
         network = _table(tree, "/proc/1/net/dev" if tree.exists("/proc/1/net/dev") else "/proc/net/dev")
         disks = _table(tree, "/proc/diskstats")
         if len(self._physical) > 10_000:  # bounded: the interfaces of pods come and go
             self._physical.clear()
-        return Sample(
+        return UsageSample(
             at=self._clock(),
             cpus=_ticks(tree),
             memory=_memory(tree),
@@ -178,7 +178,7 @@ class UsageMeter:
             known = self._physical[folder] = tree.exists(f"{folder}/device")
         return known
 
-    def _network_mbps(self, tree: Tree, sample: Sample) -> int | None:
+    def _network_mbps(self, tree: Tree, sample: UsageSample) -> int | None:
         """Return the speed of all links that are up; None if one of them reports no speed, or none is up."""
         if self._speed is not None and sample.at - self._speed[0] < _SPEED_SECONDS:
             return self._speed[1]
@@ -198,7 +198,7 @@ class UsageMeter:
         self._speed = (sample.at, total)
         return total
 
-    def _smooth(self, before: Sample, after: Sample, window: float) -> None:
+    def _smooth(self, before: UsageSample, after: UsageSample, window: float) -> None:
         keep = 0.5 ** (window / STEAL_HALF_LIFE_SECONDS)
         steal: dict[int, float] = {}
         for cpu, spent in _spent(before.cpus or {}, after.cpus or {}).items():
@@ -230,9 +230,9 @@ def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _ticks(tree: Tree) -> dict[int, Ticks] | None:
+def _ticks(tree: Tree) -> dict[int, CpuTicks] | None:
     """Read the time of each CPU; guest time is included in a CPU's own already."""
-    found: dict[int, Ticks] = {}
+    found: dict[int, CpuTicks] = {}
     for line in (tree.text("/proc/stat", _MOST_STAT_BYTES) or "").split("\n"):
         if not line.startswith("cpu"):
             break
@@ -241,7 +241,7 @@ def _ticks(tree: Tree) -> dict[int, Ticks] | None:
         values = [int(field) for field in fields[1:9] if _is_count(field)]
         if _is_count(number) and len(values) >= 4 and len(values) == len(fields[1:9]):
             user, nice, system, idle, wait, irq, soft, stolen = (values + [0] * 4)[:8]
-            found[int(number)] = Ticks(user + nice + system + irq + soft, idle + wait, stolen)
+            found[int(number)] = CpuTicks(user + nice + system + irq + soft, idle + wait, stolen)
     return found or None
 
 
@@ -295,20 +295,20 @@ def _is_count(text: str) -> bool:
 # -- between two samples -----------------------------------------------------------------------------------------------
 
 
-def _spent(before: dict[int, Ticks], after: dict[int, Ticks]) -> dict[int, Ticks | None]:
+def _spent(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int, CpuTicks | None]:
     """Return the time of each CPU between the samples, None if it was absent before or its counters were reset."""
-    found: dict[int, Ticks | None] = {}
+    found: dict[int, CpuTicks | None] = {}
     for cpu, now in after.items():
         then = before.get(cpu)
         if then is None or now.busy < then.busy or now.stolen < then.stolen:
             found[cpu] = None
         else:
             # Waiting time is known to decrease a little.
-            found[cpu] = Ticks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
+            found[cpu] = CpuTicks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
     return found
 
 
-def _cpu_millis(before: dict[int, Ticks] | None, after: dict[int, Ticks] | None) -> int | None:
+def _cpu_millis(before: dict[int, CpuTicks] | None, after: dict[int, CpuTicks] | None) -> int | None:
     if before is None or after is None:
         return None
     spent = list(_spent(before, after).values())

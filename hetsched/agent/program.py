@@ -35,7 +35,7 @@ from .kubelet_state import KubeletWatch
 from .machine import host_name, read_machine
 from .options import Reporting
 from .podresources import SOCKET as POD_RESOURCES
-from .podresources import Lister
+from .podresources import PodResourcesClient
 from .probe_usage import UsageMeter, stated_capacities
 from .sender import Sender
 from .tree import Tree
@@ -243,7 +243,7 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
         return Tree(settings.root)
 
     meter = UsageMeter(stated_capacities(os.environ))
-    lister = Lister(settings.root / POD_RESOURCES.relative_to("/"))
+    lister = PodResourcesClient(settings.root / POD_RESOURCES.relative_to("/"))
 
     def read(found: Tree) -> AgentReport:
         # A kubelet may start later than the agent.

@@ -25,7 +25,7 @@ _MOST_STEPS = 256  # folders and links on the way to a program
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
-class Outcome(NamedTuple):
+class ProgramOutput(NamedTuple):
     """Result of a program; `status` is negative if a signal ended it; `output` holds both its streams."""
 
     status: int
@@ -60,7 +60,7 @@ def is_ours(path: str) -> bool:
 
 def run(
     arguments: Sequence[str], *, seconds: float = 1.0, files: Sequence[int] = (), encoding: str = "utf-8"
-) -> Outcome | None:
+) -> ProgramOutput | None:
     """Run a program and return its result, None if it did not start, end in time or stay within the output limit.
 
     `files` are open files that it may use.
@@ -91,7 +91,7 @@ def run(
     if output is None or status is None:
         _end(process)
         return None
-    return Outcome(status, output.decode(encoding, "replace"), time.monotonic() - begun)
+    return ProgramOutput(status, output.decode(encoding, "replace"), time.monotonic() - begun)
 
 
 def _read(stream: int, until: float) -> bytes | None:

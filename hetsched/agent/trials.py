@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 
 from hetsched.agent.hwcaps import capability_names, capability_words
-from hetsched.agent.programs import Outcome, run
+from hetsched.agent.programs import ProgramOutput, run
 from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, parse
 from hetsched.isa.arm import ARM
@@ -156,7 +156,7 @@ def _code(machine: str, *, ask: bool = False, loop: bool = False) -> bytes:
     return _words((*(_RISCV_LOOP if loop else ()), *_RISCV_EXIT))
 
 
-def _run(machine: str, code: bytes, interpreter: str | None) -> Outcome | None:
+def _run(machine: str, code: bytes, interpreter: str | None) -> ProgramOutput | None:
     """Run a program from memory, by the emulator or by the kernel."""
     file = os.memfd_create("trial", os.MFD_CLOEXEC)
     try:

@@ -23,7 +23,7 @@ from hetsched.client.documents import ItemAnswer, ItemProblem
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .name_completion import a_cluster, a_policy
 from .options import PodFiles, Strict, given_key, read_each
-from .output import Output, OutputFormat, Track, console, note, print_json, print_warnings, table
+from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
 from .workload_view import coloured
 from .workloads import Patient, Timeout
 
@@ -121,7 +121,7 @@ def _waited(
     until = time.monotonic() + timeout_seconds
     accepted = [one.id for one in told if one.id]
     ends = {}
-    with Track("waiting", len(accepted)) as track:
+    with ProgressDisplay("waiting", len(accepted)) as track:
         for done, workload in enumerate(accepted, start=1):
             left = max(0.0, until - time.monotonic())
             found = client.wait(workload, goal, timeout_seconds=left, patient=patient)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from hetsched.contracts.errors import InputError
 
 from .options import read_kubeconfig
-from .output import Output, OutputFormat, Track, console, note, print_json, table
+from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
     from hetsched.lab.bench.measure import Scenario
@@ -82,7 +82,7 @@ def bench(
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: takes some minutes" if not quick else f"bench {scenario.value}, quick")
-    with Track(f"bench {scenario.value}") as track:
+    with ProgressDisplay(f"bench {scenario.value}") as track:
         result = run(progress=track)
     if output is OutputFormat.JSON:
         print_json(msgspec.to_builtins(result))

@@ -71,7 +71,7 @@ def _once_there(page: Any) -> Any:
     return noted
 
 
-class Seen(msgspec.Struct):
+class PageMeasurements(msgspec.Struct):
     """Measurements of a page: frame times by activity; time, revision, nodes and duration in ms of each drawing."""
 
     frames: dict[str, list[float]] = msgspec.field(default_factory=lambda: {"hover": [], "scroll": []})
@@ -157,9 +157,9 @@ class Browser:
             page.close()
         return noted
 
-    def watch(self, seconds: float) -> Seen:
+    def watch(self, seconds: float) -> PageMeasurements:
         """Stay on the first screen for so long, moving the pointer, then scrolling."""
-        seen = Seen()
+        seen = PageMeasurements()
         if self._program is None:
             time.sleep(seconds)
             return seen

@@ -27,10 +27,10 @@ import msgspec
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.reflector import Reflector, Seen
+from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.errors import InputError
-from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
+from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, spent
 
 AT_ONCE = 16
@@ -88,7 +88,7 @@ def run(
         )
     tell = progress or (lambda *_: None)
     rivals = _rivals(kube_scheduler)
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     missing = 0
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as folder, _fleet(api, nodes):
         path = Path(folder) / "kubeconfig"
@@ -136,7 +136,9 @@ def _rivals(kube_scheduler: Path) -> list[Rival]:
     ]
 
 
-def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) -> tuple[list[Row], float, int]:
+def _measure(
+    api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int
+) -> tuple[list[BenchmarkRow], float, int]:
     """Return the rows of one scheduler, its backlog rate, and the number of unbound pods."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
@@ -284,7 +286,7 @@ class _Watch:
 
     def _read(self) -> None:
         for event in self._reflector.events():
-            if not isinstance(event, Seen):
+            if not isinstance(event, Upserted):
                 continue
             pod = _pod.decode(event.body)
             if pod.spec.node and pod.metadata.name not in self.bound:

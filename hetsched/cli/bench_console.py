@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from hetsched.contracts.errors import InputError
-from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
+from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, memory_of, pids_of, spent
 
-from .bench_browser import Browser, Seen
+from .bench_browser import Browser, PageMeasurements
 from .bench_sockets import Sockets
 from .bench_watch import Lists, running_pod
 from .standalone import free_port, is_ready
@@ -92,7 +92,7 @@ def run(nodes: int, pods: int, sockets: int, seconds: int, *, progress: Progress
     return Scenario("console", tuple(rows), facts, checks)
 
 
-def _first_screens(browser: Browser) -> list[Row]:
+def _first_screens(browser: Browser) -> list[BenchmarkRow]:
     loads = browser.loads(5)
     names = {
         "answered": "first screen, first byte", "painted": "first screen, first paint",
@@ -102,7 +102,9 @@ def _first_screens(browser: Browser) -> list[Row]:
     return rows + ([row("first screen, page", "KiB", [load["kib"] for load in loads])] if loads else [])
 
 
-def _latencies(changes: _Changes, seen: Seen, listening: Sockets, pushed: dict[int, float]) -> list[Row]:
+def _latencies(
+    changes: _Changes, seen: PageMeasurements, listening: Sockets, pushed: dict[int, float]
+) -> list[BenchmarkRow]:
     rows = []
     for title, values in {
         "push to socket": [1000 * (at - pushed[n]) for n, at in listening.heard() if n in pushed],

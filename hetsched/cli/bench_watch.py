@@ -30,7 +30,7 @@ from urllib.parse import parse_qs, urlsplit
 from hetsched.adapters.kubernetes.resources import LEASES, NODES, PODS, REQUIRED
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.certificate import self_signed
-from hetsched.lab.bench.measure import Checks, Progress, Row, Scenario, machine, row
+from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of
 
 RATE_PER_SECOND = 500
@@ -85,7 +85,7 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
     return Scenario("watch", tuple(rows), facts, Checks(pods + len(sent), lost))
 
 
-def _latencies(waited: list[float]) -> list[Row]:
+def _latencies(waited: list[float]) -> list[BenchmarkRow]:
     if not waited:
         return []
     p99 = waited[int(0.99 * (len(waited) - 1))]

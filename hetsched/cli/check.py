@@ -49,7 +49,7 @@ from .output import Output, OutputFormat, console, print_json
 _COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
-class FailOn(enum.StrEnum):
+class CheckFailure(enum.StrEnum):
     NEVER_FITS = "never-fits"
     NOT_NOW = "not-now"
 
@@ -84,8 +84,8 @@ def check(
     ] = None,
     strict: Strict = False,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="Lowest level that fails the check.")
-    ] = FailOn.NEVER_FITS,
+        CheckFailure, typer.Option("--fail-on", help="Lowest level that fails the check.")
+    ] = CheckFailure.NEVER_FITS,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit report to write.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="SARIF report to write.")] = None,
     markdown: Annotated[
@@ -114,7 +114,7 @@ def check(
         )  # fmt: skip
     answer = msgspec.structs.replace(answer, warnings=asked.warnings or None)
     gate = judge(
-        answer, pods, needs, _places(filename, asked), fail_on_not_now=fail_on is FailOn.NOT_NOW, strict=strict
+        answer, pods, needs, _places(filename, asked), fail_on_not_now=fail_on is CheckFailure.NOT_NOW, strict=strict
     )
     _write(gate, junit, sarif, markdown)
     if output is OutputFormat.JSON:

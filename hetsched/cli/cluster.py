@@ -69,7 +69,7 @@ DiscoveryKubeconfig = Annotated[
 ]
 
 
-class ClusterKind(enum.StrEnum):
+class ClusterKindOption(enum.StrEnum):
     OFFLINE = "offline"
     DEMO = "demo"
     KUBERNETES = "kubernetes"
@@ -81,7 +81,7 @@ def add(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     kind: Annotated[
-        ClusterKind | None,
+        ClusterKindOption | None,
         typer.Option(
             help="offline: read from files; demo: simulated; kubernetes: live cluster.", show_default="offline"
         ),
@@ -98,8 +98,8 @@ def add(
 ) -> None:
     """Add a cluster: empty until an import, or live with a kubeconfig."""
     how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
-    kind = kind or (ClusterKind.KUBERNETES if how else ClusterKind.OFFLINE)
-    if (kind is ClusterKind.KUBERNETES) != (kubeconfig is not None or in_cluster):
+    kind = kind or (ClusterKindOption.KUBERNETES if how else ClusterKindOption.OFFLINE)
+    if (kind is ClusterKindOption.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "Kind kubernetes needs --kubeconfig FILE or --in-cluster; other kinds take neither"
         raise InputError("ConnectionUnclear", f"the options do not fit kind {kind.value}", place="--kind", hint=hint)
     body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason, **how})
@@ -266,7 +266,7 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
         return [*found, _check("right to view", False, f"{told.message} [{told.code}]")]
     nodes, ages = f"{cluster['readyCount']} of {cluster['nodeCount']}", ready.get("clusters", {}).get(name, {})
     found.append(_check("right to view", True, cluster["kind"]))
-    if cluster["kind"] == ClusterKind.KUBERNETES or _has_sources(client, name):
+    if cluster["kind"] == ClusterKindOption.KUBERNETES or _has_sources(client, name):
         found.extend(_asked_there(client, name))
     detail = _aged(f"{nodes} nodes Ready", ages.get("syncAgeSeconds"))
     return [*found, _check("inventory", cluster["nodeCount"] > 0, detail)]

@@ -44,7 +44,7 @@ class Explained(NamedTuple):
         return {**self.decision.document, **({"why": self.why.document} if self.why else {})}
 
 
-class Found(NamedTuple):
+class ExplainedDecisions(NamedTuple):
     """Decisions to explain, and pods without a decision."""
 
     explained: tuple[Explained, ...]
@@ -97,7 +97,7 @@ def explain(
     raise typer.Exit(Verdict.worst(verdicts).exit_code)
 
 
-def _show(out: Console, found: Found) -> None:
+def _show(out: Console, found: ExplainedDecisions) -> None:
     for at, one in enumerate(found.explained):
         if at:
             out.print()
@@ -109,10 +109,10 @@ def _show(out: Console, found: Found) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> Found:
+def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> ExplainedDecisions:
     if not identity.startswith("w-"):
         number = _latest(client, identity, cluster) if "/" in identity else identity
-        return Found((_explained(client, number, all_nodes=all_nodes),))
+        return ExplainedDecisions((_explained(client, number, all_nodes=all_nodes),))
     pods = client.workload(identity).pods
     decided = sorted((pod for pod in pods if pod.decision), key=_severity)
     explained = tuple(
@@ -120,7 +120,7 @@ def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> F
         for at, pod in enumerate(decided[:_MOST_SHOWN])
     )
     undecided = tuple(pod for pod in pods if not pod.decision)[:_MOST_SHOWN]
-    return Found(explained, undecided, max(len(decided) - _MOST_SHOWN, 0))
+    return ExplainedDecisions(explained, undecided, max(len(decided) - _MOST_SHOWN, 0))
 
 
 def _latest(client: Client, pod: str, cluster: str) -> str:
@@ -151,13 +151,13 @@ def _severity(pod: PodRow) -> int:
 # -- watch ------------------------------------------------------------------------------------------------------------
 
 
-def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Found:
+def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> ExplainedDecisions:
     """Watch until all pods are placed, and return the final state."""
 
     def ask() -> Sequence[object]:
         return _key(client, identity, cluster)
 
-    def changes() -> Iterator[Found]:
+    def changes() -> Iterator[ExplainedDecisions]:
         last: Sequence[object] | None = None
         while True:
             now = ask() if last is None else patiently(ask)
@@ -166,7 +166,7 @@ def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Fo
             last = now
             time.sleep(_EVERY_SECONDS)
 
-    def over(found: Found) -> bool:
+    def over(found: ExplainedDecisions) -> bool:
         return not found.undecided and all(one.decision.verdict is Verdict.PLACED for one in found.explained)
 
     last = follow(changes(), _drawn, _told, over=over, stream=sys.stderr)
@@ -182,7 +182,7 @@ def _key(client: Client, identity: str, cluster: str) -> Sequence[object]:
     return [_latest(client, identity, cluster)]
 
 
-def _drawn(found: Found, height: int) -> list[Text]:
+def _drawn(found: ExplainedDecisions, height: int) -> list[Text]:
     width = console(sys.stderr).size.width
     page = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, force_terminal=True)
     _show(page, found)
@@ -193,7 +193,7 @@ def _drawn(found: Found, height: int) -> list[Text]:
     return [*lines[: height - 1], Text(f"and {len(lines) - height + 1} more lines", style="dim")]
 
 
-def _told(before: Found | None, now: Found) -> Iterator[str]:
+def _told(before: ExplainedDecisions | None, now: ExplainedDecisions) -> Iterator[str]:
     known = {one.decision.id for one in before.explained} if before else set()
     for one in now.explained:
         if one.decision.id not in known:

@@ -17,11 +17,11 @@ import typer
 from rich.markup import escape
 
 from . import openb
-from .output import Output, OutputFormat, Track, console, print_json, table
+from .output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
 if TYPE_CHECKING:
-    from hetsched.lab.experiments.outcome import Experiment, Row
+    from hetsched.lab.experiments.outcome import Experiment, ResultRow
 
 EXIT_EXPECTATION_FAILED = 1
 
@@ -52,7 +52,7 @@ def experiment(
 
     Exit code 1 if a stated expectation fails.
     """
-    chosen = openb.Chosen(lists or [], cluster or [], seeds, arrival or [], policy or [], ties or [])
+    chosen = openb.OpenbOptions(lists or [], cluster or [], seeds, arrival or [], policy or [], ties or [])
     if name not in (Name.OPENB, Name.ALL):
         chosen.refuse(name.value)
     if report is not None:
@@ -76,7 +76,7 @@ def experiment(
 
 def _run(name: str, study: Any = None) -> Experiment:
     module: Any = import_module(f"hetsched.lab.experiments.{name}")
-    with Track(f"experiment {name}") as track:
+    with ProgressDisplay(f"experiment {name}") as track:
         made: Experiment = module.run(track) if study is None else module.run(study, track)
     return made
 
@@ -100,7 +100,7 @@ def _show(made: Experiment) -> None:
     out.print()
 
 
-def _table(rows: Sequence[Row]) -> Any:
+def _table(rows: Sequence[ResultRow]) -> Any:
     from hetsched.lab.plots import number_text
 
     numbers = ("value", "published")

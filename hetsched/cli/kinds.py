@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hetsched.contracts.errors import InputError
 
 
-class Kind(NamedTuple):
+class ResourceList(NamedTuple):
     """List of REST: its address, the columns of its table; `whole` if it has no pages.
 
     `address` is set if it differs from the name.
@@ -26,45 +26,49 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind(
+    ResourceList(
         "clusters",
         ("name", "kind", "policy", "nodeCount", "readyCount", "cardCount", "cpu", "memory", "gpu"),
         ("cluster",),
     ),
-    Kind(
+    ResourceList(
         "nodes",
         ("name", "family", "isa", "pool", "ready", "cordoned", "cpu", "memory", "gpu", "cards", "pods"),
         ("node", "no"),
     ),
-    Kind(
+    ResourceList(
         "workloads",
         ("id", "cluster", "namespace", "name", "state", "podCount", "priority", "createdAt"),
         ("workload", "wl"),
     ),
-    Kind(
+    ResourceList(
         "decisions",
         ("id", "pod", "verdict", "node", "policy", "score", "createdAt", "summary"),
         ("decision", "dec"),
     ),
-    Kind("policies", ("name", "activeVersion", "description"), ("policy", "pol")),
-    Kind("plugins", ("name", "points", "summary"), ("plugin",), whole=True),
-    Kind(
+    ResourceList("policies", ("name", "activeVersion", "description"), ("policy", "pol")),
+    ResourceList("plugins", ("name", "points", "summary"), ("plugin",), whole=True),
+    ResourceList(
         "queue", ("position", "standing", "pod", "priority", "gang", "policy", "state", "attempts", "workload"), ("q",)
     ),
-    Kind(
+    ResourceList(
         "headroom", ("asks", "pool", "fits", "emulated", "reason"), ("room",), whole=True, address="metrics/headroom/"
     ),
-    Kind(
+    ResourceList(
         "holds",
         ("id", "cluster", "namespace", "state", "podCount", "heldBy", "note", "expiresAt", "workload"),
         ("hold",),
     ),
-    Kind("deliveries", ("id", "event", "workload", "state", "attempts", "status", "code", "url"), ("delivery",)),
-    Kind("webhooks", ("id", "name", "url", "enabled", "states", "namespaces", "pausedBecause"), ("webhook",)),
-    Kind("tokens", ("key", "name", "role", "namespaces", "expires", "lastUsedAt"), ("token",)),
-    Kind("audit", ("id", "at", "actor", "action", "objectKind", "objectName", "reason")),
-    Kind("policy-plans", ("name", "policy", "state", "enabled", "note"), ("policy-plan",)),
-    Kind("golden-placements", ("name", "cluster", "policy", "state", "expected"), ("golden-placement", "golden")),
+    ResourceList(
+        "deliveries", ("id", "event", "workload", "state", "attempts", "status", "code", "url"), ("delivery",)
+    ),
+    ResourceList("webhooks", ("id", "name", "url", "enabled", "states", "namespaces", "pausedBecause"), ("webhook",)),
+    ResourceList("tokens", ("key", "name", "role", "namespaces", "expires", "lastUsedAt"), ("token",)),
+    ResourceList("audit", ("id", "at", "actor", "action", "objectKind", "objectName", "reason")),
+    ResourceList("policy-plans", ("name", "policy", "state", "enabled", "note"), ("policy-plan",)),
+    ResourceList(
+        "golden-placements", ("name", "cluster", "policy", "state", "expected"), ("golden-placement", "golden")
+    ),
 )
 _BY_NAME = {name: kind for kind in KINDS for name in (kind.name, *kind.also)}
 
@@ -74,7 +78,7 @@ def known() -> str:
     return ", ".join(kind.name for kind in KINDS)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ResourceList:
     """Return the kind of this name.
 
     Raises: InputError `OptionInvalid`.

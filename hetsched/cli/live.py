@@ -52,7 +52,7 @@ def follow(
             if over(now):
                 break
         return last
-    view = View(draw)
+    view = LiveView(draw)
     out = console(stream)
     with Live(
         get_renderable=lambda: view, console=out, refresh_per_second=_REDRAWS_A_SECOND, transient=not keep,
@@ -66,7 +66,7 @@ def follow(
     return last
 
 
-class View(Generic[Seen]):
+class LiveView(Generic[Seen]):
     """View of the latest value, as high as the terminal."""
 
     def __init__(self, draw: Callable[[Seen, int], Iterable[Text]]) -> None:

@@ -61,7 +61,7 @@ _USAGE_CODES = {
 }
 
 
-class Program(TyperGroup):
+class RootCommand(TyperGroup):
     """Root command: converts every input error into one message and an exit code."""
 
     def main(
@@ -110,7 +110,7 @@ def _meant(message: str) -> str:
 
 
 app = typer.Typer(
-    cls=Program,
+    cls=RootCommand,
     name="hetsched",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -63,7 +63,7 @@ Ties = Annotated[
 ]
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class OpenbOptions(msgspec.Struct, frozen=True):
     """The options of the openb experiment, as given."""
 
     lists: list[str]

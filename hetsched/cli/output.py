@@ -110,7 +110,7 @@ def age(seconds: float) -> str:
     return f"{in_units(int(seconds))} ago"
 
 
-class Track:
+class ProgressDisplay:
     """Progress of a long run: a bar on a terminal, else a line every two seconds."""
 
     def __init__(self, title: str, total: int = 1) -> None:
@@ -125,7 +125,7 @@ class Track:
             )  # fmt: skip
             self._task = self._bar.add_task(escape(title), total=total)
 
-    def __enter__(self) -> Track:
+    def __enter__(self) -> ProgressDisplay:
         if self._bar is not None:
             self._bar.start()
         return self

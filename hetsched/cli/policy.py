@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .options import STDIN, choose_policies, read_sources
-from .output import Output, OutputFormat, Track, console, note, print_json, table
+from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
     from hetsched.contracts.golden import GoldenCheck
@@ -38,7 +38,7 @@ _WAIT_SECONDS = 20
 _METRICS = ("balance", "cpuUtilization", "memoryUtilization", "gpuAllocation", "unallocatedGpus", "gpuFragmentation")
 
 
-class FailOn(enum.StrEnum):
+class PolicyFailure(enum.StrEnum):
     MOVED = "moved"
     INFEASIBLE = "infeasible"
 
@@ -57,7 +57,7 @@ def preview(
         ),
     ] = False,
     fail_on: Annotated[
-        FailOn | None,
+        PolicyFailure | None,
         typer.Option("--fail-on", help="Exit 1 if a pod moves or finds no node.", show_default=False),
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
@@ -82,14 +82,18 @@ def preview(
         print_json(found)
     else:
         _show_preview(console(), found)
-    bad = {None: 0, FailOn.MOVED: result["moved"] + result["infeasible"], FailOn.INFEASIBLE: result["infeasible"]}
+    bad = {
+        None: 0,
+        PolicyFailure.MOVED: result["moved"] + result["infeasible"],
+        PolicyFailure.INFEASIBLE: result["infeasible"],
+    }
     raise typer.Exit(EXIT_BROKEN if bad[fail_on] else 0)
 
 
 def _followed(client: Client, address: str) -> dict[str, Any]:
     """Wait for the end of a preview and show its progress; Ctrl-C cancels it."""
     try:
-        with Track("preview", 100) as track:
+        with ProgressDisplay("preview", 100) as track:
             while True:
                 began = time.monotonic()
                 found: dict[str, Any] = client.get(address, wait=1 if sys.stderr.isatty() else _WAIT_SECONDS)

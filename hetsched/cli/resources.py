@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .decision_view import show_decision
-from .kinds import Kind, kind_of, known
+from .kinds import ResourceList, kind_of, known
 from .live import Watch, follow
 from .name_completion import a_cluster, a_kind, a_name
 from .output import Output, OutputFormat, age, console, duration, note, print_json, table
@@ -82,7 +82,7 @@ def _filters(where: Iterable[str]) -> dict[str, str]:
     return query
 
 
-def _rows(client: Client, kind: Kind, limit: int, query: dict[str, str]) -> list[Row]:
+def _rows(client: Client, kind: ResourceList, limit: int, query: dict[str, str]) -> list[Row]:
     if kind.name == "headroom":
         return list(_headroom_rows(client.get(kind.path, **query)))[:limit]
     if kind.whole:
@@ -106,7 +106,7 @@ def _headroom_rows(table: Row) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat) -> None:
+def _show_all(kind: ResourceList, items: Sequence[Row], limit: int, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json({"items": items})
         return
@@ -121,7 +121,7 @@ def _show_all(kind: Kind, items: Sequence[Row], limit: int, output: OutputFormat
         note(f"first {limit} rows; use --limit for more")
 
 
-def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
+def _show_one(kind: ResourceList, document: Row, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(document)
     elif kind.name == "workloads":
@@ -140,7 +140,7 @@ def _show_one(kind: Kind, document: Row, output: OutputFormat) -> None:
 # -- watch ------------------------------------------------------------------------------------------------------------
 
 
-def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], output: OutputFormat) -> None:
+def _watch_all(client: Client, kind: ResourceList, limit: int, query: dict[str, str], output: OutputFormat) -> None:
     def ask() -> list[Row]:
         return _rows(client, kind, limit, query)
 
@@ -166,7 +166,7 @@ def _watch_all(client: Client, kind: Kind, limit: int, query: dict[str, str], ou
     follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
 
 
-def _watch_one(client: Client, kind: Kind, path: str, query: dict[str, str], output: OutputFormat) -> None:
+def _watch_one(client: Client, kind: ResourceList, path: str, query: dict[str, str], output: OutputFormat) -> None:
     def changes() -> Iterator[Row]:
         seen = ""
 

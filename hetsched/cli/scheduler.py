@@ -24,7 +24,7 @@ from hetsched.contracts.errors import InputError
 from . import standalone, store
 from .options import read_kubeconfig
 from .output import console, note
-from .supervisor import Program, Stopped, Supervisor
+from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 _DATABASE = ("DATABASE_URL", "DATABASE_URL_FILE")
 _STORE = ("REDIS_URL", "REDIS_URL_FILE", "HETSCHED_BROKER_URL", "HETSCHED_BROKER_URL_FILE")
@@ -67,7 +67,7 @@ def scheduler(
     if extender:
         check_extender(data_dir)
     with standalone.owned(data_dir) as lock, contextlib.ExitStack() as held:
-        servers: list[Program] = []
+        servers: list[SupervisedProgram] = []
         if not no_web:
             door = held.enter_context(standalone.bound(host, port))
             port = standalone.port_of(door)
@@ -85,7 +85,7 @@ def scheduler(
             programs = [*servers, *standalone.workers_called(f"scheduler-{os.getpid()}", workers)]
             bring_up(supervisor, socket_file, cluster, web, programs, extender=extender)
             supervisor.watch()
-        except Stopped:
+        except StopRequested:
             pass
         finally:
             note("Stopping …")
@@ -98,9 +98,9 @@ def scheduler(
 def bring_up(
     supervisor: Supervisor,
     socket_file: Path | None,
-    cluster: Program | None,
+    cluster: SupervisedProgram | None,
     web: tuple[str, int] | None,
-    programs: Sequence[Program],
+    programs: Sequence[SupervisedProgram],
     *,
     extender: bool,
 ) -> None:
@@ -112,11 +112,11 @@ def bring_up(
             lambda: store.answers(socket_file), what="the message store", timeout_seconds=standalone.STORE_SECONDS
         )
     wishes = ("--static", "--admin") if web else ()
-    prepare = Program("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
+    prepare = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
     admin = standalone.admin_of(supervisor.run_to_end(prepare))
     if cluster is not None:
         supervisor.run_to_end(cluster)
-    others = [Program("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
+    others = [SupervisedProgram("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
     for program in (*programs, standalone.watch(), standalone.beat(), *others):
         supervisor.start(program)
     with standalone.step("the processes"):
@@ -161,7 +161,7 @@ def check_extender(data_dir: Path) -> None:
 
 def connection(
     name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str]
-) -> Program | None:
+) -> SupervisedProgram | None:
     """Return the program that connects the cluster of the options, if they name one."""
     if kubeconfig is None and not in_cluster:
         return None
@@ -170,7 +170,7 @@ def connection(
         words += [f"--kubeconfig={kubeconfig}", f"--context={context}"]
     if in_cluster:
         words.append("--in-cluster")
-    return Program("connect", (sys.executable, "-m", "django", *words))
+    return SupervisedProgram("connect", (sys.executable, "-m", "django", *words))
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:

@@ -17,11 +17,11 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
 
 from .options import ClusterFiles, Strict, WorkloadFiles, choose_policies, compile_choice, read_inputs
-from .output import Output, OutputFormat, Track, console, print_json, table
+from .output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
 if TYPE_CHECKING:
-    from hetsched.lab.report import Run
+    from hetsched.lab.report import PolicyRun
 
 _REPORT_SAMPLES = 200
 
@@ -55,19 +55,19 @@ def simulate(
 
     from hetsched.engine.cluster.state import ClusterState
     from hetsched.lab.replay import replay
-    from hetsched.lab.report import Run
+    from hetsched.lab.report import PolicyRun
 
     stream = _arrivals(nodes, pods, arrival, seed)
     if report is not None:
         make_folder(report)
     state = ClusterState.of(nodes)
     state.add_storage(asked.storage, asked.devices)
-    runs: list[Run] = []
+    runs: list[PolicyRun] = []
     for compiled in policies:
-        with Track(f"simulate {compiled.spec.name}", len(stream)) as track:
+        with ProgressDisplay(f"simulate {compiled.spec.name}", len(stream)) as track:
             samples = _REPORT_SAMPLES if report is not None else 0
             result, taken = replay(state, stream, compiled, workload=pods, samples=samples, progress=track)
-        runs.append(Run(result, tuple(taken)))
+        runs.append(PolicyRun(result, tuple(taken)))
     if report is not None:
         _write_report(report, nodes, stream, runs, arrival, seed)
     if output is OutputFormat.JSON:
@@ -88,7 +88,7 @@ def _arrivals(nodes: ClusterContent, pods: list[PodSpec], ratio: float | None, s
 
 
 def _write_report(
-    folder: Path, nodes: ClusterContent, stream: list[PodSpec], runs: list[Run], arrival: float | None, seed: int
+    folder: Path, nodes: ClusterContent, stream: list[PodSpec], runs: list[PolicyRun], arrival: float | None, seed: int
 ) -> None:
     from hetsched.lab.report import report_files
 
@@ -99,7 +99,7 @@ def _write_report(
     write_report(folder, report_files("hetsched simulation", facts, runs))
 
 
-def _show(runs: list[Run], nodes: int, pods: int) -> None:
+def _show(runs: list[PolicyRun], nodes: int, pods: int) -> None:
     out = console()
     out.print(f"{pods:,} pods on {nodes:,} nodes")
     numbers = ("placed", "pending", "cpu", "memory", "gpu", "free", "strands", "balance", "pods/s")

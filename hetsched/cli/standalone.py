@@ -34,7 +34,7 @@ from hetsched.contracts.errors import InputError
 from . import store
 from .output import console, note
 from .probe import Probe
-from .supervisor import Program, Stopped, Supervisor
+from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 SETTINGS = "hetsched.project.settings"
 CELERY = (sys.executable, "-m", "celery", "-A", "hetsched.project.celery:app")
@@ -88,7 +88,7 @@ def standalone(
             admin = bring_up(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
             announce(address(host, port), data_dir, admin)
             supervisor.watch()
-        except Stopped:
+        except StopRequested:
             pass
         finally:
             note("Stopping …")
@@ -99,7 +99,13 @@ def standalone(
 
 
 def bring_up(
-    supervisor: Supervisor, socket_file: Path, programs: Iterable[Program], where: str, *, demo: bool, reset: bool
+    supervisor: Supervisor,
+    socket_file: Path,
+    programs: Iterable[SupervisedProgram],
+    where: str,
+    *,
+    demo: bool,
+    reset: bool,
 ) -> dict[str, str] | None:
     """Start everything in order and return the administrator's new credentials, if there are any."""
     note("hetsched is starting")
@@ -107,7 +113,7 @@ def bring_up(
     supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=STORE_SECONDS)
 
     wishes = ["--static", "--admin", *(["--demo"] if demo else []), *(["--reset-admin"] if reset else [])]
-    prepare = Program("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
+    prepare = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
     admin = admin_of(supervisor.run_to_end(prepare))
 
     for program in programs:
@@ -127,18 +133,18 @@ def admin_of(said: bytes) -> dict[str, str] | None:
     return found
 
 
-def webs_at(door: socket.socket, count: int) -> list[Program]:
+def webs_at(door: socket.socket, count: int) -> list[SupervisedProgram]:
     """Return web processes that share one listening socket; each has a probe of its own."""
     found = []
     for name in numbered("web", count):
         probe = Probe()
         where = ("--fd", str(door.fileno()), "--probe-fd", str(probe.descriptor), "--grace-seconds", "3")
         argv = (sys.executable, "-m", "hetsched.project.web_server", *where)
-        found.append(Program(name, argv, fds=(door.fileno(), probe.descriptor), probe=probe))
+        found.append(SupervisedProgram(name, argv, fds=(door.fileno(), probe.descriptor), probe=probe))
     return found
 
 
-def workers_called(name: str, count: int) -> list[Program]:
+def workers_called(name: str, count: int) -> list[SupervisedProgram]:
     """Return workers of two processes each, and one for previews, which would delay decisions.
 
     Workers of one message store need different names.
@@ -150,10 +156,10 @@ def workers_called(name: str, count: int) -> list[Program]:
     return [*workers, _worker("preview", f"{name}-preview", "preview", 1)]
 
 
-def _worker(program: str, name: str, queues: str, processes: int) -> Program:
+def _worker(program: str, name: str, queues: str, processes: int) -> SupervisedProgram:
     pool = ("-P", "prefork", "-c", str(processes), "-Q", queues)
     quiet = ("--without-gossip", "--without-mingle")
-    return Program(program, (*CELERY, "worker", *pool, "-n", f"{name}@localhost", *quiet), grace_seconds=10.0)
+    return SupervisedProgram(program, (*CELERY, "worker", *pool, "-n", f"{name}@localhost", *quiet), grace_seconds=10.0)
 
 
 def numbered(name: str, count: int) -> list[str]:
@@ -161,13 +167,13 @@ def numbered(name: str, count: int) -> list[str]:
     return [name, *(f"{name}-{number}" for number in range(2, count + 1))]
 
 
-def watch() -> Program:
+def watch() -> SupervisedProgram:
     """Return the informer process of live clusters; without live clusters it only polls for one."""
-    return Program("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
+    return SupervisedProgram("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
 
 
-def beat() -> Program:
-    return Program("beat", (*CELERY, "beat", "--pidfile="))
+def beat() -> SupervisedProgram:
+    return SupervisedProgram("beat", (*CELERY, "beat", "--pidfile="))
 
 
 @contextlib.contextmanager

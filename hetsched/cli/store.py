@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hetsched.contracts.errors import InputError
 
-from .supervisor import Program
+from .supervisor import SupervisedProgram
 
 # sun_path is 108 bytes on Linux and 104 on macOS, including the terminating zero.
 LONGEST_SOCKET_PATH_BYTES = 100
@@ -56,7 +56,7 @@ def socket_path(data_dir: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="hetsched-")) / "store.sock"
 
 
-def program(socket_file: Path) -> Program:
+def program(socket_file: Path) -> SupervisedProgram:
     """Return the program that serves on this socket."""
     options = {
         "port": "0",
@@ -69,7 +69,7 @@ def program(socket_file: Path) -> Program:
         "dir": str(socket_file.parent),
     }
     words = (word for name, value in options.items() for word in (f"--{name}", value))
-    return Program("store", (find_server(), *words))
+    return SupervisedProgram("store", (find_server(), *words))
 
 
 def answers(socket_file: Path) -> bool:

@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-class Program(msgspec.Struct, frozen=True):
+class SupervisedProgram(msgspec.Struct, frozen=True):
     """Program to run; `grace_seconds` is the time to finish after SIGTERM, `fds` are open files that it inherits.
 
     `probe` checks its liveness.
@@ -52,12 +52,12 @@ class Program(msgspec.Struct, frozen=True):
     probe: Probe | None = None
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The user asked to stop."""
 
 
 class _Child:
-    def __init__(self, program: Program, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, program: SupervisedProgram, process: subprocess.Popen[bytes]) -> None:
         self.program = program
         self.process = process
         self.started = time.monotonic()
@@ -85,12 +85,12 @@ class Supervisor:
     def log_of(self, name: str) -> Path:
         return self.log_dir / f"{name}.log"
 
-    def start(self, program: Program) -> None:
+    def start(self, program: SupervisedProgram) -> None:
         """Start a program and keep it running."""
         with self.log_of(program.name).open("ab") as log:
             self._children.append(_Child(program, self._spawn(program, stdout=log, stderr=log)))
 
-    def run_to_end(self, program: Program) -> bytes:
+    def run_to_end(self, program: SupervisedProgram) -> bytes:
         """Run a program whose messages the user sees and return its standard output.
 
         Raises: Stopped; SystemExit with the program's own exit code when it fails.
@@ -149,9 +149,11 @@ class Supervisor:
 
     def _check_stop(self) -> None:
         if self._stop_signals:
-            raise Stopped
+            raise StopRequested
 
-    def _spawn(self, program: Program, *, stdout: IO[bytes] | int, stderr: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, program: SupervisedProgram, *, stdout: IO[bytes] | int, stderr: IO[bytes] | None
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             program.argv,
             env=self._env,
@@ -182,7 +184,7 @@ class Supervisor:
             if child.program.probe is not None:
                 child.program.probe.reset()
 
-    def _hangs(self, program: Program, now: float) -> bool:
+    def _hangs(self, program: SupervisedProgram, now: float) -> bool:
         if program.probe is None:
             return False
         most = SILENT_SECONDS if program.probe.answered else START_SECONDS

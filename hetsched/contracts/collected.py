@@ -18,7 +18,7 @@ class NodeAlias(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...] = ()
 
 
-class Finding(msgspec.Struct, frozen=True, rename="camel"):
+class CollectedNode(msgspec.Struct, frozen=True, rename="camel"):
     """One source about one node. `zones` is the capacity for offline work, in millicores, by zone name."""
 
     node: str
@@ -31,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
 class Collected(msgspec.Struct, frozen=True, rename="camel"):
     """All findings of one collector at one moment, by node; `problems` describe the unusable parts."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CollectedNode, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -43,5 +43,5 @@ class CollectedFact(msgspec.Struct, frozen=True, rename="camel"):
 
     collector: str
     load: bool
-    finding: Finding | None = None
+    finding: CollectedNode | None = None
     stale: bool = False

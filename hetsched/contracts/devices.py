@@ -1,8 +1,8 @@
 """Devices of DRA drivers, device classes, and the claims of pods on them.
 
 The structs hold facts as the objects state them. Selectors are CEL expressions, which the engine does not evaluate: the
-reader of the objects evaluates, for each expression, the devices for which it is true or undecidable (`Verdict`).
-Unsupported features are described in words: `unsupported` of a claim, `blocked` of a device.
+reader of the objects evaluates, for each expression, the devices for which it is true or undecidable
+(`SelectorVerdict`). Unsupported features are described in words: `unsupported` of a claim, `blocked` of a device.
 Source: Kubernetes resource.k8s.io/v1 ResourceSlice, DeviceClass, ResourceClaim.
 """
 
@@ -87,7 +87,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SelectorVerdict(msgspec.Struct, frozen=True):
     """Devices (indexes in `Devices.devices`) for which an expression is true or unknown, and the reason."""
 
     true: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ class Devices(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     classes: dict[str, tuple[str, ...]] = {}
     claims: dict[str, ResourceClaim] = {}
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, SelectorVerdict] = {}
     incomplete: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:

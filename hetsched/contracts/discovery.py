@@ -10,7 +10,7 @@ import msgspec
 MOST_TOLD = 100
 
 
-class Kept(msgspec.Struct, frozen=True, rename="camel"):
+class FieldConflict(msgspec.Struct, frozen=True, rename="camel"):
     """Field of a node that another writer set to a different value, and that discovery therefore did not change.
 
     `theirs` is the present value and `by` its field manager, if the API server names it; `ours` is the value of
@@ -24,7 +24,7 @@ class Kept(msgspec.Struct, frozen=True, rename="camel"):
     by: str = ""
 
 
-class Silent(msgspec.Struct, frozen=True, rename="camel"):
+class SilentNode(msgspec.Struct, frozen=True, rename="camel"):
     """Node whose agent sent its last message at `since`."""
 
     node: str
@@ -43,7 +43,7 @@ class Discovery(msgspec.Struct, frozen=True, rename="camel"):
     differing: int = 0
     written: int = 0
     kept_count: int = 0
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[FieldConflict, ...] = ()
     silent_count: int = 0
-    silent: tuple[Silent, ...] = ()
+    silent: tuple[SilentNode, ...] = ()
     failures: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ def _devices(report: NodeReport) -> dict[str, int]:
     return {name: amount for name, amount in report.allocatable.items() if "/" in name}
 
 
-class Doubt(msgspec.Struct, frozen=True, rename="camel"):
+class FactConflict(msgspec.Struct, frozen=True, rename="camel"):
     """One fact in conflict, with the refused pod and the reason. `owner` is that pod's, see `PodSpec.owner`."""
 
     fact: str
@@ -40,7 +40,7 @@ class Doubt(msgspec.Struct, frozen=True, rename="camel"):
     owner: str = ""
 
 
-def still_in_doubt(doubts: Iterable[Doubt], before: NodeReport, after: NodeReport) -> tuple[Doubt, ...]:
+def still_in_doubt(doubts: Iterable[FactConflict], before: NodeReport, after: NodeReport) -> tuple[FactConflict, ...]:
     """Return the conflicts that remain after a new report; none remains on another machine of the same name."""
     if before.uid != after.uid:
         return ()

@@ -32,7 +32,7 @@ _CONTEXT = b"hetsched allocation\n"
 _KEY_CONTEXT = b"hetsched agent\n"
 
 
-class Granted(msgspec.Struct, frozen=True):
+class VerifiedAllocation(msgspec.Struct, frozen=True):
     """Verified allocation of one pod on one node."""
 
     uid: str
@@ -67,7 +67,7 @@ def sign(document: Mapping[str, object], key: bytes) -> str:
     return hmac.digest(key, _CONTEXT + canonical(document), "sha256").hex()
 
 
-def verify(text: str, key: bytes, *, uid: str, node: str) -> Granted:
+def verify(text: str, key: bytes, *, uid: str, node: str) -> VerifiedAllocation:
     """Return the verified allocation, if the control plane wrote it for this pod on this node.
 
     Raises: InputError `AllocationMalformed`, `AllocationUnsigned`, `AllocationForged` or `AllocationForeign`.
@@ -117,9 +117,9 @@ def _not_json(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-def _typed(document: Mapping[str, object]) -> Granted:
+def _typed(document: Mapping[str, object]) -> VerifiedAllocation:
     try:
-        granted = msgspec.convert(document, Granted)
+        granted = msgspec.convert(document, VerifiedAllocation)
     except msgspec.ValidationError as error:
         raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
     for cpus in (granted.cpus, *granted.containers.values()):

@@ -9,7 +9,7 @@ import msgspec
 WORKLOAD_LABEL = "hetsched.io/workload"  # on objects that we create, and on the pods of their controllers
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ObjectToCreate(msgspec.Struct, frozen=True):
     """One object to create: its kind and resource name, and the document to send."""
 
     resource: str

@@ -38,7 +38,7 @@ _replace = msgspec.structs.replace
 _MOST_AHEAD = timedelta(minutes=5)
 
 
-class Heard(msgspec.Struct, frozen=True):
+class MessageResult(msgspec.Struct, frozen=True):
     """The result of a message; `wanted`: its report is not stored here, so the agent must send the whole report."""
 
     node: Node
@@ -48,7 +48,7 @@ class Heard(msgspec.Struct, frozen=True):
 Known = Callable[[KubeletState], Collection[str]]
 
 
-def hear(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> Heard:
+def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> MessageResult:
     """Process one message of a node's agent.
 
     `known` returns the pods with grants from the node's kubelet (keys of `exclusive` and `devices`) that the control
@@ -62,12 +62,12 @@ def hear(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubel
         raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {message.node[:80]!r}", place="node")
     row = NodeFacts.objects.filter(node=node).first()
     if row is not None and _is_repeated(row, message, started, now):
-        return Heard(node, wanted=row.told is None)
+        return MessageResult(node, wanted=row.told is None)
     if message.report is None:
         if row is None or row.told is None or row.digest != message.digest:
             if row is not None:
                 NodeFacts.objects.filter(pk=row.pk).update(**_of_message(message, started, now))
-            return Heard(node, wanted=True)
+            return MessageResult(node, wanted=True)
         report = _replace(row.told, pinned=message.pinned)
     else:
         report = message.report
@@ -77,8 +77,8 @@ def hear(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubel
         message = _replace(message, report=report)
     if row is not None and row.told is not None and not _has_news(row, message):
         _note(row, message, started, now)
-        return Heard(node)
-    return Heard(_take_in(node, message, report, started))
+        return MessageResult(node)
+    return MessageResult(_take_in(node, message, report, started))
 
 
 def _with_foreign(report: AgentReport, known: Known) -> AgentReport:

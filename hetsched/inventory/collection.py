@@ -21,12 +21,12 @@ from django.conf import settings
 from django.utils import timezone
 
 from hetsched.adapters.collectors import registry
-from hetsched.adapters.collectors.requests import Asker
-from hetsched.adapters.http.outbound import Allowed, Refused, check
+from hetsched.adapters.collectors.requests import CollectorClient
+from hetsched.adapters.http.outbound import Allowed, OutboundError, check
 from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
 from hetsched.adapters.node_facts.report_merge import newer
-from hetsched.contracts.collected import Collected, CollectedFact, Finding, NodeAlias
+from hetsched.contracts.collected import Collected, CollectedFact, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.facts import noted
 from hetsched.contracts.node_report import Usage
@@ -148,7 +148,7 @@ def refuse_foreign(urls: Sequence[str]) -> None:
     for url in urls:
         try:
             check(url, allowed())
-        except Refused as refused:
+        except OutboundError as refused:
             hint = "Add the source as host:port to HETSCHED_SOURCE_HOSTS of the server"
             raise InputError("SourceNotAllowed", refused.message, place="params.url", hint=hint) from None
 
@@ -186,10 +186,10 @@ def claim(pk: int, now: datetime) -> Collector | None:
     return row if taken else None
 
 
-def asker(row: Collector) -> Asker:
+def asker(row: Collector) -> CollectorClient:
     """Return the HTTP client of a collector. Raises: InputError `SecretKeyChanged`."""
     token = unseal(row.sealed_token, purpose=_purpose(row)) if row.sealed_token else ""
-    return Asker(allowed(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
+    return CollectorClient(allowed(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
 
 
 def aliases(cluster_id: int) -> list[NodeAlias]:
@@ -227,14 +227,14 @@ def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> N
     _lay(row, None, status=status)
 
 
-def _is_old(finding: Finding, row: Collector, now: datetime) -> bool:
+def _is_old(finding: CollectedNode, row: Collector, now: datetime) -> bool:
     at = seconds(finding.observed_at)
     return at is None or now.timestamp() - at > row.most_age_seconds
 
 
 def _lay(
     collector: Collector,
-    found: Mapping[str, Finding] | None,
+    found: Mapping[str, CollectedNode] | None,
     *,
     status: Mapping[str, Any],
     late: frozenset[str] | set[str] = frozenset(),
@@ -272,7 +272,7 @@ Change = tuple[Node, NodeFacts, CollectedFact | None, CollectedFact | None, tupl
 def _fact(
     collector: Collector,
     old: CollectedFact | None,
-    found: Mapping[str, Finding] | None,
+    found: Mapping[str, CollectedNode] | None,
     late: frozenset[str] | set[str],
     node: str,
 ) -> CollectedFact | None:

@@ -71,7 +71,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
 def _collectors(cluster: Cluster) -> list[Check]:
     """Query every external source and return the number of nodes that it reports."""
     from hetsched.adapters.collectors.registry import build
-    from hetsched.adapters.collectors.requests import SourceFailed
+    from hetsched.adapters.collectors.requests import SourceError
 
     from .collection import aliases, asker
 
@@ -80,7 +80,7 @@ def _collectors(cluster: Cluster) -> list[Check]:
         try:
             collector = build(row.kind, row.params)
             told = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
-        except (SourceFailed, InputError) as failed:
+        except (SourceError, InputError) as failed:
             found.append(Check(f"source {row.name}", False, f"{failed.message} [{failed.code}]"[:500]))
             continue
         detail = f"{row.kind}: {len(told.findings)} of {cluster.node_count} nodes"

@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import is_ours
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
@@ -127,8 +127,8 @@ def in_shadow(cluster_id: int) -> bool:
     return bool(_IN_SHADOW(cluster=cluster_id))
 
 
-_IN_SHADOW = Prepared(
-    lambda: Connection.objects.filter(cluster_id=Given("cluster")).exclude(shadow_of="").values_list("cluster_id")
+_IN_SHADOW = PreparedQuery(
+    lambda: Connection.objects.filter(cluster_id=Parameter("cluster")).exclude(shadow_of="").values_list("cluster_id")
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.contracts.errors import InputError
 from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
@@ -24,7 +24,7 @@ from .tiles import plain
 _COLUMNS = ("doubts",)
 
 
-def doubt(cluster: Cluster, raised: Mapping[int, Sequence[Doubt]]) -> list[Node]:
+def doubt(cluster: Cluster, raised: Mapping[int, Sequence[FactConflict]]) -> list[Node]:
     """Record conflicts of node facts (by node id), inside the caller's transaction; return the nodes to publish."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=raised).defer("report"):
@@ -75,5 +75,5 @@ def doubt_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch | 
     return {node_topic(cluster, node.name): {"doubts": plain(node.doubts)} for node in nodes}
 
 
-def _why(one: Doubt) -> str:
+def _why(one: FactConflict) -> str:
     return f"{one.pod}: {one.reason}"

@@ -2,7 +2,7 @@
 
 Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, like every
 change of a node. The informer passes the API server's reports through `merged`, so that the agent's facts are kept.
-Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.weigh`.
+Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.accept`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 
-from hetsched.adapters.node_facts.acceptance import Weighed, weigh
+from hetsched.adapters.node_facts.acceptance import AcceptedFacts, accept
 from hetsched.adapters.node_facts.agent_reports import node_facts as facts_of
 from hetsched.adapters.node_facts.collected_facts import with_collected
 from hetsched.adapters.node_facts.fact_text import words_of
@@ -71,7 +71,7 @@ def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int
 def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
     """Check the merged report for acceptance, update the quarantine, and return the report in effect."""
     candidate, stated = _candidate(row, now)
-    weighed = weigh(
+    weighed = accept(
         row.known,
         candidate,
         growth=settings.HETSCHED_GROWTH_PERCENT / 100,
@@ -257,7 +257,7 @@ def _rebased(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
     return with_collected(aged_report(report, now), row.collected)
 
 
-def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> Weighed | None:
+def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> AcceptedFacts | None:
     """Return the acceptance result if a report removes facts in use or grows too much, None if it is acceptable."""
     same_parts = before.uid == after.uid and before.gpus == after.gpus and before.numa == after.numa
     if same_parts and before.allocatable == after.allocatable:
@@ -265,5 +265,5 @@ def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> Weighed
     # Clients with write access to nodes may add GPUs or remove the list; only agents may not.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
-    weighed = weigh(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)
+    weighed = accept(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)
     return weighed if weighed.quarantined else None

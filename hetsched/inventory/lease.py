@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db.models import F, Model, Q
 from django.db.models.functions import Now
 
-from hetsched.storage.prepared_queries import Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery, PreparedUpdate
 
 from .models import Cluster, Connection
 
@@ -43,7 +43,7 @@ class Leases:
     def __init__(self, model: type[Model], name: str) -> None:
         self._rows = model._default_manager.all
         self._epoch, self._id, self._until = f"{name}_epoch", f"{name}_id", f"{name}_until"
-        self._free = Prepared(lambda: self._if_free().order_by().values_list(self._epoch, flat=True))
+        self._free = PreparedQuery(lambda: self._if_free().order_by().values_list(self._epoch, flat=True))
         self._giving_up = PreparedUpdate(self._own, **{self._until: None, self._id: ""})
         self._changes: dict[int, _Changes] = {}
 
@@ -79,18 +79,18 @@ class Leases:
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
 
     def _if_free(self) -> Any:
-        return self._rows().filter(self._is_free(), pk=Given("cluster"))
+        return self._rows().filter(self._is_free(), pk=Parameter("cluster"))
 
     def _own(self) -> Any:
-        return self._rows().filter(pk=Given("cluster"), **{self._epoch: Given("epoch")})
+        return self._rows().filter(pk=Parameter("cluster"), **{self._epoch: Parameter("epoch")})
 
     def _lasting(self, seconds: int) -> _Changes:
         """Return the queries that acquire and renew a lease of this duration."""
         if seconds not in self._changes:
             until = {self._until: Now() + timedelta(seconds=seconds)}
-            taken = {self._epoch: F(self._epoch) + 1, self._id: Given("holder"), **until}
+            taken = {self._epoch: F(self._epoch) + 1, self._id: Parameter("holder"), **until}
             self._changes[seconds] = _Changes(
-                PreparedUpdate(lambda: self._if_free().filter(**{self._epoch: Given("epoch")}), **taken),
+                PreparedUpdate(lambda: self._if_free().filter(**{self._epoch: Parameter("epoch")}), **taken),
                 PreparedUpdate(self._own, **until),
             )
         return self._changes[seconds]

@@ -17,24 +17,26 @@ from django.db.models import F, Model, QuerySet
 
 from hetsched.journal import counters, figures
 from hetsched.storage.bulk_rows import update
-from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
 from .models import Cluster, Node
 
 TOTALS = ("requested", "gpu_milli_used")
 _ANY = 2**62  # greater than any revision
-_CLUSTER = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")))
-_NODES = Prepared(lambda: Node.objects.filter(pk__in=Among("ids")).defer("report"))
+_CLUSTER = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")))
+_NODES = PreparedQuery(lambda: Node.objects.filter(pk__in=ListParameter("ids")).defer("report"))
 
 
 def _as_decided_on() -> QuerySet[Cluster]:
-    decisive = Given("decisive")
-    return Cluster.objects.filter(pk=Given("cluster"), revision__gte=Given("revision"), decisive_revision__lte=decisive)
+    decisive = Parameter("decisive")
+    return Cluster.objects.filter(
+        pk=Parameter("cluster"), revision__gte=Parameter("revision"), decisive_revision__lte=decisive
+    )
 
 
 _ADVANCE = PreparedUpdate(_as_decided_on, revision=F("revision") + 1)
 _ADVANCE_BY_LEADER = PreparedUpdate(
-    lambda: _as_decided_on().filter(leader_epoch=Given("epoch")), revision=F("revision") + 1
+    lambda: _as_decided_on().filter(leader_epoch=Parameter("epoch")), revision=F("revision") + 1
 )
 
 

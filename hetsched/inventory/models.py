@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.discovery import Discovery
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.contracts.facts import Maintenance
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.observed import Quarantined
@@ -125,7 +125,7 @@ class Node(models.Model):
     # When its current sample expires; None where no sample can expire. See `freshness`.
     sample_due_at = models.DateTimeField(_("sample is looked at"), null=True, blank=True, editable=False)
     # Facts that its kubelet contradicted; the reported values stay in use all the same.
-    doubts = StructField(tuple[Doubt, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
+    doubts = StructField(tuple[FactConflict, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
     # Deleted from the API server, while the end of its allocations is not confirmed.
     gone = models.BooleanField(_("gone"), default=False)
 

@@ -23,7 +23,7 @@ from hetsched.contracts.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 
 from .actions import FACT_COLUMNS, describe, total_up
 from .facts import is_sampled, merged
@@ -141,9 +141,11 @@ def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
     return bool(ids)
 
 
-_GONE = Prepared(
-    lambda: Node.objects.filter(cluster=Given("cluster"), gone=True, pods=0).order_by().values_list("id", flat=True)
+_GONE = PreparedQuery(
+    lambda: Node.objects.filter(cluster=Parameter("cluster"), gone=True, pods=0).order_by().values_list("id", flat=True)
 )
-_GONE_AMONG = Prepared(
-    lambda: Node.objects.filter(pk__in=Among("nodes"), gone=True, pods=0).order_by().values_list("id", flat=True)
+_GONE_AMONG = PreparedQuery(
+    lambda: (
+        Node.objects.filter(pk__in=ListParameter("nodes"), gone=True, pods=0).order_by().values_list("id", flat=True)
+    )
 )

@@ -5,7 +5,7 @@ The data is as old as the required resource with the oldest event. It is stale w
 (`in_step`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`; it
 is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and the
 deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
-(`tell_watched`).
+(`report_staleness`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TROUBLE = timedelta(seconds=10)
 TOLD_EVERY = timedelta(seconds=15)
 
 
-class Watched(msgspec.Struct, frozen=True):
+class Staleness(msgspec.Struct, frozen=True):
     """The time of the data, since when it is stale, and why."""
 
     facts_at: datetime | None
@@ -40,7 +40,7 @@ def watch_topic(cluster: Cluster) -> str:
     return f"watch:{cluster.name}"
 
 
-def watched_now(connection: Connection) -> Watched:
+def watched_now(connection: Connection) -> Staleness:
     """Return the current state."""
     now = timezone.now()
     syncs = list(Sync.objects.filter(cluster_id=connection.cluster_id, required=True).defer("quarantined"))
@@ -48,16 +48,16 @@ def watched_now(connection: Connection) -> Watched:
     facts_at = min((at for at in heard if at is not None), default=None) if None not in heard else None
     failing = next((sync for sync in syncs if sync.failures and sync.reason and _in_trouble(sync, now)), None)
     if not connection.failure and failing is None and in_step(connection.cluster):
-        return Watched(facts_at)
+        return Staleness(facts_at)
     reason = connection.failure or (failing.reason if failing is not None else "")
     if not reason:
         reason = _silent(connection, syncs, now)
-    return Watched(facts_at, facts_at or connection.cluster.created_at, reason[:500])
+    return Staleness(facts_at, facts_at or connection.cluster.created_at, reason[:500])
 
 
-def told(connection: Connection) -> Watched:
+def told(connection: Connection) -> Staleness:
     """Return the last published state."""
-    return Watched(connection.facts_at, connection.stale_since, connection.stale_reason)
+    return Staleness(connection.facts_at, connection.stale_since, connection.stale_reason)
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def watch_document(connection: Connection) -> dict[str, Any]:
     }
 
 
-def tell_watched(cluster_id: int) -> bool:
+def report_staleness(cluster_id: int) -> bool:
     """Publish the age of the data if it changed; return whether it did."""
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
     if connection is None or not _is_news(told(connection), watched_now(connection)):
@@ -84,7 +84,7 @@ def tell_watched(cluster_id: int) -> bool:
     return True
 
 
-def _is_news(before: Watched, now: Watched) -> bool:
+def _is_news(before: Staleness, now: Staleness) -> bool:
     if (before.stale_since is None) != (now.stale_since is None) or before.reason != now.reason:
         return True
     if now.facts_at is None or before.facts_at is None:

@@ -45,14 +45,14 @@ class Header(msgspec.Struct, frozen=True):
     sealed: str
 
 
-class Table(msgspec.Struct, frozen=True):
+class BackupTable(msgspec.Struct, frozen=True):
     """Table and columns of the rows that follow."""
 
     table: str
     columns: list[str]
 
 
-class Whole(msgspec.Struct, frozen=True):
+class BackupTrailer(msgspec.Struct, frozen=True):
     """Last line of a backup: the number of rows of each table."""
 
     rows: dict[str, int]
@@ -114,12 +114,12 @@ def _write(file: gzip.GzipFile) -> dict[str, int]:
     for model in _models():
         names = [field.attname for field in _columns(model)]
         table = model._meta.db_table
-        _line(file, Table(table, names))
+        _line(file, BackupTable(table, names))
         counted[table] = 0
         for row in model._default_manager.order_by("pk").values_list(*names).iterator(chunk_size=_ROWS):
             _line(file, row)
             counted[table] += 1
-    _line(file, Whole(counted))
+    _line(file, BackupTrailer(counted))
     return counted
 
 
@@ -151,7 +151,7 @@ def _read(file: gzip.GzipFile) -> dict[str, int]:
     counted: dict[str, int] = {}
     line = file.readline()
     while line.startswith(b'{"table":'):
-        head = msgspec.json.decode(line, type=Table)
+        head = msgspec.json.decode(line, type=BackupTable)
         model = known.get(head.table)
         fields = {} if model is None else {field.attname: field for field in _columns(model)}
         if sorted(fields) != sorted(head.columns):
@@ -159,7 +159,7 @@ def _read(file: gzip.GzipFile) -> dict[str, int]:
         rows, line = _Rows(file), b""
         counted[head.table] = _insert(head, [fields[name] for name in head.columns], rows)
         line = rows.next_line
-    if msgspec.json.decode(line, type=Whole).rows != counted or counted.keys() != known.keys():
+    if msgspec.json.decode(line, type=BackupTrailer).rows != counted or counted.keys() != known.keys():
         raise EOFError("rows are missing")
     return counted
 
@@ -177,7 +177,7 @@ class _Rows:
         self.next_line = line
 
 
-def _insert(head: Table, fields: list[Any], rows: Iterable[list[Any]]) -> int:
+def _insert(head: BackupTable, fields: list[Any], rows: Iterable[list[Any]]) -> int:
     quote = connection.ops.quote_name
     columns = ", ".join(quote(field.column) for field in fields)
     places = ", ".join(["%s"] * len(fields))

@@ -31,7 +31,7 @@ _ROWS = 200
 log = structlog.get_logger(__name__)
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Metric(msgspec.Struct, frozen=True):
     """Metric: its name and help for Prometheus, its labels in order; with `buckets` it is a histogram."""
 
     name: str
@@ -51,18 +51,18 @@ _counted: dict[Key, float] = {}
 _lock = threading.Lock()
 
 
-def add(figure: Kept, *labels: str, amount: float = 1) -> None:
+def add(figure: Metric, *labels: str, amount: float = 1) -> None:
     """Add to a counter in memory; `flush` writes it."""
     _count([(_key(figure, labels), amount)])
 
 
-def observe(figure: Kept, seconds: float, *labels: str) -> None:
+def observe(figure: Metric, seconds: float, *labels: str) -> None:
     """Add one duration to a histogram."""
     _count([(_key(figure, labels, figure.bucket(seconds)), 1), (_key(figure, labels, _SUM), seconds)])
 
 
 @contextmanager
-def timed(figure: Kept, *labels: str) -> Iterator[None]:
+def timed(figure: Metric, *labels: str) -> Iterator[None]:
     """Observe the duration of the block, unless it raises."""
     began = perf_counter()
     yield
@@ -83,7 +83,7 @@ def flush() -> int:
     return len(taken)
 
 
-def put(figure: Kept, values: Mapping[Sequence[str], float]) -> None:
+def put(figure: Metric, values: Mapping[Sequence[str], float]) -> None:
     """Set the current values of a metric by labels; delete the rows of all other labels."""
     rows = {_key(figure, labels): value for labels, value in values.items()}
     old = Figure.objects.filter(name=figure.name).exclude(labels__in=[labels for _, labels, _ in rows])
@@ -91,7 +91,7 @@ def put(figure: Kept, values: Mapping[Sequence[str], float]) -> None:
     _write(rows, add=False)
 
 
-class Told(msgspec.Struct, frozen=True):
+class MetricSample(msgspec.Struct, frozen=True):
     """Stored value of one metric and label set: a value, or the counts of its buckets and their sum."""
 
     labels: tuple[str, ...]
@@ -100,18 +100,18 @@ class Told(msgspec.Struct, frozen=True):
     buckets: dict[str, float]
 
 
-def told(figure: Kept) -> list[Told]:
+def samples(figure: Metric) -> list[MetricSample]:
     """Return the stored counts of a metric, by labels."""
-    found: dict[str, Told] = {}
+    found: dict[str, MetricSample] = {}
     for row in Figure.objects.filter(name=figure.name).order_by("labels", "part"):
         one = found.get(row.labels)
         if one is None:
             labels = msgspec.json.decode(row.labels, type=tuple[str, ...])
-            one = found[row.labels] = Told(labels, 0.0, row.at, {})
+            one = found[row.labels] = MetricSample(labels, 0.0, row.at, {})
         if row.part and row.part != _SUM:
             one.buckets[row.part] = row.value
         else:
-            found[row.labels] = Told(one.labels, row.value, max(one.at, row.at), one.buckets)
+            found[row.labels] = MetricSample(one.labels, row.value, max(one.at, row.at), one.buckets)
     return list(found.values())
 
 
@@ -121,7 +121,7 @@ def _count(items: Sequence[tuple[Key, float]]) -> None:
             _counted[key] = _counted.get(key, 0) + amount
 
 
-def _key(figure: Kept, labels: Sequence[str], part: str = "") -> Key:
+def _key(figure: Metric, labels: Sequence[str], part: str = "") -> Key:
     assert len(labels) == len(figure.labels), figure.name
     return figure.name, msgspec.json.encode(list(labels)).decode(), part
 

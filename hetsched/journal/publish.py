@@ -30,7 +30,7 @@ from django.utils import timezone
 
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Among, Given, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedUpdate
 from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_lock
 
@@ -167,7 +167,9 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     return True
 
 
-_MARK = PreparedUpdate(lambda: OutboxEvent.objects.filter(pk__in=Among("events")), published_at=Given("now"))
+_MARK = PreparedUpdate(
+    lambda: OutboxEvent.objects.filter(pk__in=ListParameter("events")), published_at=Parameter("now")
+)
 
 
 def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:

@@ -29,7 +29,7 @@ from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.numa.kubelet_admission import kubelet_containers
-from hetsched.engine.numa.topology_manager import Counts, Machine, verdict
+from hetsched.engine.numa.topology_manager import Counts, ZoneResources, verdict
 from hetsched.engine.numa.zones import setup_of, zones_of
 
 Shares = tuple[float, ...]
@@ -146,14 +146,14 @@ def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) 
     return left
 
 
-class Held(NamedTuple):
+class AssignedResources(NamedTuple):
     """Resources that a kubelet assigned to a pod: exclusive CPUs by zone, and GPUs by index."""
 
     cpus: Counts
     cards: tuple[int, ...]
 
 
-class Kubelet:
+class SimulatedKubelet:
     """Kubelet of one node with its own account; it admits or rejects every bound pod."""
 
     def __init__(self, report: NodeReport) -> None:
@@ -163,9 +163,9 @@ class Kubelet:
         self._cards = tuple(
             tuple(card.index for card in report.gpus or () if card.numa_zone == zone.name) for zone in zones
         )
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, AssignedResources] = {}
 
-    def admit(self, pod: PodSpec) -> Held | str:
+    def admit(self, pod: PodSpec) -> AssignedResources | str:
         """Admit the pod, or return the reason of the rejection."""
         containers = kubelet_containers(pod.shape)
         if not self.setup.pins:
@@ -176,12 +176,12 @@ class Kubelet:
         for held in self.held.values():
             cpus_free = [left - used for left, used in zip(cpus_free, held.cpus, strict=True)]
         cards = tuple(len(cards) for cards in self._cards)
-        machine = Machine(self._cpus, tuple(cpus_free), cards, tuple(len(cards) for cards in free))
+        machine = ZoneResources(self._cpus, tuple(cpus_free), cards, tuple(len(cards) for cards in free))
         said = verdict(self.setup.policy, self.setup.pod_scope, machine, containers)
         if said.reason:
             return said.reason
         given = tuple(card for cards, count in zip(free, said.cards, strict=True) for card in cards[:count])
-        held = self.held[pod.key] = Held(said.cpus, given)
+        held = self.held[pod.key] = AssignedResources(said.cpus, given)
         return held
 
     def remove(self, key: str) -> None:

@@ -26,7 +26,7 @@ _NODES = (
 )
 
 
-class Group(NamedTuple):
+class IsaPodGroup(NamedTuple):
     """Pods that need `isa`, on all nodes or on RISC-V ones only; `right` are the nodes on which they run."""
 
     title: str
@@ -39,9 +39,9 @@ class Group(NamedTuple):
 
 _FULL = frozenset({"node3", "node5"})
 GROUPS = (
-    Group("base set", "base", "RV64I", False, _FULL | {"node4"}, 62.0),
-    Group("extensions, no label", "extended", "RV64IMFD", False, _FULL, 41.0),
-    Group("extensions, labelled RISC-V", "RISC-V", "RV64IMFD", True, _FULL, 67.0),
+    IsaPodGroup("base set", "base", "RV64I", False, _FULL | {"node4"}, 62.0),
+    IsaPodGroup("extensions, no label", "extended", "RV64IMFD", False, _FULL, 41.0),
+    IsaPodGroup("extensions, labelled RISC-V", "RISC-V", "RV64IMFD", True, _FULL, 67.0),
 )
 
 
@@ -53,7 +53,7 @@ def cluster() -> list[NodeReport]:
     ]
 
 
-def tasks(group: Group, seed: int) -> list[PodSpec]:
+def tasks(group: IsaPodGroup, seed: int) -> list[PodSpec]:
     """Return the group's 100 pods: every tenth computes, the others serve."""
     draw = Lcg(seed)
     pods = []

@@ -36,7 +36,7 @@ from hetsched.engine.framework.scoring import INFEASIBLE
 _LEAST_GROWTH = 1e-12
 
 
-class Problem(NamedTuple):
+class JointProblem(NamedTuple):
     """Pods and nodes of a joint placement. Shapes: N Ready nodes, k of the four resources, R resources, C kinds.
 
     `rows` (N,) node rows; `used`, `room` (k, N); `free` (R, N) still unrequested; `added` (C, k, N) what a pod adds to
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
         return tuple(self.kinds.count(kind) for kind in range(len(self.added)))
 
 
-class Plan(NamedTuple):
+class JointPlan(NamedTuple):
     """Node of each pod (a node's row, -1 for none), and the resulting balance.
 
     `log_product` is ln of the Nash product, `before` and `after` the cluster's balance degree.
@@ -87,7 +87,7 @@ def is_plain(pod: PodSpec) -> bool:
     return pod.ready and not (apart or rules)
 
 
-def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> Problem:
+def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> JointProblem:
     """Return the problem of placing `pods`, in queue order, under the scheduler's policy.
 
     Raises: ValueError for a pod that is not plain.
@@ -109,7 +109,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
     added = [nash.demand(request, nodes, resources) for request in known.values()]
     needs = [request.compiled.delta[amounts] for request in known.values()]
     allowed = [scheduler.evaluator.evaluate(request)[1][rows] > INFEASIBLE for request in known.values()]
-    return Problem(
+    return JointProblem(
         rows=rows,
         used=nash.used(nodes, resources),
         room=nash.capacity(nodes, resources),
@@ -122,7 +122,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
     )
 
 
-def greedy(problem: Problem) -> Plan:
+def greedy(problem: JointProblem) -> JointPlan:
     """Give each pod, in queue order, the node where the product grows most (lower mean, then first node)."""
     ground = _Ground(problem)
     for kind in problem.kinds:
@@ -133,7 +133,7 @@ def greedy(problem: Problem) -> Plan:
 # -- exact -----------------------------------------------------------------------------------------------------------
 
 
-def exact(problem: Problem) -> Plan:
+def exact(problem: JointProblem) -> JointPlan:
     """Return the optimal plan."""
     counts = problem.counts
     if not counts:
@@ -171,7 +171,7 @@ def exact(problem: Problem) -> Plan:
     return ground.plan()
 
 
-def _factors(problem: Problem, node: int, takes: Ints) -> Floats:
+def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
     """Return (T,) ln S of one node with each combination of pods, -inf where they do not fit."""
     added = takes @ problem.added[:, :, node]
     room = problem.room[:, node, None]
@@ -187,7 +187,7 @@ def _factors(problem: Problem, node: int, takes: Ints) -> Floats:
 # -- better than greedy ------------------------------------------------------------------------------------------------
 
 
-def improved(problem: Problem) -> Plan:
+def improved(problem: JointProblem) -> JointPlan:
     """Return the best of two starts, each improved until the product no longer grows."""
     starts = [_Ground(problem), _Ground(problem)]
     for kind in problem.kinds:
@@ -203,7 +203,7 @@ def improved(problem: Problem) -> Plan:
 class _Ground:
     """State of the cluster during planning: used and free resources, and the kinds on each node."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: JointProblem) -> None:
         self.problem = problem
         self.used, self.free = problem.used.copy(), problem.free.copy()
         self.held: Ints = np.zeros((len(problem.added), len(problem.rows)), np.int64)
@@ -294,12 +294,12 @@ class _Ground:
                 grew = True
         return grew
 
-    def plan(self) -> Plan:
+    def plan(self) -> JointPlan:
         """Assign the pods of a kind, in queue order, to the nodes that hold it, in node order."""
         nodes = [iter(np.repeat(self.problem.rows, held).tolist()) for held in self.held]
         placed = tuple(next(nodes[kind], -1) for kind in self.problem.kinds)
         before = self._logs(self.problem.used, slice(None))
-        return Plan(placed, math.fsum(self.logs.tolist()), _degree(before), _degree(self.logs))
+        return JointPlan(placed, math.fsum(self.logs.tolist()), _degree(before), _degree(self.logs))
 
 
 def _degree(logs: Floats) -> float:

@@ -31,7 +31,7 @@ from .arrival import gpu_demand_milli
 TieRule = Literal["name", "shuffled", "random"]
 
 
-class Load(msgspec.Struct, frozen=True):
+class OverloadSample(msgspec.Struct, frozen=True):
     """Cluster after arrivals of `arrived` times its GPU capacity; the other fields are percent of all GPUs."""
 
     arrived: float
@@ -57,12 +57,12 @@ def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
 
 def fill(
     state: ClusterState, stream: Sequence[PodSpec], policy: Policy, mix: Mix, points: Sequence[float]
-) -> list[Load]:
+) -> list[OverloadSample]:
     """Run a stream through a copy of `state` and return the measurements at each of the rising `points`."""
     scheduler = Scheduler(state.fork(), policy)
     scheduler.state.use_mix(mix)
     capacity = int(state.all_rows.static("card_milli").sum())
-    loads: list[Load] = []
+    loads: list[OverloadSample] = []
     waiting = list(points)
     arrived = 0
     for pod in stream:
@@ -73,8 +73,8 @@ def fill(
     return loads + [_measured(scheduler.state, point, capacity) for point in waiting]
 
 
-def _measured(state: ClusterState, arrived: float, capacity: int) -> Load:
+def _measured(state: ClusterState, arrived: float, capacity: int) -> OverloadSample:
     nodes = state.all_rows
     free = int(nodes.load("card_milli_free").clip(min=0).sum())
     lost = float(row_fragments(published_mix(state), nodes).sum())
-    return Load(arrived, 100.0 * (capacity - free) / capacity, 100.0 * lost / capacity)
+    return OverloadSample(arrived, 100.0 * (capacity - free) / capacity, 100.0 * lost / capacity)

@@ -20,14 +20,14 @@ _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2")
 _LABEL_GAP = 14.0
 
 
-class Series(msgspec.Struct, frozen=True):
+class PlotLine(msgspec.Struct, frozen=True):
     """One line: points in ascending x; None is a gap."""
 
     name: str
     points: tuple[tuple[float, float | None], ...]
 
 
-def line_chart(title: str, series: Sequence[Series], *, x_label: str, y_label: str) -> str:
+def line_chart(title: str, series: Sequence[PlotLine], *, x_label: str, y_label: str) -> str:
     """Draw lines over a common scale; an empty chart contains "no values"."""
     points = [(x, y) for line in series for x, y in line.points if y is not None]
     if not points:

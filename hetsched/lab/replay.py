@@ -37,7 +37,7 @@ class PodPlacement(msgspec.Struct, frozen=True):
     node: str | None
 
 
-class Sample(msgspec.Struct, frozen=True, rename="camel"):
+class ReplaySample(msgspec.Struct, frozen=True, rename="camel"):
     """Cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand over the cluster's capacity."""
 
     arrived: int
@@ -70,7 +70,7 @@ def replay(
     workload: Sequence[PodSpec] | None = None,
     samples: int = 0,
     progress: Callable[[int], None] = _unwatched,
-) -> tuple[Replay, list[Sample]]:
+) -> tuple[Replay, list[ReplaySample]]:
     """Run `pods` through a copy of `state`.
 
     `workload` is the list whose mix is used for placement and measurement; by default the pods themselves. `samples` is
@@ -83,7 +83,7 @@ def replay(
     every = max(1, len(pods) // samples) if samples else len(pods) + 1
     outcomes: dict[str, Outcome] = {}
     evicted = 0
-    taken: list[Sample] = []
+    taken: list[ReplaySample] = []
     spent_seconds = 0.0
     began = time.perf_counter()
     batches = BatchScheduler(scheduler, expected=len(pods))
@@ -134,7 +134,7 @@ class _Watch:
         self._counted = 0
         self._demand_milli = 0
 
-    def sample(self, outcomes: Sequence[Outcome]) -> Sample:
+    def sample(self, outcomes: Sequence[Outcome]) -> ReplaySample:
         self._demand_milli += sum(gpu_demand_milli(outcome.pod.shape) for outcome in outcomes[self._counted :])
         self._counted = len(outcomes)
         metrics = cluster_metrics(self.state)
@@ -143,4 +143,4 @@ class _Watch:
             fragments = gpu_fragments(self.state, self.mix)
             metrics = msgspec.structs.replace(metrics, gpu_fragmentation=fragments / self.cards_milli)
             ratio = self._demand_milli / self.cards_milli
-        return Sample(len(outcomes), _pending(outcomes), ratio, metrics)
+        return ReplaySample(len(outcomes), _pending(outcomes), ratio, metrics)

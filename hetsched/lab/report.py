@@ -15,8 +15,8 @@ from importlib.resources import files
 
 import msgspec
 
-from .plots import Series, bar_chart, line_chart, number_text
-from .replay import Replay, Sample
+from .plots import PlotLine, bar_chart, line_chart, number_text
+from .replay import Replay, ReplaySample
 
 _METRICS = {
     "cpuUtilization": "CPU requested / allocatable",
@@ -31,14 +31,14 @@ _LINES = ("gpuAllocation", "gpuFragmentation", "cpuUtilization", "memoryUtilizat
 Cell = str | int | float | None
 
 
-class Run(msgspec.Struct, frozen=True):
+class PolicyRun(msgspec.Struct, frozen=True):
     """Result of one policy with its samples."""
 
     result: Replay
-    samples: tuple[Sample, ...]
+    samples: tuple[ReplaySample, ...]
 
 
-def report_files(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Run]) -> dict[str, bytes]:
+def report_files(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[PolicyRun]) -> dict[str, bytes]:
     """Return the content of every file of the report, by name; `facts` describe the inputs."""
     return {
         "index.html": _page(title, facts, runs).encode(),
@@ -48,7 +48,7 @@ def report_files(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Ru
     }
 
 
-def _summary(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+def _summary(runs: Sequence[PolicyRun]) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for run in runs:
         metrics = msgspec.to_builtins(run.result.metrics)
@@ -57,7 +57,7 @@ def _summary(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
     return ["policy", "placed", "pending", *_METRICS, "decisionsPerSecond"], rows
 
 
-def _samples(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+def _samples(runs: Sequence[PolicyRun]) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for run in runs:
         for sample in run.samples:
@@ -67,7 +67,7 @@ def _samples(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
     return ["policy", "arrived", "arrivedGpuRatio", "pending", *_METRICS], rows
 
 
-def _placements(runs: Sequence[Run]) -> tuple[list[str], list[list[Cell]]]:
+def _placements(runs: Sequence[PolicyRun]) -> tuple[list[str], list[list[Cell]]]:
     nodes = [{row.pod: row.node for row in run.result.placements} for run in runs]
     pods = [row.pod for row in runs[0].result.placements] if runs else []
     return ["pod", *(run.result.policy for run in runs)], [[pod, *(of.get(pod) for of in nodes)] for pod in pods]
@@ -84,7 +84,7 @@ def _csv(header: list[str], rows: list[list[Cell]]) -> bytes:
 # -- the page --------------------------------------------------------------------------------------------------------
 
 
-def _page(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Run]) -> str:
+def _page(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[PolicyRun]) -> str:
     header, rows = _summary(runs)
     parts = [
         data_table(["", ""], [list(fact) for fact in facts], headless=True),
@@ -107,14 +107,14 @@ def whole_page(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def _has_values(name: str, runs: Sequence[Run]) -> bool:
+def _has_values(name: str, runs: Sequence[PolicyRun]) -> bool:
     return name == "pending" or any(msgspec.to_builtins(run.result.metrics)[name] is not None for run in runs)
 
 
-def _lines(name: str, runs: Sequence[Run]) -> str:
+def _lines(name: str, runs: Sequence[PolicyRun]) -> str:
     by_demand = all(sample.arrived_gpu_ratio is not None for run in runs for sample in run.samples)
     series = [
-        Series(run.result.policy, tuple((_across(sample, by_demand), _value(sample, name)) for sample in run.samples))
+        PlotLine(run.result.policy, tuple((_across(sample, by_demand), _value(sample, name)) for sample in run.samples))
         for run in runs
     ]
     x_label = "arrived GPU demand / capacity" if by_demand else "arrived pods"
@@ -127,16 +127,16 @@ def _lines(name: str, runs: Sequence[Run]) -> str:
     return _figure(f"{name} over {x_label}", meaning, chart, [x_label, *(run.result.policy for run in runs)], rows)
 
 
-def _across(sample: Sample, by_demand: bool) -> float:
+def _across(sample: ReplaySample, by_demand: bool) -> float:
     return sample.arrived_gpu_ratio if by_demand and sample.arrived_gpu_ratio is not None else sample.arrived
 
 
-def _value(sample: Sample, name: str) -> float | None:
+def _value(sample: ReplaySample, name: str) -> float | None:
     value: float | None = sample.pending if name == "pending" else msgspec.to_builtins(sample.metrics)[name]
     return value
 
 
-def _bars(name: str, runs: Sequence[Run]) -> str:
+def _bars(name: str, runs: Sequence[PolicyRun]) -> str:
     bars = [(run.result.policy, msgspec.to_builtins(run.result.metrics)[name]) for run in runs]
     chart = bar_chart(f"{_METRICS[name]}, at the end", bars, y_label=name)
     return _figure(f"{name} at the end", _METRICS[name], chart, ["policy", name], [list(bar) for bar in bars])

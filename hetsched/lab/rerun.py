@@ -2,10 +2,10 @@
 
 The quality of a policy change shows on the pods that really arrived, one after the other, among pods of other
 schedulers that arrived and ended. A stream has groups of pods that were decided together, and the events between them:
-pods placed by other schedulers (`Came`), and ended pods (`Went`), wherever this run placed them. Each run starts from a
-copy of the same state; each group is tried in the queue order of the run's ordering policy, every pod once, by its own
-policy in that run. As in `replay`, a placed pod that is displaced is not placed again, the mix is that of the pods of
-the stream, and metrics are those at the end.
+pods placed by other schedulers (`PodPlacedElsewhere`), and ended pods (`PodEnded`), wherever this run placed them. Each
+run starts from a copy of the same state; each group is tried in the queue order of the run's ordering policy, every pod
+once, by its own policy in that run. As in `replay`, a placed pod that is displaced is not placed again, the mix is that
+of the pods of the stream, and metrics are those at the end.
 
     margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
 
@@ -121,7 +121,7 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RecordedPod(msgspec.Struct, frozen=True):
     """One pod of the stream: its decision, the policy and version, and the recorded node."""
 
     pod: PodSpec
@@ -131,13 +131,13 @@ class Entry(msgspec.Struct, frozen=True):
     recorded: str | None
 
 
-class Group(msgspec.Struct, frozen=True):
+class PodBatch(msgspec.Struct, frozen=True):
     """Pods that were decided together, in the order of submission."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RecordedPod, ...]
 
 
-class Came(msgspec.Struct, frozen=True):
+class PodPlacedElsewhere(msgspec.Struct, frozen=True):
     """Pod that another scheduler placed on a node, with its allocation there."""
 
     pod: PodSpec
@@ -145,26 +145,26 @@ class Came(msgspec.Struct, frozen=True):
     allocation: Allocation
 
 
-class Went(msgspec.Struct, frozen=True):
+class PodEnded(msgspec.Struct, frozen=True):
     """Pod that ended."""
 
     key: str
 
 
-Event = Group | Came | Went
+Event = PodBatch | PodPlacedElsewhere | PodEnded
 
 
-class Cast(msgspec.Struct, frozen=True):
+class RunPolicies(msgspec.Struct, frozen=True):
     """Policies of one run: the policy of each pod, and the ordering policy of each group."""
 
     order: Policy
     policies: Mapping[tuple[str, int], Policy]
 
-    def policy_of(self, entry: Entry) -> Policy:
+    def policy_of(self, entry: RecordedPod) -> Policy:
         return self.policies[entry.policy, entry.version]
 
 
-class Run(msgspec.Struct):
+class RunResult(msgspec.Struct):
     """Result of each pod by decision: a node or None; margins and reasons for pods that were compared."""
 
     nodes: dict[int, str | None]
@@ -174,19 +174,19 @@ class Run(msgspec.Struct):
     reasons: dict[int, str]
 
 
-def entries_of(events: Sequence[Event]) -> list[Entry]:
+def entries_of(events: Sequence[Event]) -> list[RecordedPod]:
     """Return the pods of a stream, group after group."""
-    return [entry for event in events if isinstance(event, Group) for entry in event.entries]
+    return [entry for event in events if isinstance(event, PodBatch) for entry in event.entries]
 
 
 def rerun(
     state: ClusterState,
     events: Sequence[Event],
-    cast: Cast,
+    cast: RunPolicies,
     *,
     against: Mapping[int, str | None] | None = None,
     progress: Callable[[int], None] = lambda _done: None,
-) -> Run:
+) -> RunResult:
     """Run a stream through a copy of `state`.
 
     `against` are the nodes of another run: this run then adds its margin over that choice, and the reason if it finds
@@ -195,11 +195,11 @@ def rerun(
     running = _Running(state, events, cast, against or {})
     done = 0
     for event in events:
-        if isinstance(event, Group):
+        if isinstance(event, PodBatch):
             running.decide(event)
             done += len(event.entries)
             progress(done)
-        elif isinstance(event, Came):
+        elif isinstance(event, PodPlacedElsewhere):
             running.come(event)
         else:
             running.state.forget(event.key)
@@ -213,7 +213,7 @@ class _Running:
     """One run in progress."""
 
     def __init__(
-        self, state: ClusterState, events: Sequence[Event], cast: Cast, against: Mapping[int, str | None]
+        self, state: ClusterState, events: Sequence[Event], cast: RunPolicies, against: Mapping[int, str | None]
     ) -> None:
         self.state = state.fork()
         self.cast = cast
@@ -229,7 +229,7 @@ class _Running:
         self.diagnosed: dict[tuple[int, object], str] = {}
         self.evicted = 0
 
-    def come(self, event: Came) -> None:
+    def come(self, event: PodPlacedElsewhere) -> None:
         row = self.state.row_of.get(event.node)
         if row is None:
             return
@@ -237,7 +237,7 @@ class _Running:
         self.by_key.pop(event.pod.key, None)
         self.state.assume(self.state.compile(event.pod), row, event.allocation)
 
-    def decide(self, group: Group) -> None:
+    def decide(self, group: PodBatch) -> None:
         """Try every pod of a group once, in the order of this run."""
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
@@ -255,7 +255,7 @@ class _Running:
             batch.scheduler.settle()
             batch.scheduler.room.drain()
 
-    def _run(self, entries: Sequence[Entry]) -> None:
+    def _run(self, entries: Sequence[RecordedPod]) -> None:
         """Decide for consecutive pods under one policy."""
         batch = self._batch(self.cast.policy_of(entries[0]))
         if any(self.against.get(entry.decision) is not None for entry in entries):
@@ -272,12 +272,12 @@ class _Running:
             known = self.batches[id(policy)] = BatchScheduler(scheduler, expected=len(self.pods))
         return known
 
-    def _note(self, entry: Entry, outcome: Outcome) -> None:
+    def _note(self, entry: RecordedPod, outcome: Outcome) -> None:
         if outcome.evicted:
             self.evicted += sum(1 for _ in evictions(outcome, self.by_key, self.state))
         self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
 
-    def _beside(self, scheduler: Scheduler, entry: Entry) -> Outcome:
+    def _beside(self, scheduler: Scheduler, entry: RecordedPod) -> Outcome:
         """Decide for one pod, and compare with the node of the other run."""
         other = self.against.get(entry.decision)
         if other is None or not entry.pod.ready:
@@ -303,17 +303,17 @@ class _Running:
             self.diagnosed[key] = found.summary.removeprefix(pod.key).lstrip()
         return self.diagnosed[key]
 
-    def result(self) -> Run:
+    def result(self) -> RunResult:
         for decision, outcome in self.outcomes.items():
             if outcome.node is None and outcome.refusal is not None and decision not in self.reasons:
                 self.reasons[decision] = outcome.refusal[1].message
         nodes = {decision: outcome.node for decision, outcome in self.outcomes.items()}
-        return Run(nodes, self.evicted, cluster_metrics(self.state, self.pods), self.margins, self.reasons)
+        return RunResult(nodes, self.evicted, cluster_metrics(self.state, self.pods), self.margins, self.reasons)
 
 
-def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _runs(entries: Sequence[RecordedPod]) -> Iterator[list[RecordedPod]]:
     """Split a queue where the policy changes."""
-    run: list[Entry] = []
+    run: list[RecordedPod] = []
     for entry in entries:
         if run and (entry.policy, entry.version) != (run[0].policy, run[0].version):
             yield run
@@ -329,7 +329,7 @@ FIRST = 50
 _ORDER = {"infeasible": 0, "moved": 1, "feasible": 2}
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class RunComparison(msgspec.Struct, frozen=True):
     """Comparison of two runs of one stream; changes are sorted by kind, the clearest first."""
 
     same: int
@@ -340,7 +340,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return sum(one.change == change for one in self.changes)
 
 
-def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
+def compare(entries: Sequence[RecordedPod], baseline: RunResult, draft: RunResult) -> RunComparison:
     """Return the pods with a different result in the draft."""
     same = pending_both = 0
     changes: list[PodChange] = []
@@ -365,10 +365,10 @@ def compare(entries: Sequence[Entry], baseline: Run, draft: Run) -> Comparison:
             )
         )
     changes.sort(key=lambda one: (_ORDER[one.change], -(one.margin or 0.0), one.decision))
-    return Comparison(same, pending_both, tuple(changes))
+    return RunComparison(same, pending_both, tuple(changes))
 
 
-def side(cast_name: str, version: int, run: Run) -> ReplaySide:
+def side(cast_name: str, version: int, run: RunResult) -> ReplaySide:
     """Return the counts and metrics of one run."""
     pending = sum(node is None for node in run.nodes.values())
     return ReplaySide(cast_name, version, len(run.nodes) - pending, pending, run.evicted, run.metrics)

@@ -30,10 +30,10 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.numa.zones_at_risk import overcommitted
 
 from .colocation import (
+    AssignedResources,
     CostModel,
-    Held,
-    Kubelet,
     Running,
+    SimulatedKubelet,
     capacity_millis,
     colocated,
     evicted,
@@ -92,7 +92,7 @@ def jobs(seed: int) -> list[Job]:
     return sorted(drawn, key=lambda job: (job.arrives, job.name))
 
 
-class Tally(msgspec.Struct):
+class RunCounts(msgspec.Struct):
     """Counts of one run.
 
     `speed` are the mean speeds of the jobs while all their workers ran, `took` the steps from arrival to the end (of
@@ -116,7 +116,7 @@ class Tally(msgspec.Struct):
     so_far: list[tuple[int, int]] = []
 
 
-class World:
+class TrainingRun:
     """One policy on machines and a stream of jobs; `online` is true with online workloads on the machines."""
 
     def __init__(
@@ -133,7 +133,7 @@ class World:
         self.reports = list(reports)
         self.state = ClusterState(self.reports)
         self.scheduler = Scheduler(self.state, compile_policy(BUILTIN[policy], load_registry()))
-        self.kubelets = {report.name: Kubelet(report) for report in self.reports}
+        self.kubelets = {report.name: SimulatedKubelet(report) for report in self.reports}
         self.capacity: dict[str, list[int]] = {}
         self.jobs = {job.name: job for job in stream}
         self.work = {name: float(job.work) for name, job in self.jobs.items()}
@@ -144,9 +144,9 @@ class World:
         self.rejected: set[str] = set()
         self.ran: set[str] = set()
         self.pace: dict[str, list[float]] = {name: [] for name in self.jobs}
-        self.tally = Tally()
+        self.tally = RunCounts()
 
-    def run(self) -> Tally:
+    def run(self) -> RunCounts:
         """Run all steps and return the counts."""
         for step in range(STEPS):
             self._online(step)
@@ -163,7 +163,7 @@ class World:
         tally.speed = {name: sum(pace) / len(pace) for name, pace in self.pace.items() if pace}
         return tally
 
-    def admit(self, pods: Sequence[PodSpec]) -> Tally:
+    def admit(self, pods: Sequence[PodSpec]) -> RunCounts:
         """Place every pod once, without changes in between, and return the counts."""
         for pod in pods:
             self._place(pod, set())
@@ -193,7 +193,7 @@ class World:
             if outcome.node is None:
                 return False
             held = self.kubelets[outcome.node].admit(pod)
-            if isinstance(held, Held):
+            if isinstance(held, AssignedResources):
                 self._start(outcome, held, short)
                 return True
             self.tally.rejections += 1
@@ -201,7 +201,7 @@ class World:
             self.scheduler.undo(outcome)
         return False
 
-    def _start(self, outcome: Outcome, held: Held, short: set[tuple[str, str]]) -> None:
+    def _start(self, outcome: Outcome, held: AssignedResources, short: set[tuple[str, str]]) -> None:
         """Read back the kubelet's choice, and start the pod."""
         pod, node, row = outcome.pod, outcome.node or "", outcome.row
         zones = self.state.zones.nodes[row]

@@ -18,10 +18,10 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from hetsched.engine.cluster.avoided_nodes import Avoided, Refused
+from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
 from hetsched.inventory.models import Node
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .models import Pod, Rejection
 
@@ -97,8 +97,8 @@ def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
     return _STANDING(cluster=cluster_id, at=at)
 
 
-_STANDING = Prepared(
-    lambda: _standing(Given("cluster"), Given("at")).select_related("node").defer("node__report").order_by("id")
+_STANDING = PreparedQuery(
+    lambda: _standing(Parameter("cluster"), Parameter("at")).select_related("node").defer("node__report").order_by("id")
 )
 
 
@@ -115,17 +115,17 @@ def _avoided(cluster_id: int, standing_rows: Iterable[Rejection], at: datetime) 
     }
 
 
-def _refused(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> Refused:
+def _refused(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> NodeRejections:
     last = rows[-1]
-    return Refused(len(rows), last.reason, _clock(last.until), at < last.until, proven)
+    return NodeRejections(len(rows), last.reason, _clock(last.until), at < last.until, proven)
 
 
-def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> Refused | None:
+def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRejections | None:
     resting = [row for rows in nodes.values() for row in rows if row.rest_until is not None and not row.ran_elsewhere]
     last = max(resting, key=lambda row: row.pk, default=None)
     if last is None or last.rest_until is None or last.rest_until <= at:
         return None
-    return Refused(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), rests=True)
+    return NodeRejections(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), rests=True)
 
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:

@@ -20,7 +20,7 @@ from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.storage import bulk_rows
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
@@ -28,7 +28,7 @@ EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
 _WHOLE_CARD_MILLI = 1000
 
 
-class Booked(msgspec.Struct, frozen=True):
+class BookedPod(msgspec.Struct, frozen=True):
     """One pod and its allocation on one node; `changed`: `spec` differs from the spec of the decision."""
 
     pod_id: int
@@ -42,7 +42,7 @@ class Booked(msgspec.Struct, frozen=True):
         return sum(card.milli for card in self.allocation.gpus)
 
 
-def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: datetime) -> list[Reservation]:
+def insert(cluster: Cluster, bookings: Sequence[BookedPod], epoch: int, now: datetime) -> list[Reservation]:
     """Insert reservations that begin at the cluster's current revision, in the given order.
 
     Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
@@ -74,7 +74,7 @@ def insert(cluster: Cluster, bookings: Sequence[Booked], epoch: int, now: dateti
     return reservations
 
 
-def _cards(reservation: Reservation, booked: Booked) -> list[ReservedCard]:
+def _cards(reservation: Reservation, booked: BookedPod) -> list[ReservedCard]:
     return [
         ReservedCard(
             reservation=reservation,
@@ -89,7 +89,7 @@ def _cards(reservation: Reservation, booked: Booked) -> list[ReservedCard]:
     ]
 
 
-def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
+def _cpus(reservation: Reservation, booked: BookedPod) -> list[ReservedCpu]:
     if booked.allocation.cpu_policy not in EXCLUSIVE_CPU_POLICIES:
         return []  # shared CPUs of a zone have no exclusive holder
     return [
@@ -99,7 +99,7 @@ def _cpus(reservation: Reservation, booked: Booked) -> list[ReservedCpu]:
     ]
 
 
-def _devices(cluster: Cluster, reservation: Reservation, booked: Booked) -> list[ReservedDevice]:
+def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> list[ReservedDevice]:
     return [
         ReservedDevice(
             reservation=reservation,
@@ -129,24 +129,24 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
                 raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be allocated more than once")
 
 
-_ACTIVE = Prepared(
+_ACTIVE = PreparedQuery(
     lambda: (
-        Reservation.objects.filter(pod_id__in=Among("pods"), active=True)
+        Reservation.objects.filter(pod_id__in=ListParameter("pods"), active=True)
         .select_related("pod")
         .only("node_id", "requests", "allocation", "pod__namespace", "pod__name")
     )
 )
 _END = PreparedUpdate(
-    lambda: Reservation.objects.filter(pk__in=Among("ids")),
+    lambda: Reservation.objects.filter(pk__in=ListParameter("ids")),
     active=False,
-    released_revision=Given("revision"),
-    released_at=Given("at"),
-    release_reason=Given("reason"),
+    released_revision=Parameter("revision"),
+    released_at=Parameter("at"),
+    release_reason=Parameter("reason"),
 )
 
 
 def _end_those(model: type[ReservedCard] | type[ReservedCpu] | type[ReservedDevice]) -> PreparedUpdate:
-    return PreparedUpdate(lambda: model.objects.filter(reservation_id__in=Among("ids")), active=False)
+    return PreparedUpdate(lambda: model.objects.filter(reservation_id__in=ListParameter("ids")), active=False)
 
 
 _PARTS: tuple[tuple[PreparedUpdate, Callable[[Allocation], bool]], ...] = (

@@ -20,11 +20,11 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
-from hetsched.adapters.http.outbound import Allowed, Refused, check
+from hetsched.adapters.http.outbound import Allowed, OutboundError, check
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from . import dispatch
 from .lifecycle import State
@@ -45,7 +45,7 @@ def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
     try:
         if url:
             check(url, allowed())
-    except Refused:
+    except OutboundError:
         raise InputError(
             "CallbackNotAllowed",
             f"this server is not allowed to call {host_of(url)!r}",
@@ -62,8 +62,8 @@ def host_of(url: str) -> str:
         return ""
 
 
-_HOOKS = Prepared(
-    lambda: Webhook.objects.filter(Q(cluster=None) | Q(cluster_id=Given("cluster")), enabled=True).order_by("id")
+_HOOKS = PreparedQuery(
+    lambda: Webhook.objects.filter(Q(cluster=None) | Q(cluster_id=Parameter("cluster")), enabled=True).order_by("id")
 )
 
 

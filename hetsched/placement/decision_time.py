@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 
 from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
@@ -41,4 +41,4 @@ def _faded(seconds: float, at: float, now: float) -> float:
     return seconds * math.exp(-max(now - at, 0.0) / MEAN_LIFE_SECONDS)
 
 
-_KEPT = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("decision_time", flat=True))
+_KEPT = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("decision_time", flat=True))

@@ -37,7 +37,7 @@ PAUSED_AFTER = 20
 GONE = 410
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DeliveryOutcome(msgspec.Struct, frozen=True):
     """The result of one attempt.
 
     `status`: HTTP status, None without a response, with the reason in `code`. `wait_seconds`: the delay that the host
@@ -116,7 +116,7 @@ def purpose(holder: str) -> str:
     return f"signing secret of {holder}"
 
 
-def note(one: Delivery, outcome: Outcome) -> None:
+def note(one: Delivery, outcome: DeliveryOutcome) -> None:
     """Store the result of an attempt and its consequences; do nothing if the delivery changed concurrently."""
     now = timezone.now()
     attempts = one.attempts + 1
@@ -150,7 +150,7 @@ def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     return timedelta(seconds=max(own, min(asked_seconds, _LONGEST_ASKED_WAIT_SECONDS)))
 
 
-def _judge(webhook_id: str, outcome: Outcome, number: int = 1) -> None:
+def _judge(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
     """Count the end of `number` deliveries; pause a webhook if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
@@ -175,7 +175,7 @@ def _judge(webhook_id: str, outcome: Outcome, number: int = 1) -> None:
 
 def give_up_old(now: datetime) -> int:
     """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
-    expired = Outcome(code="TooOld", message="the delivery expired after three days")
+    expired = DeliveryOutcome(code="TooOld", message="the delivery expired after three days")
     with write_transaction():
         old = Delivery.objects.select_for_update().filter(
             state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now

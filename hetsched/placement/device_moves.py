@@ -24,7 +24,7 @@ WHOLE_MILLI = 1000
 Grants = tuple[CardGrant, ...]
 
 
-class Holder(msgspec.Struct, frozen=True):
+class GpuHolder(msgspec.Struct, frozen=True):
     """One pod and its reserved GPUs; `has` are the allocated GPUs, None while unknown."""
 
     key: str
@@ -39,7 +39,7 @@ class Moves(msgspec.Struct):
     problems: dict[str, str] = {}
 
 
-def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
+def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Moves:
     """Return the changes that the ledger needs to match the allocations of one node."""
     moves = Moves()
     held = {holder.key: holder.grants for holder in holders}
@@ -73,7 +73,7 @@ def moves_of(holders: Sequence[Holder], cards: Mapping[int, GpuCard]) -> Moves:
     return moves
 
 
-def _onto(holder: Holder, cards: Mapping[int, GpuCard]) -> Grants:
+def _onto(holder: GpuHolder, cards: Mapping[int, GpuCard]) -> Grants:
     """Return a pod's grants on its allocated GPUs; grants that match already stay unchanged."""
     assert holder.has is not None
     free = sorted(set(holder.has) - {grant.index for grant in holder.grants})

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.decision import Evicted, NodeOutcome, Reason
-from hetsched.contracts.submitted import Wanted
+from hetsched.contracts.submitted import ObjectToCreate
 from hetsched.contracts.waits import EVERY_BIT, WaitsFor
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
@@ -245,7 +245,7 @@ class SubmittedObject(models.Model):
 
     workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="objects_there")
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
-    wanted = StructField(Wanted, verbose_name=_("object"))
+    wanted = StructField(ObjectToCreate, verbose_name=_("object"))
     namespace = models.CharField(_("namespace"), max_length=63)
     state = models.CharField(_("state"), max_length=10, default=WANTED)
     uid = models.CharField(_("uid"), max_length=64, blank=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .lifecycle import State
 from .models import Pod
 
-REMNANTS = Prepared(
+REMNANTS = PreparedQuery(
     lambda: (
-        Pod.objects.filter(cluster=Given("cluster"), origin=Pod.REMNANT, state=State.RUNNING.value)
+        Pod.objects.filter(cluster=Parameter("cluster"), origin=Pod.REMNANT, state=State.RUNNING.value)
         .order_by()
         .values_list("id", "namespace", "name", "not_before")
     )

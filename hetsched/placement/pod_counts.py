@@ -23,7 +23,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import publish_many
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .lifecycle import LISTED
@@ -35,9 +35,9 @@ COUNT_SECONDS = 1.0
 Document = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-_COUNTED = Prepared(
+_COUNTED = PreparedQuery(
     lambda: (
-        Pod.objects.filter(cluster=Given("cluster"), state__in=COUNTED)
+        Pod.objects.filter(cluster=Parameter("cluster"), state__in=COUNTED)
         .order_by()
         .values_list("state")
         .annotate(count=Count("id"))

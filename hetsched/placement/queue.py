@@ -35,7 +35,7 @@ from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .decision_time import over_share
 from .lifecycle import QUEUED
@@ -53,7 +53,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class PendingPod(msgspec.Struct, frozen=True):
     """One pending pod, with the columns that a decision needs."""
 
     pod_id: int
@@ -74,13 +74,13 @@ def backoff(attempts: int) -> timedelta:
     return timedelta(seconds=min(2 ** max(attempts - 1, 0), LONGEST_BACKOFF_SECONDS))
 
 
-def due(now: datetime | Given | None = None) -> Q:
+def due(now: datetime | Parameter | None = None) -> Q:
     """Return the condition for pods that are due."""
     now = now or timezone.now()
     return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now)) & _images_known(now)
 
 
-def _images_known(now: datetime | Given) -> Q:
+def _images_known(now: datetime | Parameter) -> Q:
     """Return the condition for pods that do not wait for the platforms of their images."""
     return Q(images_until=None) | Q(images_until__lte=now)
 
@@ -99,20 +99,20 @@ def _more_due_than(cluster_id: int, number: int) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _due_after(number: int) -> Prepared[int]:
+def _due_after(number: int) -> PreparedQuery[int]:
     """Return the query for the id of one more due pod than `number`."""
-    rows = Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by()
-    return Prepared(lambda: rows.values_list("id", flat=True)[number : number + 1])
+    rows = Pod.objects.filter(due(Parameter("now")), cluster=Parameter("cluster")).order_by()
+    return PreparedQuery(lambda: rows.values_list("id", flat=True)[number : number + 1])
 
 
 @lru_cache(maxsize=8)
-def _first(limit: int) -> Prepared[Any]:
+def _first(limit: int) -> PreparedQuery[Any]:
     """Return the query for the first due pods; the index has this order."""
-    rows = Pod.objects.filter(due(Given("now")), cluster=Given("cluster")).order_by("-priority", "id")
-    return Prepared(lambda: rows.values_list(*_FIELDS)[:limit])
+    rows = Pod.objects.filter(due(Parameter("now")), cluster=Parameter("cluster")).order_by("-priority", "id")
+    return PreparedQuery(lambda: rows.values_list(*_FIELDS)[:limit])
 
 
-def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Waiting]:
+def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[PendingPod]:
     """Return pods, in submission order, that include the first `limit` in the order of `policy`.
 
     If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
@@ -136,7 +136,7 @@ class _Order(msgspec.Struct):
 _orders: dict[int, _Order] = {}
 
 
-def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[Waiting]:
+def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[PendingPod]:
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
     Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
@@ -177,22 +177,24 @@ def _orders_by_priority(policy: Policy) -> bool:
     return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
 
 
-def waiting(cluster_id: int, limit: int | None, *, each_namespace: bool = False, shared: bool = False) -> list[Waiting]:
+def waiting(
+    cluster_id: int, limit: int | None, *, each_namespace: bool = False, shared: bool = False
+) -> list[PendingPod]:
     """Return the first due pods, in queue order, and the rest of their gangs; `limit` None for all of them.
 
     `each_namespace`: the first ones of every namespace, so that a flood in one namespace does not hide the others.
     `shared`: of equal priority, namespaces alternate.
     """
     if limit is None:
-        found = [Waiting(*row) for row in due_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
+        found = [PendingPod(*row) for row in due_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
     elif shared or each_namespace:
         found = _in_turns(cluster_id, limit, each_namespace=each_namespace)
     else:
-        found = [Waiting(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
+        found = [PendingPod(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
     return _with_gangs(cluster_id, found)
 
 
-def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Waiting]:
+def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[PendingPod]:
     """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace."""
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
@@ -205,17 +207,17 @@ def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Wait
     return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
-def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]]) -> tuple[list[Waiting], int]:
+def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]]) -> tuple[list[PendingPod], int]:
     """Read units of pods (ids) in this order until `LONGEST_READ_SECONDS` are over, each unit whole.
 
     Return those of their pods that are among `rows`, and how many units were read, at least the first.
     """
     until = time.monotonic() + LONGEST_READ_SECONDS
-    found: list[Waiting] = []
+    found: list[PendingPod] = []
     read = 0
     for some in _packed(units):
         for ids in parts([pk for unit in some for pk in unit], PART):
-            pods = {row[0]: Waiting(*row) for row in rows.filter(pk__in=ids).values_list(*_FIELDS)}
+            pods = {row[0]: PendingPod(*row) for row in rows.filter(pk__in=ids).values_list(*_FIELDS)}
             found += [pods[pk] for pk in ids if pk in pods]
         read += len(some)
         if time.monotonic() > until:
@@ -238,13 +240,13 @@ def _packed(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
 _Gang = tuple[str, str]  # namespace, name
 
 
-def _gang_of(pod: Waiting) -> _Gang | None:
+def _gang_of(pod: PendingPod) -> _Gang | None:
     return None if pod.spec.gang is None else (pod.spec.namespace, pod.spec.gang.name)
 
 
-def _with_gangs(cluster_id: int, found: list[Waiting]) -> list[Waiting]:
+def _with_gangs(cluster_id: int, found: list[PendingPod]) -> list[PendingPod]:
     """Return these pods and the other pending members of their gangs, without the gangs that were not read in time."""
-    gangs: dict[_Gang, list[Waiting]] = defaultdict(list)
+    gangs: dict[_Gang, list[PendingPod]] = defaultdict(list)
     for pod in found:
         gang = _gang_of(pod)
         if gang is not None:
@@ -259,7 +261,7 @@ def _with_gangs(cluster_id: int, found: list[Waiting]) -> list[Waiting]:
     return [pod for pod in found if _gang_of(pod) not in unread] + members
 
 
-def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[Waiting]]) -> dict[_Gang, list[int]]:
+def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -> dict[_Gang, list[int]]:
     """Return the ids of the members among `rows` that were not read yet, for the gangs that have any."""
     names: dict[str, list[str]] = defaultdict(list)
     for namespace, name in sorted(gangs):
@@ -275,7 +277,7 @@ def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[Waiting]]) -> d
     return found
 
 
-def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[Waiting]]) -> list[_Gang]:
+def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[PendingPod]]) -> list[_Gang]:
     """Return gangs by priority, then decision time used by their namespace; namespaces alternate."""
     used = over_share(cluster_id, timezone.now().timestamp())
     leads: dict[int, _Gang] = {}

@@ -25,7 +25,7 @@ from hetsched.contracts.units import format_amount
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.storage.named_locks import lock
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
@@ -153,10 +153,10 @@ def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
 
 
 @lru_cache(maxsize=8)
-def _beyond(most: int) -> Prepared[Any]:
+def _beyond(most: int) -> PreparedQuery[Any]:
     """Return the query for one queued pod beyond the first `most`, in any order."""
-    rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
-    return Prepared(lambda: rows[most : most + 1])
+    rows = Pod.objects.filter(cluster=Parameter("cluster"), queued=True).order_by().values_list("id", flat=True)
+    return PreparedQuery(lambda: rows[most : most + 1])
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:

@@ -24,7 +24,7 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import Given, PreparedUpdate
+from hetsched.storage.prepared_queries import Parameter, PreparedUpdate
 
 from .lifecycle import LISTED, State
 from .models import Pod
@@ -79,7 +79,7 @@ def _helped(cluster_id: Any, by: Any) -> QuerySet[Pod]:
 
 
 _QUEUE = PreparedUpdate(
-    lambda: _helped(Given("cluster"), Given("bits", IntegerField())).filter(Q(queued=False) | Q(flushed=True)),
+    lambda: _helped(Parameter("cluster"), Parameter("bits", IntegerField())).filter(Q(queued=False) | Q(flushed=True)),
     queued=True,
     flushed=False,
 )

@@ -2,11 +2,11 @@
 
 A decision needs the whole cluster in memory; loading it for each batch costs more than the decisions.
 The state is a fold: the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
-if later, `Node.sampled_revision`), then every reservation and release since. `Warm` keeps the state and applies changes
-since its revision: facts of single nodes, releases, reservations. It loads the state again after other changes: nodes
-added, removed or renamed, facts that could change the completion of reservations on a node, usage samples, and whatever
-else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower priority takes the
-resources; a row may therefore hold more than its capacity, and then accepts no pod.
+if later, `Node.sampled_revision`), then every reservation and release since. `SchedulerCache` keeps the state and
+applies changes since its revision: facts of single nodes, releases, reservations. It loads the state again after other
+changes: nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
+samples, and whatever else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower
+priority takes the resources; a row may therefore hold more than its capacity, and then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
 back-off stay in back-off when this process reloads the state.
 """
@@ -29,12 +29,12 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
-from hetsched.engine.framework.status import Spared
+from hetsched.engine.framework.status import ProtectedPods
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .backoffs import Recent
 from .models import Eviction, Nomination, Reservation
@@ -57,7 +57,7 @@ class Nominee(msgspec.Struct, frozen=True):
     victims: frozenset[tuple[str, str]]
 
 
-class Loaded(msgspec.Struct):
+class ClusterSnapshot(msgspec.Struct):
     """A state with the cluster revision it represents; `evicts`: its scheduler may preempt pods.
 
     `nominates`: victims are evicted through the API server; `nominees` are the nominated pods booked in the state.
@@ -72,7 +72,7 @@ class Loaded(msgspec.Struct):
     written: set[int] = msgspec.field(default_factory=set)  # later revisions with reservations already in the state
 
 
-def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
+def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSnapshot:
     """Load a cluster's rows into a state, as of now or, with the current inventory, as of a revision.
 
     The revision is read before the rows; a reservation written in between is left to the next refresh.
@@ -99,10 +99,10 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> Loaded:
     for reservation in booked:
         if reservation.revision > sampled[reservation.node_id] and _runs(reservation, revision):
             _assume(state, reservation)
-    loaded = Loaded(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
+    loaded = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
     if cluster.kind in _NOMINATING:
         loaded.nominates = True
-        state.spared = Spared(foreign=True)
+        state.spared = ProtectedPods(foreign=True)
         begun = Nomination.objects.filter(cluster_id=cluster_id, revision__lte=revision)
         _nominate(loaded, begun.filter(Q(ended_revision=None) | Q(ended_revision__gt=revision)))
     return loaded
@@ -136,7 +136,7 @@ _NOMINATION = (
 )  # fmt: skip
 
 
-def _nominate(loaded: Loaded, nominations: QuerySet[Nomination]) -> None:
+def _nominate(loaded: ClusterSnapshot, nominations: QuerySet[Nomination]) -> None:
     """Book nominated pods next to their victims."""
     state = loaded.state
     rows = nominations.select_related("pod", "node").only(*_NOMINATION).order_by("revision", "id")
@@ -162,31 +162,35 @@ def _spec(reservation: Reservation) -> PodSpec:
     return spec if spec.uid == uid else msgspec.structs.replace(spec, uid=uid)
 
 
-def _has(loaded: Loaded, revision: int) -> bool:
+def _has(loaded: ClusterSnapshot, revision: int) -> bool:
     """Return True if the state contains the reservations of a revision."""
     return revision <= loaded.revision or revision in loaded.written
 
 
-_REVISIONS = Prepared(
-    lambda: Cluster.objects.filter(pk=Given("cluster")).values_list(
+_REVISIONS = PreparedQuery(
+    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list(
         "revision", "layout_revision", "inventory_revision", "definitions_revision"
     )
 )
-_FORGOTTEN = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("forgotten_revision", flat=True))
-_POLICY_NAME = Prepared(lambda: Cluster.objects.filter(pk=Given("cluster")).values_list("policy_name", flat=True))
-_CHANGED = Prepared(
+_FORGOTTEN = PreparedQuery(
+    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("forgotten_revision", flat=True)
+)
+_POLICY_NAME = PreparedQuery(
+    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("policy_name", flat=True)
+)
+_CHANGED = PreparedQuery(
     lambda: (
-        Reservation.objects.filter(Q(revision__gt=Given("since")) | Q(released_revision__gt=Given("since")))
-        .filter(cluster=Given("cluster"), revision__lte=Given("until"))
+        Reservation.objects.filter(Q(revision__gt=Parameter("since")) | Q(released_revision__gt=Parameter("since")))
+        .filter(cluster=Parameter("cluster"), revision__lte=Parameter("until"))
         .select_related("pod", "node")
         .only(*_BOOKING)
         .order_by("revision", "id")
     )
 )
-_NOMINATED = Prepared(
+_NOMINATED = PreparedQuery(
     lambda: (
-        Nomination.objects.filter(Q(revision__gt=Given("since")) | Q(ended_revision__gt=Given("since")))
-        .filter(cluster=Given("cluster"), revision__lte=Given("until"))
+        Nomination.objects.filter(Q(revision__gt=Parameter("since")) | Q(ended_revision__gt=Parameter("since")))
+        .filter(cluster=Parameter("cluster"), revision__lte=Parameter("until"))
         .select_related("pod")
         .only("ended_revision", "pod__namespace", "pod__name")
         .order_by("id")
@@ -194,12 +198,12 @@ _NOMINATED = Prepared(
 )
 
 
-class Warm:
+class SchedulerCache:
     """The cached state of one cluster in this process, with schedulers per policy revision. Use it inside `held`."""
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
-        self._loaded: Loaded | None = None
+        self._loaded: ClusterSnapshot | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._resting: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
@@ -214,7 +218,7 @@ class Warm:
         return self._loaded is None
 
     @contextmanager
-    def held(self, seconds: float = -1) -> Iterator[Loaded]:
+    def held(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
         """Refresh the state from the database and yield it, for this thread alone.
 
         Raises: TimeoutError if other threads hold it for more than `seconds`.
@@ -229,7 +233,7 @@ class Warm:
         finally:
             self._lock.release()
 
-    def _refreshed(self) -> Loaded:
+    def _refreshed(self) -> ClusterSnapshot:
         ((revision, layout_revision, inventory_revision, definitions_revision),) = _REVISIONS(cluster=self.cluster_id)
         loaded = self._loaded
         if loaded is None or layout_revision > loaded.revision:
@@ -244,13 +248,13 @@ class Warm:
             return self._rebuild()
         return loaded
 
-    def _rebuild(self) -> Loaded:
+    def _rebuild(self) -> ClusterSnapshot:
         self.forget()
         self._loaded = load_state(self.cluster_id)
         self._loaded.state.gangs.resting = self._resting
         return self._loaded
 
-    def _take_nodes(self, loaded: Loaded) -> bool:
+    def _take_nodes(self, loaded: ClusterSnapshot) -> bool:
         """Apply changed facts of single nodes; return whether that was possible."""
         state = loaded.state
         rows = Node.objects.filter(cluster_id=self.cluster_id, changed_revision__gt=loaded.revision)
@@ -268,7 +272,7 @@ class Warm:
             state.apply_report(report)
         return True
 
-    def _catch_up(self, loaded: Loaded, revision: int) -> bool:
+    def _catch_up(self, loaded: ClusterSnapshot, revision: int) -> bool:
         """Apply reservations and releases up to `revision`; return whether that was possible."""
         if revision < loaded.revision:
             return False
@@ -298,7 +302,7 @@ class Warm:
         loaded.written = {at for at in written if at > revision}
         return True
 
-    def _changed_nominations(self, loaded: Loaded, revision: int) -> list[Nomination]:
+    def _changed_nominations(self, loaded: ClusterSnapshot, revision: int) -> list[Nomination]:
         """Return the nominations that began or ended up to `revision`, in the order of their ids."""
         if not loaded.nominates:
             return []
@@ -356,16 +360,16 @@ class Warm:
         self._schedulers.clear()
 
 
-_warm: dict[int, Warm] = {}
+_warm: dict[int, SchedulerCache] = {}
 _warm_lock = threading.Lock()
 
 
-def warm(cluster_id: int) -> Warm:
+def warm(cluster_id: int) -> SchedulerCache:
     """Return this process's cached state of a cluster."""
     with _warm_lock:
         found = _warm.get(cluster_id)
         if found is None:
-            found = _warm[cluster_id] = Warm(cluster_id)
+            found = _warm[cluster_id] = SchedulerCache(cluster_id)
         return found
 
 

@@ -24,14 +24,14 @@ MOST_BYTES = 8 * 2**20
 MOST_BYTES_IN_ALL = 64 * 2**20
 
 
-class Agreed(msgspec.Struct, frozen=True):
+class RecordedCluster(msgspec.Struct, frozen=True):
     """A decision, and the cluster as it was when the decision was made."""
 
     decision: int
     content: ClusterContent
 
 
-def keep_state(row: GoldenPlacement, agreed: Agreed) -> None:
+def keep_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
     """Store the state of a golden placement. Raises: InputError `GoldenStateTooLarge` or `GoldensTooMany`."""
     content = zlib.compress(msgspec.json.encode(agreed.content))
     others = AgreedState.objects.exclude(golden=row)

@@ -17,24 +17,24 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 
 from .actions import known_policies
 from .models import NamespaceRule, Policy, PolicyRevision
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class EffectivePolicy(msgspec.Struct, frozen=True):
     """A policy's name and the rule that chose it: request, annotation, scheduler-name, namespace or cluster."""
 
     name: str
     rule: str
 
 
-_KNOWN = Prepared(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
-_RULES = Prepared(lambda: NamespaceRule.objects.filter(cluster=Given("cluster")))
-_ACTIVE = Prepared(
+_KNOWN = PreparedQuery(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
+_RULES = PreparedQuery(lambda: NamespaceRule.objects.filter(cluster=Parameter("cluster")))
+_ACTIVE = PreparedQuery(
     lambda: PolicyRevision.objects.filter(
-        policy__name__in=Among("names", str), version=F("policy__active_version")
+        policy__name__in=ListParameter("names", str), version=F("policy__active_version")
     ).values_list("policy__name", "id", "created_at")
 )
 
@@ -47,7 +47,7 @@ class Chooser:
         self.known = set(_KNOWN())
         self.rules = {rule.namespace: rule for rule in _RULES(cluster=cluster.pk)}
 
-    def choose(self, pod: PodSpec, requested: str = "") -> tuple[Chosen, Problem | None]:
+    def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:
         """Return the policy of `pod`, and the problem with the pod's own choice, if any.
 
         Raises: InputError `PolicyUnknown` or `PolicyNotAllowed` for the request's choice.
@@ -56,7 +56,9 @@ class Chooser:
         allowed = set(rule.allowed_policies) if rule else set()
         stated = self.cluster.definitions.namespace_policies.get(pod.namespace, "")
         preset = (rule.default_policy if rule else "") or stated
-        default = Chosen(preset, "namespace") if preset else Chosen(self.cluster.policy_name, "cluster")
+        default = (
+            EffectivePolicy(preset, "namespace") if preset else EffectivePolicy(self.cluster.policy_name, "cluster")
+        )
         name = requested or pod.policy
         if not name:
             known = default.name in self.known
@@ -67,7 +69,7 @@ class Chooser:
         elif allowed and name not in allowed:
             code, message = "PolicyNotAllowed", f"namespace {pod.namespace} may not use policy {name!r}"
         else:
-            return Chosen(name, "request" if requested else pod.policy_rule), None
+            return EffectivePolicy(name, "request" if requested else pod.policy_rule), None
         if requested:
             raise InputError(code, message, place="policy", hint=known_policies())
         return default, Problem(code, pod.policy_field, message)

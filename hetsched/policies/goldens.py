@@ -33,7 +33,7 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import known_policies
-from .agreed_states import Agreed, drop_state, keep_state
+from .agreed_states import RecordedCluster, drop_state, keep_state
 from .documents import GOLDENS, golden_document
 from .golden_checks import basis_of, empty_state, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
@@ -53,7 +53,7 @@ def save_golden(
     policy_name: str = "",
     enabled: bool = True,
     pod: PodSpec | None = None,
-    agreed: Agreed | None | msgspec.UnsetType = msgspec.UNSET,
+    agreed: RecordedCluster | None | msgspec.UnsetType = msgspec.UNSET,
     actor: Actor,
     reason: str,
 ) -> GoldenPlacement:

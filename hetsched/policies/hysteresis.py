@@ -20,7 +20,7 @@ GAP = timedelta(minutes=5)
 Way = Literal["above", "below", ""]
 
 
-class Watch(msgspec.Struct, frozen=True):
+class HysteresisState(msgspec.Struct, frozen=True):
     """State of the evaluation: the side last entered, and since when the metric is beyond a bound."""
 
     side: Way = ""
@@ -37,7 +37,7 @@ class Switch(msgspec.Struct, frozen=True):
     version: int
 
 
-def look(condition: Condition, watch: Watch, at: datetime, value: float) -> tuple[Watch, Way]:
+def look(condition: Condition, watch: HysteresisState, at: datetime, value: float) -> tuple[HysteresisState, Way]:
     """Process a sample; return the new state, and the side to enter, if any.
 
     The caller confirms the switch through `entered`; until then every call returns the side again.
@@ -45,7 +45,7 @@ def look(condition: Condition, watch: Watch, at: datetime, value: float) -> tupl
     fresh = watch.looked_at is not None and at - watch.looked_at <= GAP
     above = (watch.above_since if fresh else None) or at if value > condition.above else None
     below = (watch.below_since if fresh else None) or at if value < condition.below else None
-    known = Watch(watch.side, above, below, at)
+    known = HysteresisState(watch.side, above, below, at)
     long_enough = timedelta(minutes=condition.minutes)
     if above is not None and watch.side != "above" and at - above >= long_enough:
         return known, "above"
@@ -54,7 +54,7 @@ def look(condition: Condition, watch: Watch, at: datetime, value: float) -> tupl
     return known, ""
 
 
-def entered(watch: Watch, side: Way) -> Watch:
+def entered(watch: HysteresisState, side: Way) -> HysteresisState:
     """Return the state after a side is entered."""
     return msgspec.structs.replace(watch, side=side)
 
@@ -66,7 +66,7 @@ def version_of(condition: Condition, side: Way) -> int:
 
 def switches(condition: Condition, curve: Iterable[tuple[datetime, float]]) -> list[Switch]:
     """Return the switches that a condition would have caused on a recorded curve."""
-    watch, found = Watch(), []
+    watch, found = HysteresisState(), []
     for at, value in curve:
         watch, side = look(condition, watch, at, value)
         if side:

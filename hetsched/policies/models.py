@@ -19,7 +19,7 @@ from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.storage.json_fields import StructField
 
-from .plan_contracts import Asked, Condition, Measured, Once
+from .plan_contracts import Condition, Measured, Once, PreviewParameters
 
 
 class Policy(models.Model):
@@ -237,7 +237,7 @@ class Preview(models.Model):
     policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="previews", verbose_name=_("policy"))
     version = models.IntegerField(_("version"))
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="previews", verbose_name=_("cluster"))
-    asked = StructField(Asked, verbose_name=_("asked"))
+    asked = StructField(PreviewParameters, verbose_name=_("asked"))
     state = models.CharField(_("state"), max_length=10, default=WAITING)
     progress = models.FloatField(_("progress"), default=0.0)
     asked_by = models.CharField(_("asked by"), max_length=255)

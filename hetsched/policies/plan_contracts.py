@@ -50,7 +50,7 @@ class Measured(msgspec.Struct, frozen=True, rename="camel"):
         return figures[metric]
 
 
-class Asked(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class PreviewParameters(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Parameters of a preview of a version on recorded decisions.
 
     `scope` own: pods of other policies are decided by their own policy; all: every pod by this one. `baseline`

@@ -30,7 +30,7 @@ from hetsched.storage.write_lock import write_transaction
 from .actions import activate, known_policies, note_refused
 from .documents import PLANS, plan_document
 from .golden_checks import check_goldens
-from .hysteresis import Switch, Watch, Way, entered, look, switches, version_of
+from .hysteresis import HysteresisState, Switch, Way, entered, look, switches, version_of
 from .models import Measure, Policy, PolicyPlan
 from .plan_contracts import Condition, Once
 
@@ -222,7 +222,7 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
     if value is None:
         row.note = "no fresh sample" if latest is None else f"the cluster has no {condition.metric}"
         row.last_value = None
-        return _write(row, Watch(side=_side(row)), now)
+        return _write(row, HysteresisState(side=_side(row)), now)
     row.last_value = value
     watch, side = look(condition, _watch(row), now, value)
     if not side:
@@ -231,21 +231,21 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
     why = f"{condition.metric} of {condition.cluster} is {value:.4g}, {word} {bound:g} for {condition.minutes} minutes"
     activated = _activate(row, version_of(condition, side), why, now, done=PolicyPlan.WAITING)
     if row.state == PolicyPlan.REFUSED:
-        _write(row, Watch(side=watch.side, looked_at=now), now)  # the period restarts before the next attempt
+        _write(row, HysteresisState(side=watch.side, looked_at=now), now)  # the period restarts before the next attempt
     else:
         _write(row, entered(watch, side), now)
     return activated
 
 
-def _watch(row: PolicyPlan) -> Watch:
-    return Watch(_side(row), row.above_since, row.below_since, row.last_looked_at)
+def _watch(row: PolicyPlan) -> HysteresisState:
+    return HysteresisState(_side(row), row.above_since, row.below_since, row.last_looked_at)
 
 
 def _side(row: PolicyPlan) -> Way:
     return "above" if row.side == "above" else "below" if row.side == "below" else ""
 
 
-def _write(row: PolicyPlan, watch: Watch, now: datetime) -> bool:
+def _write(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
     """Save the state of the evaluation."""
     row.side, row.above_since, row.below_since, row.last_looked_at = (
         watch.side, watch.above_since, watch.below_since, now,

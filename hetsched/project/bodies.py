@@ -49,7 +49,7 @@ class BodyRefused(Exception):
         self.retry = retry
 
 
-class Room:
+class BodyMemory:
     """Bytes that the bodies of this process hold, by address; modified by the event loop only."""
 
     def __init__(self) -> None:
@@ -73,10 +73,10 @@ class Room:
             del self.held[address]
 
 
-room = Room()
+room = BodyMemory()
 
 
-class Body:
+class RequestBody:
     """Body of one request; `file` holds the part that was read."""
 
     def __init__(self, scope: Any, receive: Receive) -> None:

@@ -39,7 +39,7 @@ def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
-def somebody_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def an_account_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
     if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):

@@ -34,7 +34,7 @@ from django.urls import Resolver404, resolve, set_script_prefix
 from hetsched.journal import publish
 from hetsched.placement import dispatch, pod_counts
 
-from .bodies import Body, NotRead, before_its_body
+from .bodies import NotRead, RequestBody, before_its_body
 from .middleware import QUIET_PATHS, BodyAwaited
 
 # More would only compete for the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten.
@@ -56,7 +56,7 @@ class ThreadedHandler(ASGIHandler):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         _begin()
-        body = Body(scope, receive)
+        body = RequestBody(scope, receive)
         try:
             await body.read_first()
             if not body.complete:

@@ -78,7 +78,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "hetsched.access.sessions.SeenLately",
+    "hetsched.access.sessions.LastSeenMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "hetsched.project.body_gate.BodyGate",
@@ -454,7 +454,7 @@ STATIC_ROOT = ENV.folder("HETSCHED_STATIC", DATA_DIR / "static")
 STATICFILES_DIRS = [assets.STATIC]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "hetsched.project.static_files.Storage"},
+    "staticfiles": {"BACKEND": "hetsched.project.static_files.StaticFileStorage"},
 }
 WHITENOISE_USE_FINDERS = not (STATIC_ROOT / "staticfiles.json").is_file()
 WHITENOISE_AUTOREFRESH = DEBUG

@@ -21,7 +21,7 @@ import hetsched
 STAMP = "collected"
 
 
-class Storage(CompressedManifestStaticFilesStorage):
+class StaticFileStorage(CompressedManifestStaticFilesStorage):
     """Storage with digests in file names after collection, plain names before.
 
     Modules import each other by these names too: under two names a module would run twice.

@@ -1,10 +1,10 @@
 """Prepared queries: compiled once, run often with different values.
 
 Django compiles a query each time it runs, which takes about ten times as long as SQLite takes to answer it; one pod
-that arrives in a live cluster costs some sixty queries. A prepared query is written with the ORM, with `Given` and
-`Among` as placeholders of its values, and is compiled to SQL at its first use on each kind of database. A list is one
-value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or rows
-of the model with the relations of `select_related`.
+that arrives in a live cluster costs some sixty queries. A prepared query is written with the ORM, with `Parameter` and
+`ListParameter` as placeholders of its values, and is compiled to SQL at its first use on each kind of database. A list
+is one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or
+rows of the model with the relations of `select_related`.
 Invariant: a value never becomes part of the SQL text.
 """
 
@@ -25,7 +25,7 @@ from .statements import change, fetch, own
 T = TypeVar("T")
 
 
-class Given(Expression):
+class Parameter(Expression):
     """Placeholder of one value, by name; pass `kind` where the query does not determine its field."""
 
     def __init__(self, name: str, kind: Field[Any, Any] | None = None) -> None:
@@ -36,7 +36,7 @@ class Given(Expression):
         return "%s", [self]
 
 
-class Among(Given):
+class ListParameter(Parameter):
     """Placeholder of a list of integers or strings, on the right of `__in`."""
 
     def __init__(self, name: str, of: type[int] | type[str] = int) -> None:
@@ -50,7 +50,7 @@ class Among(Given):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """Compiled query of one kind of database: `Given` entries of `values` are replaced, `gives` is the row type."""
+    """Compiled query of one kind of database: `Parameter` entries of `values` are replaced, `gives` is the row type."""
 
     sql: str
     values: tuple[Any, ...]
@@ -59,7 +59,7 @@ class _Written(msgspec.Struct, frozen=True):
     gives: Any
 
 
-class Prepared(Generic[T]):
+class PreparedQuery(Generic[T]):
     """Query that is compiled at its first use; `build` is called once for each kind of database."""
 
     def __init__(self, build: Callable[[], QuerySet[Any, T]]) -> None:
@@ -105,7 +105,7 @@ class PreparedUpdate:
 
 
 def _put_in(values: tuple[Any, ...], given: dict[str, Any], db: Any) -> list[Any]:
-    return [_value(given[each.name], each, db) if isinstance(each, Given) else each for each in values]
+    return [_value(given[each.name], each, db) if isinstance(each, Parameter) else each for each in values]
 
 
 def _write(rows: QuerySet[Any, Any]) -> _Written:
@@ -138,8 +138,8 @@ def _literal(value: str | int) -> str:
     return str(int(value))
 
 
-def _value(value: Any, asked: Given, db: Any) -> Any:
-    if isinstance(asked, Among):
+def _value(value: Any, asked: Parameter, db: Any) -> Any:
+    if isinstance(asked, ListParameter):
         return msgspec.json.encode(list(value)).decode() if db.vendor == "sqlite" else list(value)
     return db.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
 

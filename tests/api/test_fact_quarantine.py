@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 from hetsched.contracts.allocation import CardGrant
-from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
@@ -36,7 +36,7 @@ class Node2:
 
     def says(self, **changed: Any) -> None:
         self.sequence += 1
-        hear(self.cluster, message(msgspec.structs.replace(REPORT, **changed), sequence=self.sequence, node="n2"))
+        receive(self.cluster, message(msgspec.structs.replace(REPORT, **changed), sequence=self.sequence, node="n2"))
 
     @property
     def cards(self) -> list[tuple[int, str | None, bool]]:

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
 from hetsched.journal.models import AuditEntry
@@ -198,7 +198,9 @@ def test_an_operator_cordons_with_a_reason_and_takes_it_back(operator: Api, clus
 
 def test_operator_trusts_a_node_with_contradicted_facts(operator: Api, cluster: Any) -> None:
     tag = operator.tag("nodes/n1/")
-    Node.objects.filter(name="n1").update(doubts=(Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "Refused"),))
+    Node.objects.filter(name="n1").update(
+        doubts=(FactConflict("numa", "2026-11-21T10:00:00Z", "default/p", "Refused"),)
+    )
     assert operator.tag("nodes/n1/") != tag
     assert [doubt["fact"] for doubt in operator.get("nodes/n1/")["doubts"]] == ["numa"]
     trust = {"action": "trust", "reason": "new firmware"}

@@ -12,7 +12,7 @@ from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
 from hetsched.placement.models import Decision, Delivery, Rebalance, RebalanceMove, Shadow, Webhook
 from hetsched.policies.models import PolicyRevision, Preview
-from hetsched.policies.plan_contracts import Asked
+from hetsched.policies.plan_contracts import PreviewParameters
 from tests.builders import a_pod
 from web.api import routes
 from workers import replay
@@ -151,7 +151,7 @@ def things_of_the_policy_desk(admin: Api) -> None:
     )
     revision = PolicyRevision.objects.get(policy__name="spread")
     Preview.objects.create(
-        id=1, policy=revision.policy, version=1, cluster=Cluster.objects.get(), asked=Asked(scope="all"),
+        id=1, policy=revision.policy, version=1, cluster=Cluster.objects.get(), asked=PreviewParameters(scope="all"),
         asked_by="ada", owner="user:1", asked_at=timezone.now(),
     )  # fmt: skip
     assert replay.run(1)

@@ -218,7 +218,7 @@ def _told(ask: Story, decided: str) -> None:
     ask("submitter", "PUT", "webhooks/{webhook_id}/", {**wanted, "namespaces": ["team"]}, match=at, webhook_id=made)
     ask("submitter", "POST", "webhooks/{webhook_id}/secret/", {"reason": "yearly"}, webhook_id=made)
     told = ask("submitter", "POST", "webhooks/{webhook_id}/test/", status=202, webhook_id=made)["id"]
-    callback.note(Delivery.objects.get(pk=told), callback.Outcome(41, 410, "Answer410", final=True))
+    callback.note(Delivery.objects.get(pk=told), callback.DeliveryOutcome(41, 410, "Answer410", final=True))
     ask("submitter", "GET", "deliveries/", query={"state": "dead"})
     ask("submitter", "GET", "deliveries/{delivery_id}/", delivery_id=told)
     ask.caller("submitter")("PUT", at, wanted, if_match="*", status=200)

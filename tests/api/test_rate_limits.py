@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.handlers.wsgi import WSGIRequest
 
-from hetsched.access.limits import Limit, Local, take
+from hetsched.access.limits import Limit, LocalBuckets, take
 from hetsched.access.models import Bucket
 from hetsched.access.tokens import create_token
 from hetsched.placement.models import Workload
@@ -137,7 +137,7 @@ def test_more_than_a_whole_bucket_takes_the_whole_bucket(db: Any) -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetsched.access.limits._MOST_IN_MEMORY", 3)
-    buckets = Local()
+    buckets = LocalBuckets()
     for number in range(10):
         assert buckets.take(str(number), Limit(1, 1)).admitted
     assert len(buckets._full_at) == 3

@@ -19,7 +19,7 @@ from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from hetsched.placement.queries import redaction
 from web.api import nodes
 from web.api.etags import etag_of
-from web.api.isa import Inspect
+from web.api.isa import IsaInspectionView
 from web.api.prometheus import OUT_OF_SCOPE
 from workers.schedule import run
 
@@ -215,12 +215,12 @@ class TestETags:
     def test_tag_of_a_node_is_independent_of_hidden_contradictions(
         self, limited: Api, operator: Api, cluster: Cluster
     ) -> None:
-        from hetsched.contracts.doubts import Doubt
+        from hetsched.contracts.doubts import FactConflict
         from hetsched.inventory.models import Node
 
         tags = set()
         for guess in ("hush/x", "hush/y"):
-            doubt = Doubt("numa", "2026-11-21T10:00:00Z", guess, "Refused", f"{guess} does not fit")
+            doubt = FactConflict("numa", "2026-11-21T10:00:00Z", guess, "Refused", f"{guess} does not fit")
             Node.objects.filter(name="n1").update(doubts=(doubt,))
             tags.add(limited.tag("nodes/n1/"))
         assert len(tags) == 1
@@ -258,7 +258,7 @@ class TestTheAlarm:
     def test_a_view_that_forgets_to_redact_is_counted_and_not_changed(
         self, limited: Api, theirs: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(nodes.OfNode, "held", lambda _, node: list(nodes._held(node)))
+        monkeypatch.setattr(nodes.NodeScopedView, "held", lambda _, node: list(nodes._held(node)))
         node = Pod.objects.get(namespace="hush").node
         before = counted()
         assert node is not None
@@ -296,4 +296,4 @@ class TestTheScan:
         headers = [(b"transfer-encoding", b"chunked"), (b"content-type", b"text/plain"), (b"authorization", token)]
         where = {"path": "/api/v1/isa/inspect/", "query_string": b"", "headers": headers}
         request = ASGIRequest({"type": "http", "method": "POST", **where}, cast(BinaryIO, File()))
-        assert Inspect.as_view()(request).status_code == 415
+        assert IsaInspectionView.as_view()(request).status_code == 415

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.inventory.models import Node
 from web.api.routes import elsewhere, nowhere, urlpatterns
 
@@ -306,7 +306,7 @@ class TestATokenThatIsLimitedToOneNamespace:
 
     def test_doubt_reads_name_no_out_of_scope_pods(self, limited: Api, cluster: Any, operator: Api) -> None:
         at = "2026-11-21T10:00:00Z"
-        doubts = tuple(Doubt("numa", at, pod, "Refused", f"{pod} does not fit") for pod in ("rest/p", "team/p"))
+        doubts = tuple(FactConflict("numa", at, pod, "Refused", f"{pod} does not fit") for pod in ("rest/p", "team/p"))
         Node.objects.filter(name="n1").update(doubts=doubts)
         assert [(one["pod"], one["message"]) for one in operator.get("nodes/n1/")["doubts"]] == [
             ("rest/p", "rest/p does not fit"), ("team/p", "team/p does not fit"),

@@ -15,7 +15,7 @@ from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.observed import Changes
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.agent_messages import agents_of, hear, take_samples
+from hetsched.inventory.agent_messages import agents_of, receive, take_samples
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
@@ -42,7 +42,7 @@ def seen(cluster: Cluster, **changes: Any) -> None:
 
 def told(cluster: Cluster, sequence: int, report: AgentReport | None = REPORT, **more: Any) -> bool:
     digest = digest_of(report or REPORT)
-    return hear(cluster, AgentMessage("n1", "i", "2026-11-21T10:00:00Z", sequence, digest, report, **more)).wanted
+    return receive(cluster, AgentMessage("n1", "i", "2026-11-21T10:00:00Z", sequence, digest, report, **more)).wanted
 
 
 def node() -> Node:

@@ -12,7 +12,7 @@ from hetsched.contracts.agent_message import digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory import agent_messages, facts
-from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
@@ -28,7 +28,7 @@ REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), (), agent="1.
 def cluster(settings: Any) -> Cluster:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     made = a_cluster(a_node("n1"))
-    hear(made, message(REPORT))
+    receive(made, message(REPORT))
     return made
 
 
@@ -38,7 +38,7 @@ def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, mon
 
     def weighed(*arguments: Any, **named: Any) -> Any:
         # a concurrent message in another process
-        hear(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))
+        receive(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))
         return real(*arguments, **named)
 
     monkeypatch.setattr(facts, "_weighed", weighed)
@@ -59,6 +59,6 @@ def test_what_a_collector_says_while_a_message_is_noted(cluster: Cluster, monkey
         return real(*arguments)
 
     monkeypatch.setattr(agent_messages, "_sample", sample)
-    hear(cluster, message(None, sequence=2, digest=digest_of(REPORT)))
+    receive(cluster, message(None, sequence=2, digest=digest_of(REPORT)))
     row = NodeFacts.objects.get()
     assert (row.sequence, "gpu" in row.claims) == (2, True)

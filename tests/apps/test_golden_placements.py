@@ -125,7 +125,7 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
     assert AuditEntry.objects.filter(action="golden.broken", object_name="g").count() == 1
-    assert {one.labels: one.value for one in counters.told(figures.GOLDENS)} == {
+    assert {one.labels: one.value for one in counters.samples(figures.GOLDENS)} == {
         ("kept",): 0.0, ("broken",): 1.0, ("unknown",): 0.0,
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import ClaimUse
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions import Room, end_holds, forget_charged, forget_holds, hold, holds, submit
+from hetsched.placement.actions import HoldPart, end_holds, forget_charged, forget_holds, hold, holds, submit
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
@@ -31,7 +31,7 @@ def cluster() -> Cluster:
 
 
 def held(cluster: Cluster, *names: str, node: str = "n1", revision: int | None = None, **more: object) -> Hold:
-    rooms = [Room(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
+    rooms = [HoldPart(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
     at = Cluster.objects.get(pk=cluster.pk).revision if revision is None else revision
     wish = {"policy": PolicyRef("hetsched", 1), "seconds": 60, "actor": ALICE, "owner": "me", **more}
     return Hold.objects.get(pk=hold(cluster.pk, rooms, revision=at, **wish).hold_id)  # type: ignore[arg-type]
@@ -123,5 +123,5 @@ def test_what_has_claims_of_its_own_is_not_held(cluster: Cluster) -> None:
     pod = a_pod("p").build()
     spec = msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, claims=(ClaimUse("data"),)))
     with pytest.raises(InputError) as refused:
-        holds.check_rooms([Room(spec, "n1", EMPTY)])
+        holds.check_rooms([HoldPart(spec, "n1", EMPTY)])
     assert refused.value.code == "HoldNotPossible"

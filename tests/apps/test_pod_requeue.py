@@ -119,7 +119,7 @@ def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     schedule.run(cluster.pk)
     assert Pod.objects.get(name="p").state == "placed"
     counters.flush()
-    assert sum(one.value for one in counters.told(figures.FLUSHED)) == count
+    assert sum(one.value for one in counters.samples(figures.FLUSHED)) == count
 
 
 def test_it_is_kept_with_the_decision_and_renewed_with_every_try() -> None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.lifecycle import LISTED, LIVE, State
 from hetsched.placement.models import Pod
-from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
 pytestmark = pytest.mark.django_db
 
@@ -37,10 +37,14 @@ def _pods(cluster: Cluster, count: int) -> list[Pod]:
 def test_rows_tuples_and_single_columns_are_those_of_the_orm() -> None:
     cluster = Cluster.objects.create(name="c")
     pods = _pods(cluster, 3)
-    rows = Prepared(lambda: Pod.objects.filter(name__in=Among("names", str)).select_related("cluster").order_by("id"))
-    tuples = Prepared(lambda: Pod.objects.filter(pk__in=Among("ids")).order_by("id").values_list("name", "spec"))
-    later = Pod.objects.filter(created_at__gt=Given("at"), state="pending").order_by("id")
-    names = Prepared(lambda: later.values_list("name", flat=True))
+    rows = PreparedQuery(
+        lambda: Pod.objects.filter(name__in=ListParameter("names", str)).select_related("cluster").order_by("id")
+    )
+    tuples = PreparedQuery(
+        lambda: Pod.objects.filter(pk__in=ListParameter("ids")).order_by("id").values_list("name", "spec")
+    )
+    later = Pod.objects.filter(created_at__gt=Parameter("at"), state="pending").order_by("id")
+    names = PreparedQuery(lambda: later.values_list("name", flat=True))
 
     (found,) = rows(names=["it's-1", "it's-7"])
     assert (found.pk, found.spec, found.created_at) == (pods[1].pk, pods[1].spec, pods[1].created_at)
@@ -58,7 +62,7 @@ def test_rows_tuples_and_single_columns_are_those_of_the_orm() -> None:
 
 def test_the_text_is_the_same_for_any_values() -> None:
     _pods(Cluster.objects.create(name="c"), 2)
-    query = Prepared(lambda: Pod.objects.filter(name__in=Among("names", str)).values_list("id", flat=True))
+    query = PreparedQuery(lambda: Pod.objects.filter(name__in=ListParameter("names", str)).values_list("id", flat=True))
     with CaptureQueriesContext(connection) as asked:
         query(names=["it's-0"])
         query(names=["it's-0", "it's-1", "a%sb"])
@@ -70,16 +74,16 @@ def test_the_text_is_the_same_for_any_values() -> None:
 def test_an_update_sets_constants_values_and_what_the_row_has() -> None:
     one, other = _pods(Cluster.objects.create(name="c"), 2)
     change = PreparedUpdate(
-        lambda: Pod.objects.filter(pk__in=Among("ids"), state=State.PENDING.value),
-        message=Given("told"), node=Given("node"), attempts=F("attempts") + 2, queued=False,
+        lambda: Pod.objects.filter(pk__in=ListParameter("ids"), state=State.PENDING.value),
+        message=Parameter("told"), node=Parameter("node"), attempts=F("attempts") + 2, queued=False,
     )  # fmt: skip
     assert change(ids=[one.pk], told="50 % of 'it'", node=None) == 1
     one.refresh_from_db()
     other.refresh_from_db()
     assert (one.message, one.node_id, one.attempts, one.queued) == ("50 % of 'it'", None, 2, False)
     assert (other.message, other.attempts, other.queued) == ("", 0, True)
-    common = F("attempts").bitand(Given("bits", IntegerField()))
-    bits = Prepared(lambda: Pod.objects.alias(common=common).filter(common=2).values_list("id"))
+    common = F("attempts").bitand(Parameter("bits", IntegerField()))
+    bits = PreparedQuery(lambda: Pod.objects.alias(common=common).filter(common=2).values_list("id"))
     assert bits(bits=6) == [(one.pk,)]
 
 

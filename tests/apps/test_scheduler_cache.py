@@ -17,7 +17,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import Warm, load_state, warm
+from hetsched.placement.snapshot import SchedulerCache, load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 from tests.walk import Walk
@@ -143,7 +143,7 @@ def test_a_past_state_can_be_folded_again() -> None:
 
 
 def test_gang_backoff_survives_a_rebuild() -> None:
-    copy = Warm(a_cluster(a_node("n1")).pk)
+    copy = SchedulerCache(a_cluster(a_node("n1")).pk)
     with copy.held() as first:
         first.state.gangs.resting["default/team"] = 60.0
     copy.forget()

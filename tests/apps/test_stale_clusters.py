@@ -12,7 +12,7 @@ from hetsched.inventory import staleness
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
-from hetsched.inventory.staleness import tell_watched, watched_now
+from hetsched.inventory.staleness import report_staleness, watched_now
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
@@ -40,23 +40,23 @@ def heard(cluster: Cluster, ago: timedelta = timedelta(), **columns: Any) -> dat
     return at
 
 
-def now(cluster: Cluster) -> staleness.Watched:
+def now(cluster: Cluster) -> staleness.Staleness:
     return watched_now(Connection.objects.select_related("cluster").get(cluster=cluster))
 
 
 def test_fresh_facts_are_not_stale(cluster: Cluster) -> None:
     at = heard(cluster)
-    assert now(cluster) == staleness.Watched(at)
+    assert now(cluster) == staleness.Staleness(at)
 
 
 def test_facts_are_stale_since_their_last_report(cluster: Cluster) -> None:
     at = heard(cluster, timedelta(minutes=3))
-    assert now(cluster) == staleness.Watched(at, at, "the watch has received no events")
+    assert now(cluster) == staleness.Staleness(at, at, "the watch has received no events")
 
 
 def test_failing_watch_is_reported_before_decisions_stop(cluster: Cluster) -> None:
     at = heard(cluster, timedelta(seconds=20), failures=3, reason="connection refused")
-    assert now(cluster) == staleness.Watched(at, at, "connection refused")
+    assert now(cluster) == staleness.Staleness(at, at, "connection refused")
 
 
 def test_short_failure_is_not_reported(cluster: Cluster) -> None:
@@ -80,14 +80,14 @@ def test_snapshot_and_deltas_agree_and_only_changes_are_published(cluster: Clust
     topic = "watch:live"
     before = snapshot(topic).data
     at = heard(cluster, timedelta(minutes=3))
-    assert tell_watched(cluster.pk)
-    assert not tell_watched(cluster.pk)
+    assert report_staleness(cluster.pk)
+    assert not report_staleness(cluster.pk)
     stale = snapshot(topic).data
     assert (stale["reason"], stale["staleSince"]) == ("the watch has received no events", stale["factsAt"])
     assert at.isoformat()[:19] == stale["factsAt"][:19]
     heard(cluster)
-    assert tell_watched(cluster.pk)
-    assert not tell_watched(cluster.pk)
+    assert report_staleness(cluster.pk)
+    assert not report_staleness(cluster.pk)
     document: Any = before
     for event in OutboxEvent.objects.filter(topic=topic).order_by("revision"):
         document = merge(document, event.data)
@@ -97,4 +97,4 @@ def test_snapshot_and_deltas_agree_and_only_changes_are_published(cluster: Clust
 
 def test_clusters_out_of_files_are_never_stale() -> None:
     offline = a_cluster()
-    assert not tell_watched(offline.pk)
+    assert not report_staleness(offline.pk)

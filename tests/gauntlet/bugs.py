@@ -26,8 +26,8 @@ BUGS = (
     Bug(
         "K1", "a binding that succeeded without an answer frees what it holds", "kubernetes-client/python#547",
         "hetsched/adapters/kubernetes/binding.py",
-        "            return read_back(api, one, waiting=Fate.UNKNOWN)\n",
-        "            return Bound(one.pod_id, Fate.REFUSED, str(failure))\n",
+        "            return read_back(api, one, waiting=BindingResult.UNKNOWN)\n",
+        "            return BindingOutcome(one.pod_id, BindingResult.REFUSED, str(failure))\n",
         "tests/kube/test_binding_faults.py::test_a_reply_that_was_lost_is_read_back",
     ),
     Bug(
@@ -60,7 +60,8 @@ BUGS = (
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
         "workers/bind.py",
-        "    for one in by_fate[Fate.REFUSED]:\n", "    for one in by_fate[Fate.REFUSED] + by_fate[Fate.UNKNOWN]:\n",
+        "    for one in by_fate[BindingResult.REFUSED]:\n",
+        "    for one in by_fate[BindingResult.REFUSED] + by_fate[BindingResult.UNKNOWN]:\n",
         "tests/kube/test_binding_faults.py::test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds",
     ),
     Bug(
@@ -79,7 +80,7 @@ BUGS = (
     Bug(
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
         "hetsched/inventory/ledger.py",
-        "_as_decided_on().filter(leader_epoch=Given(\"epoch\"))", "_as_decided_on()",
+        "_as_decided_on().filter(leader_epoch=Parameter(\"epoch\"))", "_as_decided_on()",
         "tests/apps/test_recording.py::test_a_stale_epoch_writes_nothing",
     ),
     Bug(

@@ -26,7 +26,7 @@ from typing import Any, Self
 import msgspec
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
-from hetsched.adapters.kubernetes.reflector import Reflector, Seen
+from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
 from hetsched.adapters.kubernetes.resources import LEASES, NODES, PODS
 
 LEASE_SECONDS = 40
@@ -155,7 +155,7 @@ class Kubelet:
         for event in reflector.events():
             if self._ended.is_set():
                 return
-            if isinstance(event, Seen):
+            if isinstance(event, Upserted):
                 see(event.body)
 
     def _see_node(self, body: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import Fate, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingResult, ToBind, bind
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube import access
@@ -38,7 +38,9 @@ def bound(api: Api, account: Api) -> dict[str, Any]:
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert bind(account, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).fate is Fate.BOUND
+    assert (
+        bind(account, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).fate is BindingResult.BOUND
+    )
     return pod_of(api, "p")
 
 
@@ -87,8 +89,8 @@ def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) ->
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).fate is Fate.REFUSED
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).fate is Fate.BOUND
+    assert bind(api, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).fate is BindingResult.REFUSED
+    assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).fate is BindingResult.BOUND
 
 
 def test_all_else_goes_on_as_ever(api: Api, bound: dict[str, Any]) -> None:

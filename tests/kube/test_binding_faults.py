@@ -217,7 +217,7 @@ def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, pl
     wanted = bind.to_bind(waiting)
     with ThreadPoolExecutor(8) as threads:
         fates = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
-    assert {one.fate for one in fates} == {binding.Fate.BOUND}
+    assert {one.fate for one in fates} == {binding.BindingResult.BOUND}
     bind.note(cluster, fates[:21])
     bind.note(cluster, fates[21:])
     assert set(states().values()) == {"bound"}
@@ -230,7 +230,7 @@ def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, 
     assert ours is not None
     other = "n2" if ours.name == "n1" else "n1"
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).fate is binding.Fate.BOUND
+    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).fate is binding.BindingResult.BOUND
     assert bind.run(cluster.pk) == 0
     assert held() == 1
     eventually(

@@ -101,7 +101,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
         NodeFacts.objects.update(heard_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
     digest = digest_of(steady(told))
-    agent_messages.hear(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
+    agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
 
 
 def found(cluster: Cluster) -> Discovery:

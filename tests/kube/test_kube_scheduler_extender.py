@@ -24,9 +24,9 @@ from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
 from hetsched.adapters.objects.allocation import parse_allocation
 from hetsched.adapters.objects.documents import Document
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.allocation import Allocation
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
@@ -109,10 +109,10 @@ def decided_here(api: Api, pods: list[dict[str, Any]]) -> dict[str, tuple[str, A
     content = read_content([*documents(NODES), *documents(NODE_GPUS), *documents(TOPOLOGIES)], workload=False)
     policy = compile_policy(BUILTIN[DEFAULT], load_registry())
     scheduler = Scheduler(ClusterState.of(content), policy)
-    reader = PodReader(Names.of(content))
+    reader = PodReader(ReferencedObjects.of(content))
     found = {}
     for pod in pods:
-        spec = reader.pod(View(pod))
+        spec = reader.pod(FieldView(pod))
         assert spec is not None
         outcome = scheduler.schedule(spec)
         assert outcome.node is not None, spec.key

@@ -15,7 +15,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.token_review import TOKEN_REVIEWS, Holder, holder_of
+from hetsched.adapters.kubernetes.token_review import TOKEN_REVIEWS, TokenHolder, holder_of
 from hetsched.contracts.agent_message import AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa
 from hetsched.inventory import connections
@@ -91,7 +91,7 @@ def report(bearer: str, node: str = "n1") -> tuple[int, str]:
 def test_token_of_a_pod_authenticates_its_node(plane: ControlPlane, live: Cluster, pods: dict[str, str]) -> None:
     since = len(plane.audited())
     own = token(plane, "hetsched-agent", pods["hetsched-agent"])
-    assert holder_of(api_of(live), own) == Holder("hetsched:hetsched-agent", "hetsched-agent", "n1")
+    assert holder_of(api_of(live), own) == TokenHolder("hetsched:hetsched-agent", "hetsched-agent", "n1")
     assert report(own) == (200, "")
     assert report(own, "n2") == (403, "NodeNotYours")
     assert Node.objects.get(name="n1").report.isa.native == "x86-64-v3"

@@ -17,13 +17,13 @@ from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right,
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import ToBind
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
-from hetsched.adapters.kubernetes.eviction import Fate as Fates
-from hetsched.adapters.kubernetes.eviction import ToEvict, evict, tell_victim
-from hetsched.adapters.kubernetes.object_submission import Fate, create, delete, wanted
+from hetsched.adapters.kubernetes.eviction import EvictionResult as Fates
+from hetsched.adapters.kubernetes.eviction import ToEvict, evict, mark_victim
+from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.contracts.allocation import DeviceGrant
 from hetsched.contracts.devices import DeviceId
-from hetsched.contracts.submitted import Wanted
+from hetsched.contracts.submitted import ObjectToCreate
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connection_check import check_cluster
@@ -155,7 +155,7 @@ def missing_in(cluster: Cluster) -> set[str]:
     return {detail.partition(" in namespace ")[2].partition(":")[0] for detail in missing}
 
 
-def submitted(namespace: str) -> list[Wanted]:
+def submitted(namespace: str) -> list[ObjectToCreate]:
     """Return one object of each kind that a submission may contain."""
     pod = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
     spec = {"template": pod, "selector": {"matchLabels": {"app": "x"}}, "serviceName": "x"}
@@ -177,7 +177,7 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     api: Api, plane: ControlPlane, live: Cluster
 ) -> None:
     ours = api_of(live)
-    assert {create(ours, one).fate for one in submitted("default")} == {Fate.REFUSED}
+    assert {create(ours, one).fate for one in submitted("default")} == {SubmissionResult.REFUSED}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     bindings = f"{access.RBAC}/namespaces/default/rolebindings"
@@ -191,9 +191,9 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     since = len(plane.audited())
     for one in submitted("default"):
         made = create(ours, one)
-        assert made.fate is Fate.DONE, made
+        assert made.fate is SubmissionResult.DONE, made
         assert create(ours, one) == made  # as after a lost response
-        assert delete(ours, one, made.uid).fate is Fate.DONE
+        assert delete(ours, one, made.uid).fate is SubmissionResult.DONE
     used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
     assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
     plane.call("DELETE", f"{bindings}/hetsched-submit")
@@ -203,7 +203,7 @@ def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     make_pod(api, "victim")
     victim = ToEvict(1, "default", "victim", pod_of(api, "victim")["metadata"]["uid"], "Preempted by a test")
     assert evict(api_of(live), victim, only_ask=True).fate is Fates.ASKED
-    tell_victim(api_of(live), victim, now="2026-11-21T10:00:00.000000Z", instance="test")
+    mark_victim(api_of(live), victim, now="2026-11-21T10:00:00.000000Z", instance="test")
     (condition,) = pod_of(api, "victim")["status"]["conditions"]
     assert condition["message"] == "hetsched: Preempted by a test"
 

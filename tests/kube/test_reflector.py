@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.adapters.kubernetes import api as calls
 from hetsched.adapters.kubernetes.api import Api, Resource
-from hetsched.adapters.kubernetes.reflector import Event, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes.reflector import Deleted, Event, Reflector, Synced, Upserted
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 NODES = Resource("", "v1", "nodes", "Node")
@@ -24,7 +24,7 @@ def make(api: Api, name: str) -> None:
 
 def news(events: Iterator[Event], count: int) -> list[Event]:
     """Return the next events that concern objects."""
-    told = (event for event in events if isinstance(event, (Seen, Gone, Synced)))
+    told = (event for event in events if isinstance(event, (Upserted, Deleted, Synced)))
     return list(itertools.islice(told, count))
 
 
@@ -44,20 +44,20 @@ def test_a_list_comes_in_pages_and_whole(api: Api, monkeypatch: pytest.MonkeyPat
 def test_events_after_the_list_arrive_in_order(api: Api) -> None:
     make(api, "a")
     events = Reflector(api, NODES, sleep=lambda _: None).events()
-    assert keys(news(events, 2)) == ["Seen a", "Synced"]
+    assert keys(news(events, 2)) == ["Upserted a", "Synced"]
     make(api, "b")
     api.send("DELETE", NODES.path(name="a"))
-    assert keys(news(events, 2)) == ["Seen b", "Gone a"]
+    assert keys(news(events, 2)) == ["Upserted b", "Deleted a"]
 
 
 def test_list_after_a_gap_reports_the_deletions_in_between(api: Api) -> None:
     make(api, "a")
     make(api, "b")
     reflector = Reflector(api, NODES, sleep=lambda _: None)
-    assert keys(news(reflector.events(), 3)) == ["Seen a", "Seen b", "Synced"]
+    assert keys(news(reflector.events(), 3)) == ["Upserted a", "Upserted b", "Synced"]
     api.send("DELETE", NODES.path(name="a"))
     reflector._version = ""  # the effect of 410 Gone
-    assert keys(news(reflector.events(), 2)) == ["Gone a", "Synced"]
+    assert keys(news(reflector.events(), 2)) == ["Deleted a", "Synced"]
 
 
 def test_a_name_that_climbs_out_of_its_path_is_never_sent() -> None:

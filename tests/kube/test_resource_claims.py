@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import Fate
+from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.adapters.kubernetes.device_allocation import allocate
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
@@ -163,7 +163,7 @@ def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, 
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
     assert allocate(api, one) is None
     assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
-    assert bind.write(api, "live", one).fate is Fate.BOUND
+    assert bind.write(api, "live", one).fate is BindingResult.BOUND
 
 
 def test_a_pod_that_is_refused_leaves_its_devices(
@@ -171,7 +171,9 @@ def test_a_pod_that_is_refused_leaves_its_devices(
 ) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
-    monkeypatch.setattr(bind, "bind", lambda api, one, **_: bind.Bound(one.pod_id, Fate.REFUSED, "no"))
+    monkeypatch.setattr(
+        bind, "bind", lambda api, one, **_: bind.BindingOutcome(one.pod_id, BindingResult.REFUSED, "no")
+    )
     bind.run(cluster.pk)
     status = claim_of(api, "train").get("status", {})
     assert "allocation" not in status

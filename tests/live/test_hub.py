@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.journal.publish import message
 from web.live import hub
-from web.live.hub import Hub, Listener, Snapshot
+from web.live.hub import Hub, Listener, SnapshotMessage
 from web.live.spans import spans
 
 from .conftest import PATIENCE_SECONDS
@@ -26,11 +26,11 @@ class Database:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def snapshot(self, topic: str) -> Snapshot | None:
+    async def snapshot(self, topic: str) -> SnapshotMessage | None:
         self.reads += 1
         revision = self.revision
         await self.go_on.wait()
-        return Snapshot(revision, f"snapshot {revision}")
+        return SnapshotMessage(revision, f"snapshot {revision}")
 
     async def revisions(self, topics: list[str]) -> dict[str, int]:
         return dict.fromkeys(topics, self.revision)

@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.access.changes import rights_changed
 from web.live import database, recall, rights, sockets
-from web.live.database import Together
+from web.live.database import QueryBatcher
 
 from .conftest import PATIENCE_SECONDS, in_thread
 
@@ -38,7 +38,7 @@ class Source:
 
 async def test_equal_questions_of_one_turn_are_asked_once() -> None:
     source = Source()
-    ask = Together(source.read)
+    ask = QueryBatcher(source.read)
     answers = await asyncio.gather(*(ask(key) for key in "abab"))
     assert answers == [("a", 0), ("b", 0), ("a", 0), ("b", 0)]
     assert source.asked == ["a", "b"]
@@ -46,7 +46,7 @@ async def test_equal_questions_of_one_turn_are_asked_once() -> None:
 
 async def test_who_asks_while_it_is_read_is_answered_by_what_is_read_after_that() -> None:
     source = Source()
-    ask = Together(source.read)
+    ask = QueryBatcher(source.read)
     source.free.clear()
     early = asyncio.create_task(ask("a"))
     assert await asyncio.to_thread(source.begun.wait, PATIENCE_SECONDS)
@@ -58,7 +58,7 @@ async def test_who_asks_while_it_is_read_is_answered_by_what_is_read_after_that(
 
 
 async def test_read_error_reaches_only_its_requester() -> None:
-    ask = Together(Source().read)
+    ask = QueryBatcher(Source().read)
     answers = await asyncio.gather(*(ask(key) for key in ("a", "odd", "b")), return_exceptions=True)
     assert [answers[0], answers[2]] == [("a", 0), ("b", 0)]
     assert isinstance(answers[1], ValueError)
@@ -66,7 +66,7 @@ async def test_read_error_reaches_only_its_requester() -> None:
 
 async def test_client_that_leaves_disconnects_no_other() -> None:
     source = Source()
-    ask = Together(source.read)
+    ask = QueryBatcher(source.read)
     source.free.clear()
     gone, stays = asyncio.create_task(ask("a")), asyncio.create_task(ask("a"))
     assert await asyncio.to_thread(source.begun.wait, PATIENCE_SECONDS)
@@ -77,15 +77,15 @@ async def test_client_that_leaves_disconnects_no_other() -> None:
 
 async def test_a_turn_is_short_enough_for_others_to_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
-    take = Together._in_turn
+    take = QueryBatcher._in_turn
 
     async def counted(self: Any, keys: list[Any]) -> Any:
         turns.append(len(keys))
         return await take(self, keys)
 
-    monkeypatch.setattr(Together, "_in_turn", counted)
+    monkeypatch.setattr(QueryBatcher, "_in_turn", counted)
     monkeypatch.setattr(database, "MOST_TOGETHER", 4)
-    ask = Together(Source().read)
+    ask = QueryBatcher(Source().read)
     await asyncio.gather(*(ask(f"k{number}") for number in range(10)))
     assert turns == [4, 4, 2]
 
@@ -98,7 +98,7 @@ async def test_a_socket_looks_its_rights_up_once_when_it_comes_and_once_when_any
     looks: list[str] = []
     subject = rights.subject
 
-    def noted(held: rights.Credential) -> Any:
+    def noted(held: rights.SocketCredential) -> Any:
         looks.append(held.token_id)
         return subject(held)
 

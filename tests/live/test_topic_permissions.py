@@ -44,7 +44,7 @@ def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> No
 def found(asked: str) -> Any:
     """Return a topic as a socket finds it; one that there is not in this scene, by its name."""
     there = socket_reads.find(asked)
-    return there if there.denied is None else socket_reads.Found(asked, asked)
+    return there if there.denied is None else socket_reads.TopicLookup(asked, asked)
 
 
 def test_the_table_holds(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from hetsched.contracts.times import rfc3339
 from hetsched.lab.bench.measure import machine
-from hetsched.lab.plots import Series, line_chart
+from hetsched.lab.plots import PlotLine, line_chart
 from hetsched.lab.report import Cell, data_table, whole_page
 
 from .client import percentiles
@@ -133,7 +133,7 @@ def _page(report: Report) -> str:
         ]
         shown.append(data_table(["program", "processor time, ms each", "memory, MiB"], cells))
         for title, points in part.lines.items():
-            chart = line_chart(title, [Series(title, tuple(points))], x_label="seconds", y_label=title)
+            chart = line_chart(title, [PlotLine(title, tuple(points))], x_label="seconds", y_label=title)
             table = data_table(["seconds", title], [[round(x, 1), round(y, 2)] for x, y in points])
             shown.append(f"<figure>{chart}</figure><details><summary>{title}</summary>{table}</details>")
         load = part.load_average

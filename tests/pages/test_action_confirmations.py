@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
@@ -126,7 +126,7 @@ def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, oper
 
 def test_node_with_contradicted_facts_is_trusted_again(fleet: Cluster, operator: Client) -> None:
     assert "Trust again" not in buttons(operator, "/nodes/n1/")
-    doubt = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no locality", "red")
+    doubt = FactConflict("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no locality", "red")
     Node.objects.filter(name="n1").update(doubts=(doubt,))
     assert pressed(operator, buttons(operator, "/nodes/n1/")["Trust again"]).status_code == 200
     assert Node.objects.get(name="n1").doubts == ()

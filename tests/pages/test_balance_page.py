@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.collected import Collected, Finding
+from hetsched.contracts.collected import Collected, CollectedNode
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.collection import note_failure, take_in
 from hetsched.inventory.models import Cluster, Collector
@@ -33,7 +33,7 @@ def measured(db: Any) -> Collector:
     cluster = a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("r").cpu(2).running_on("n1"),))
     row = Collector.objects.create(cluster=cluster, name="prom", kind="prometheus-load", load=True)
     now = timezone.now()
-    take_in(row, Collected((Finding("n1", rfc3339(now), usage={"cpu": 6000}),)), now=now)
+    take_in(row, Collected((CollectedNode("n1", rfc3339(now), usage={"cpu": 6000}),)), now=now)
     row.refresh_from_db()
     return row
 

@@ -18,7 +18,7 @@ import pytest
 from django.utils import translation
 
 from tests.pages.worded import HOLE, QUOTED, Worded, worded
-from web.pages.message_translation import told
+from web.pages.message_translation import translate
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -82,7 +82,7 @@ def is_said(template: str) -> bool:
     for values in product(("n1", "3"), repeat=min(len(holes), MOST_HOLES)):
         filled = [*values, *["n1"] * (len(holes) - len(values))]
         parts[1::2] = [repr(value) if hole == QUOTED else value for hole, value in zip(holes, filled, strict=True)]
-        if CHINESE.search(told("".join(parts))):
+        if CHINESE.search(translate("".join(parts))):
             return True
     return False
 
@@ -128,4 +128,4 @@ def test_what_is_excepted_is_there() -> None:
     ids=["field", "hint", "unknown", "quota", "hold"],
 )
 def test_a_refusal_is_said_in_chinese(english: str, said: str) -> None:
-    assert told(english) == said
+    assert translate(english) == said

@@ -19,7 +19,7 @@ from django.utils import translation
 from hetsched.contracts.params import params_schema
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.registry import load_registry
-from web.pages.message_translation import SENTENCES, catalogue, told
+from web.pages.message_translation import SENTENCES, catalogue, translate
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = sorted((ROOT / "hetsched/engine").rglob("*.py"))
@@ -84,7 +84,7 @@ def test_every_refusal_and_every_wait_of_the_engine_is_said_in_chinese(chinese: 
     found = sorted(set(said_by_refusals()))
     assert len(found) > 80
     assert [
-        text for text in found if " " in text and not CHINESE.search(told(text)) and not text.startswith(PARTS)
+        text for text in found if " " in text and not CHINESE.search(translate(text)) and not text.startswith(PARTS)
     ] == []
 
 
@@ -123,12 +123,12 @@ def test_every_refusal_and_every_wait_of_the_engine_is_said_in_chinese(chinese: 
     ],
 )
 def test_a_sentence_is_said_in_chinese(chinese: None, english: str, said: str) -> None:
-    assert told(english) == said
+    assert translate(english) == said
 
 
 def test_in_english_all_stays_as_it_was_said() -> None:
     with translation.override("en"):
-        assert told("the node is cordoned") == "the node is cordoned"
+        assert translate("the node is cordoned") == "the node is cordoned"
 
 
 def test_every_sentence_has_its_translation(chinese: None) -> None:

@@ -9,14 +9,14 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.decision import Reason, Verdict
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision, Pod, Rejection
 from tests.builders import a_pod
 from tests.pages.test_node_facts import words
 from tests.scenes import placed, recorded, refusing, submitted
 
-DOUBT = Doubt("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no <b>locality</b>", "red")
+DOUBT = FactConflict("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no <b>locality</b>", "red")
 
 
 @pytest.fixture

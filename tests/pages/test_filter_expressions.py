@@ -11,20 +11,20 @@ import pytest
 from django.db.models import Q
 from django.utils import timezone
 
-from web.pages.lists.expressions import Field, Unreadable, condition, predicate, read
-from web.pages.lists.kinds import Age, Any_, Choice, IsaKind, Kind, Labels, Model, Number, Quantity
+from web.pages.lists.expressions import FilterField, InvalidExpression, condition, predicate, read
+from web.pages.lists.kinds import Age, AnyKind, ChoiceKind, IsaKind, Labels, Model, NumberKind, Quantity, ValueKind
 
 
-def field(name: str, kind: Kind) -> Field:
-    return Field(name, kind, name, get=lambda row: getattr(row, name.replace(".", "_"), None), path=name)
+def field(name: str, kind: ValueKind) -> FilterField:
+    return FilterField(name, kind, name, get=lambda row: getattr(row, name.replace(".", "_"), None), path=name)
 
 
 FIELDS = {
     one.name: one
     for one in (
-        field("name", Kind()), field("state", Choice("ready", "cordoned")), field("isa", IsaKind()),
-        field("cpu", Number(percent=True)), field("free.cpu", Quantity("cpu")), field("pods", Number()),
-        field("label", Labels()), field("gpu.model", Model()), field("taint", Any_()), field("age", Age()),
+        field("name", ValueKind()), field("state", ChoiceKind("ready", "cordoned")), field("isa", IsaKind()),
+        field("cpu", NumberKind(percent=True)), field("free.cpu", Quantity("cpu")), field("pods", NumberKind()),
+        field("label", Labels()), field("gpu.model", Model()), field("taint", AnyKind()), field("age", Age()),
     )
 }  # fmt: skip
 
@@ -94,14 +94,14 @@ def test_rows_are_kept_by_what_is_written(text: str, values: dict[str, Any], exp
     ],
 )
 def test_invalid_expression_is_reported_with_position_and_nearest_match(text: str, marked: str, instead: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(InvalidExpression) as refused:
         read(text, FIELDS)
     assert (refused.value.problem.marked, refused.value.problem.instead) == (marked, instead)
     assert str(refused.value)
 
 
 def test_a_suggested_expression_can_be_read() -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(InvalidExpression) as refused:
         read("-isas>=rv64gcv name=a", FIELDS)
     assert refused.value.problem.instead == "-isa>=rv64gcv name=a"
     assert len(read(refused.value.problem.instead, FIELDS)) == 2
@@ -122,7 +122,7 @@ def test_the_database_is_asked_the_same() -> None:
     "text", ["", "   ", '"', "-", "=", ">=", "a=b=c", "((", 'name="', "x" * 1000, "-" * 50, "\\", "%s"]
 )
 def test_no_text_breaks_it(text: str) -> None:
-    with suppress(Unreadable):
+    with suppress(InvalidExpression):
         assert holds(text, name="n") in (True, False)
 
 

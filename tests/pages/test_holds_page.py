@@ -11,7 +11,7 @@ from django.test import Client
 from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.decision import PolicyRef
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Room, cancel_hold, hold
+from hetsched.placement.actions import HoldPart, cancel_hold, hold
 from hetsched.placement.models import Hold, Reservation
 from tests.builders import a_node, a_pod
 from tests.pages.test_node_agent_reports import words
@@ -28,7 +28,7 @@ def held(cluster: Cluster, owner: str = "somebody", **more: object) -> Hold:
     kept = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
     at = Cluster.objects.get(pk=cluster.pk).revision
     made = hold(
-        cluster.pk, [Room(a_pod("release").build(), "n1", kept)], revision=at, policy=PolicyRef("hetsched", 1),
+        cluster.pk, [HoldPart(a_pod("release").build(), "n1", kept)], revision=at, policy=PolicyRef("hetsched", 1),
         seconds=600, actor=ALICE, owner=owner, note="release 17 <b>", **more,
     )  # fmt: skip
     return Hold.objects.get(pk=made.hold_id)

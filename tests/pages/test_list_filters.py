@@ -21,7 +21,7 @@ from hetsched.storage.text_lookups import Wildcard, folded
 from tests.builders import a_node
 from tests.scenes import a_cluster
 from tests.system.processes import postgres
-from web.pages.lists.kinds import Kind
+from web.pages.lists.kinds import ValueKind
 
 LONG = "a" * 252 + "b"
 TEXTS = (
@@ -52,7 +52,7 @@ def _least_seconds(call: Any, times: int = 3) -> float:
 )
 def test_thousand_wildcards_match_in_linear_time(pattern: str) -> None:
     assert len(pattern) >= 250
-    match = Kind().test("=", pattern)
+    match = ValueKind().test("=", pattern)
     assert _least_seconds(lambda: [match(LONG) for _ in range(100)]) < 0.05
 
 
@@ -102,7 +102,7 @@ def _differences(database: Any) -> Iterator[tuple[str, str, str]]:
     tests = {
         "text_matches": lambda pattern: Wildcard(pattern).matches,
         "text_equals": lambda pattern: lambda text: folded(text) == folded(pattern),
-        "text_contains": lambda pattern: Kind().test("~", pattern),
+        "text_contains": lambda pattern: ValueKind().test("~", pattern),
         "text_starts": lambda pattern: lambda text: folded(text).startswith(folded(pattern)),
     }
     column = Decision._meta.get_field("pod_name")

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone, PinnedContainer
-from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.models import Pod
@@ -28,8 +28,8 @@ REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7"
 def told(cluster: Cluster, settings: Any) -> Cluster:
     """Have the agent of n1 report, and then lose a card."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    hear(cluster, message(REPORT))
-    hear(cluster, message(msgspec.structs.replace(REPORT, gpus=CARDS[:1]), sequence=2))
+    receive(cluster, message(REPORT))
+    receive(cluster, message(msgspec.structs.replace(REPORT, gpus=CARDS[:1]), sequence=2))
     return cluster
 
 

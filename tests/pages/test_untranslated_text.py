@@ -24,8 +24,8 @@ from hetsched.contracts.golden import Expectation
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.placement.actions import Room, cancel, hold, import_cluster, set_priority
-from hetsched.placement.actions.webhooks import Wanted, add_webhook
+from hetsched.placement.actions import HoldPart, cancel, hold, import_cluster, set_priority
+from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook
 from hetsched.placement.models import Decision, Hold
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
 from hetsched.policies.goldens import save_golden
@@ -87,10 +87,10 @@ def fleet(db: None, settings: Any) -> Cluster:
         "g", cluster=cluster, manifest=manifest, expectation=Expectation(nodes=("k1-0",)), actor=ALICE, reason="-"
     )
     at = Cluster.objects.get(pk=cluster.pk).revision
-    room = Room(a_pod("release").build(), "k1-0", EMPTY)
+    room = HoldPart(a_pod("release").build(), "k1-0", EMPTY)
     hold(cluster.pk, [room], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1")
     create_token(role="submitter", name="CI", quota={"cpu": "8"})
-    add_webhook(Wanted("CI", "https://ci.example/"), owner="user:1", actor=ALICE, reason="-")
+    add_webhook(WebhookSettings("CI", "https://ci.example/"), owner="user:1", actor=ALICE, reason="-")
     return Cluster.objects.get(pk=cluster.pk)
 
 

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.webhooks import Wanted, add_webhook, try_webhook
+from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook, try_webhook
 from hetsched.placement.models import Delivery, Webhook
 from tests.builders import a_pod
 from tests.pages.test_node_agent_reports import words
@@ -31,7 +31,7 @@ def submitter(browsing: Callable[..., Client]) -> Client:
 @pytest.fixture
 def hook(submitter: Client) -> Webhook:
     owner = f"user:{User.objects.latest('id').pk}"
-    wanted = Wanted("pipeline <b>", "https://ci.example/done", states=("failed",))
+    wanted = WebhookSettings("pipeline <b>", "https://ci.example/done", states=("failed",))
     return add_webhook(wanted, owner=owner, actor=ALICE, reason="x")[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.project import bodies
-from hetsched.project.bodies import MOST_UNVERIFIED, Body, BodyRefused
+from hetsched.project.bodies import MOST_UNVERIFIED, BodyRefused, RequestBody
 
 SCOPE = {"headers": [], "client": ("192.0.2.1", 1)}
 
@@ -35,7 +35,7 @@ def sending(*pieces: bytes, pause: float = 0.0) -> Any:
 
 
 async def test_a_small_body_is_read_whole() -> None:
-    body = Body(SCOPE, sending(b"ab", b"c"))
+    body = RequestBody(SCOPE, sending(b"ab", b"c"))
     await body.read_first()
     assert (body.complete, body.file.read()) == (True, b"abc")
     body.close()
@@ -43,7 +43,7 @@ async def test_a_small_body_is_read_whole() -> None:
 
 async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     # 1 byte in 0.1 s is below the rate of 1000 bytes a second.
-    body = Body(SCOPE, sending(*[b"x"] * 100, pause=0.1))
+    body = RequestBody(SCOPE, sending(*[b"x"] * 100, pause=0.1))
     began = asyncio.get_running_loop().time()
     with pytest.raises(BodyRefused) as refused:
         await body.read_first()
@@ -53,7 +53,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
 
 
 async def test_a_body_that_keeps_the_rate_is_read() -> None:
-    body = Body(SCOPE, sending(*[b"x" * 1000] * 10, pause=0.1))
+    body = RequestBody(SCOPE, sending(*[b"x" * 1000] * 10, pause=0.1))
     await body.read_first()
     assert body.complete
     body.close()
@@ -61,7 +61,7 @@ async def test_a_body_that_keeps_the_rate_is_read() -> None:
 
 async def test_reading_without_a_credential_stops_at_64_kib() -> None:
     pieces = [b"x" * 1024] * 100
-    body = Body(SCOPE, sending(*pieces))
+    body = RequestBody(SCOPE, sending(*pieces))
     await body.read_first()
     assert not body.complete
     assert len(body.file.read()) == MOST_UNVERIFIED
@@ -74,7 +74,7 @@ async def test_of_a_body_with_a_large_length_nothing_is_read() -> None:
     async def never() -> Any:
         raise AssertionError
 
-    body = Body({**SCOPE, "headers": [(b"content-length", b"65537")]}, never)
+    body = RequestBody({**SCOPE, "headers": [(b"content-length", b"65537")]}, never)
     await body.read_first()
     assert not body.complete
     body.close()
@@ -83,14 +83,14 @@ async def test_of_a_body_with_a_large_length_nothing_is_read() -> None:
 @pytest.mark.parametrize("setting", ["HETSCHED_BODIES_BYTES", "HETSCHED_BODIES_BYTES_PER_ADDRESS"])
 async def test_bodies_share_bounded_room(settings: Any, setting: str) -> None:
     setattr(settings, setting, 500_000)
-    first, second = (Body(SCOPE, sending(b"x" * 300_000, b"x" * 100_000)) for _ in range(2))
+    first, second = (RequestBody(SCOPE, sending(b"x" * 300_000, b"x" * 100_000)) for _ in range(2))
     await first.read_rest()
     with pytest.raises(BodyRefused) as refused:
         await second.read_rest()
     assert (refused.value.status, refused.value.retry) == (429, True)
     second.close()
     first.close()
-    third = Body(SCOPE, sending(b"x" * 300_000, b"x" * 100_000))
+    third = RequestBody(SCOPE, sending(b"x" * 300_000, b"x" * 100_000))
     await third.read_rest()
     assert third.complete
     third.close()
@@ -98,7 +98,7 @@ async def test_bodies_share_bounded_room(settings: Any, setting: str) -> None:
 
 async def test_another_address_has_room_of_its_own(settings: Any) -> None:
     settings.HETSCHED_BODIES_BYTES_PER_ADDRESS = 400_000
-    found = [Body({**SCOPE, "client": (f"192.0.2.{n}", 1)}, sending(b"x" * 400_000)) for n in (1, 2)]
+    found = [RequestBody({**SCOPE, "client": (f"192.0.2.{n}", 1)}, sending(b"x" * 400_000)) for n in (1, 2)]
     for body in found:
         await body.read_rest()
     for body in found:

@@ -14,9 +14,9 @@ import yaml
 from django.conf import settings
 from prometheus_client import CollectorRegistry
 
-from hetsched.adapters.kubernetes.binding import Fate
+from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.journal import figures
-from hetsched.journal.counters import Kept
+from hetsched.journal.counters import Metric
 from web.api import prometheus
 from web.api.fleet import Fleet
 from workers.extender import figures as extender
@@ -82,7 +82,7 @@ def check(text: str, given: dict[str, set[str]]) -> None:
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
         assert set(matchers) <= labels, f"{selector.name} has no {set(matchers) - labels}: {text}"
         if "outcome" in matchers and "binding" in selector.name:
-            assert set(matchers["outcome"].split("|")) <= {fate.value for fate in Fate}
+            assert set(matchers["outcome"].split("|")) <= {fate.value for fate in BindingResult}
     for group in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", text):
         asked = {name.strip() for name in group.split(",")}
         assert asked <= known, f"nothing has {asked - known}: {text}"
@@ -133,5 +133,5 @@ def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]])
 
 
 def test_every_kept_figure_is_given(given: dict[str, set[str]]) -> None:
-    kept = [one for one in vars(figures).values() if isinstance(one, Kept) and one is not figures.CANARY]
+    kept = [one for one in vars(figures).values() if isinstance(one, Metric) and one is not figures.CANARY]
     assert {one.name for one in kept} <= {name for name, _, _ in families()}

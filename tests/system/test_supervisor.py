@@ -64,7 +64,7 @@ def tell(text): print(text, flush=True)
 found = supervisor.Supervisor(env={}, cwd=folder, log_dir=folder, tell=tell)
 asked = probe.Probe()
 argv = (sys.executable, "-c", sys.argv[2], str(asked.descriptor))
-found.start(supervisor.Program("web", argv, fds=(asked.descriptor,), probe=asked))
+found.start(supervisor.SupervisedProgram("web", argv, fds=(asked.descriptor,), probe=asked))
 try:
     found.watch()
 finally:

@@ -144,7 +144,7 @@ def test_waits_grow_threefold_and_are_spread(monkeypatch: pytest.MonkeyPatch) ->
 def dead() -> float:
     """Return the stored count of deliveries that were given up."""
     counters.flush()
-    return sum(one.value for one in counters.told(figures.DELIVERIES) if one.labels == ("dead",))
+    return sum(one.value for one in counters.samples(figures.DELIVERIES) if one.labels == ("dead",))
 
 
 def test_what_waited_for_three_days_is_given_up(receiver: Receiver) -> None:

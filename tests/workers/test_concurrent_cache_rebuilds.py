@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from workers.interpreter_priority import GIVE_WAY_SECONDS, GivingWay
+from workers.interpreter_priority import GIVE_WAY_SECONDS, LowPriority
 
 
 def test_the_last_one_sets_it_back() -> None:
-    before, giving_way = sys.getswitchinterval(), GivingWay()
+    before, giving_way = sys.getswitchinterval(), LowPriority()
     with giving_way:
         with giving_way:
             assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)

@@ -190,15 +190,15 @@ def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster)
 def read(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make each pod take 10 ms to read; return the namespaces of the pods that were read."""
     found: list[str] = []
-    really = queue.Waiting
+    really = queue.PendingPod
 
-    def slowly(*row: Any) -> queue.Waiting:
+    def slowly(*row: Any) -> queue.PendingPod:
         clock.now += 0.01
         pod = really(*row)
         found.append(pod.spec.namespace)
         return pod
 
-    monkeypatch.setattr(queue, "Waiting", slowly)
+    monkeypatch.setattr(queue, "PendingPod", slowly)
     monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=clock))
     return found
 

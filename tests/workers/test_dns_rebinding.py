@@ -16,10 +16,10 @@ import pytest
 from django.utils import timezone
 from kubernetes import client
 
-from hetsched.adapters.collectors.requests import Asker, SourceFailed
+from hetsched.adapters.collectors.requests import CollectorClient, SourceError
 from hetsched.adapters.http.outbound import Allowed
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.oci.wire import Unreadable, get
+from hetsched.adapters.oci.wire import ImageUnreadable, get
 from hetsched.placement import callbacks
 from hetsched.placement.models import CallbackHost, Delivery
 from workers import callback
@@ -87,9 +87,9 @@ def _told(port: int) -> None:
 
 
 def _collected(port: int) -> None:
-    asker = Asker(Allowed(plain=frozenset({f"{NAME}:{port}"})))
+    asker = CollectorClient(Allowed(plain=frozenset({f"{NAME}:{port}"})))
     for code in ("HostUnreachable", "AddressRefused"):
-        with pytest.raises(SourceFailed) as failed:
+        with pytest.raises(SourceError) as failed:
             asker.json(f"http://{NAME}:{port}/api")
         assert failed.value.code == code
 
@@ -97,7 +97,7 @@ def _collected(port: int) -> None:
 def _image(port: int) -> None:
     allowed = Allowed(plain=frozenset({f"{NAME}:{port}"}))
     for code in ("RegistryUnreachable", "AddressRefused"):
-        with pytest.raises(Unreadable) as failed:
+        with pytest.raises(ImageUnreadable) as failed:
             get(f"http://{NAME}:{port}/v2/", {}, allowed)
         assert failed.value.code == code
 

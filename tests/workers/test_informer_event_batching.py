@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes.reflector import Event, Gone, Seen
+from hetsched.adapters.kubernetes.reflector import Deleted, Event, Upserted
 from hetsched.adapters.kubernetes.resources import PODS
 from workers.informer import Follower
 
@@ -44,9 +44,9 @@ def waits_after(event: Event) -> int:
     return news.waited
 
 
-def a_pod(node: str) -> Seen:
+def a_pod(node: str) -> Upserted:
     spec = f'"nodeName":"{node}","containers":[]' if node else '"containers":[]'
-    return Seen("web/p", f'{{"metadata":{{"name":"p","namespace":"web","uid":"u"}},"spec":{{{spec}}}}}'.encode())
+    return Upserted("web/p", f'{{"metadata":{{"name":"p","namespace":"web","uid":"u"}},"spec":{{{spec}}}}}'.encode())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def a_pod(node: str) -> Seen:
     [
         pytest.param(a_pod(""), 0, id="it waits for its node"),
         pytest.param(a_pod("n1"), 1, id="it has one"),
-        pytest.param(Gone("web/p", b""), 1, id="it is no more"),
+        pytest.param(Deleted("web/p", b""), 1, id="it is no more"),
     ],
 )
 def test_it_waits_for_more_where_no_pod_waits_for_it(event: Event, waits: int) -> None:

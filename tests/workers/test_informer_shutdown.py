@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -99,11 +99,11 @@ def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
 ) -> None:
     begun, go_on, written = threading.Event(), threading.Event(), []
 
-    def write(_: Any, __: str, one: ToBind, **___: Any) -> Bound:
+    def write(_: Any, __: str, one: ToBind, **___: Any) -> BindingOutcome:
         written.append(one.name)
         begun.set()
         go_on.wait(60)
-        return Bound(one.pod_id, Fate.BOUND)
+        return BindingOutcome(one.pod_id, BindingResult.BOUND)
 
     monkeypatch.setattr(bind, "AT_ONCE", 1)
     monkeypatch.setattr(bind, "write", write)

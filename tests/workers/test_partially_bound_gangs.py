@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.binding import Bound, Fate
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.contracts.workload import GangMember
 from hetsched.inventory.actions import create_cluster
@@ -57,11 +57,14 @@ def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
     return dict(Pod.objects.values_list("name", "id"))
 
 
-def came_to(cluster: Cluster, ids: dict[str, int], **fates: Fate) -> None:
+def came_to(cluster: Cluster, ids: dict[str, int], **fates: BindingResult) -> None:
     """Begin the bindings of these pods and record these results."""
     named = {name.replace("_", "-"): fate for name, fate in fates.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
-    bind.note(cluster, [Bound(ids[name], fate, NO if fate is Fate.REFUSED else "") for name, fate in named.items()])
+    bind.note(
+        cluster,
+        [BindingOutcome(ids[name], fate, NO if fate is BindingResult.REFUSED else "") for name, fate in named.items()],
+    )
 
 
 def states() -> dict[str, str]:
@@ -70,7 +73,7 @@ def states() -> dict[str, str]:
 
 def test_what_is_not_being_bound_yet_goes_back_with_the_reason(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "pending"}
     assert Pod.objects.get(name="g-2").message == f"gang default/g: g-1 could not be bound: {NO}"
     assert Pod.objects.filter(queued=True).count() == 2
@@ -81,15 +84,15 @@ def test_what_is_not_being_bound_yet_goes_back_with_the_reason(cluster: Cluster)
 
 def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(3)))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "placed"}
     assert not HalfGang.objects.exists()
 
 
-@pytest.mark.parametrize("fate", [Fate.GONE, Fate.LOST])
-def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, fate: Fate) -> None:
+@pytest.mark.parametrize("fate", [BindingResult.GONE, BindingResult.LOST])
+def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, fate: BindingResult) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=fate)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=fate)
     assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}
     assert Reservation.objects.filter(active=True).count() == 2
     assert HalfGang.objects.count() == 1
@@ -97,7 +100,7 @@ def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Clu
 
 def test_where_nothing_is_bound_nothing_is_left(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=Fate.REFUSED)
+    came_to(cluster, ids, g_0=BindingResult.REFUSED)
     assert set(states().values()) == {"pending"}
     assert not HalfGang.objects.exists()
     assert not Reservation.objects.filter(active=True).exists()
@@ -105,10 +108,10 @@ def test_where_nothing_is_bound_nothing_is_left(cluster: Cluster) -> None:
 
 def test_a_member_that_is_decided_again_makes_the_gang_whole(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 2), a_member(1, 2))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert settle_half_gangs(cluster.pk) == 0
     recorded(cluster, placing(cluster, "n1"))
-    came_to(cluster, ids, g_1=Fate.BOUND)
+    came_to(cluster, ids, g_1=BindingResult.BOUND)
     assert settle_half_gangs(cluster.pk) == 0
     assert set(states().values()) == {"bound"}
     assert not HalfGang.objects.exists()
@@ -116,7 +119,7 @@ def test_a_member_that_is_decided_again_makes_the_gang_whole(cluster: Cluster) -
 
 def test_when_its_time_is_over_what_a_controller_makes_again_is_taken_back(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED, g_2=Fate.BOUND)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
     HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
     assert settle_half_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
@@ -129,7 +132,7 @@ def test_when_its_time_is_over_what_a_controller_makes_again_is_taken_back(clust
 
 def test_a_gangs_own_time_out_counts_but_no_less_than_a_minute(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2).having(gang=GangMember("g", 2, 5)) for number in range(2)))
-    came_to(cluster, ids, g_0=Fate.BOUND, g_1=Fate.REFUSED)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert HalfGang.objects.get().patience_seconds == 60
 
 
@@ -139,11 +142,11 @@ def test_a_binding_that_is_refused_again_and_again_is_tried_less_and_less(
     steps: list[int] = []
     monkeypatch.setattr(progress, "backoff", lambda step: steps.append(step) or timedelta(hours=step))
     ids = placed(cluster, a_pod("p").having(uid="u"))
-    came_to(cluster, ids, p=Fate.REFUSED)
+    came_to(cluster, ids, p=BindingResult.REFUSED)
     assert Pod.objects.get().not_before is None  # the first retry is immediate
     for _ in range(3):
         Pod.objects.update(not_before=None)
         recorded(cluster, placing(cluster, "n1"))
-        came_to(cluster, ids, p=Fate.REFUSED)
+        came_to(cluster, ids, p=BindingResult.REFUSED)
         assert Pod.objects.get().not_before is not None
     assert steps == [1, 2, 3]

@@ -24,7 +24,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _slots() -> list[float]:
-    return [one.value for one in counters.told(figures.TICKS)]
+    return [one.value for one in counters.samples(figures.TICKS)]
 
 
 def _pass(seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.placement.actions.evictions import Leaving
+from hetsched.placement.actions.evictions import ClaimedEviction
 from hetsched.placement.models import Eviction, Nomination, Pod
 from workers.report import _sentence
 
@@ -30,5 +30,5 @@ def test_what_took_the_place_back_is_not_named_in_another_namespace() -> None:
 @pytest.mark.parametrize(("namespace", "name"), [("web", "web/high"), ("ml", "(a pod of another namespace)")])
 def test_a_preemptor_is_named_in_its_own_namespace_alone(namespace: str, name: str) -> None:
     victim, preemptor = Pod(namespace=namespace, name="low", priority=0), Pod(namespace="web", name="high", priority=9)
-    leaving = Leaving(Eviction(nomination=Nomination()), victim, preemptor, "n1")
+    leaving = ClaimedEviction(Eviction(nomination=Nomination()), victim, preemptor, "n1")
     assert leaving.sentence == f"Preempted by {name} (priority 9), which needs resources on n1; this pod has priority 0"

@@ -41,7 +41,7 @@ from hetsched.placement.queries.replay import replay
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision, Preview
-from hetsched.policies.plan_contracts import Asked
+from hetsched.policies.plan_contracts import PreviewParameters
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.unit.cli.calling import document, run
@@ -105,7 +105,7 @@ def test_an_unchanged_policy_moves_nothing_and_puts_every_pod_where_it_went() ->
     history(cluster, DECISIONS, departures=True)
     same = draft(active_specs({"hetsched"})["hetsched"]).spec
     before = written()
-    result, changes = replay(Cluster.objects.get(), same, Asked(last=DECISIONS))
+    result, changes = replay(Cluster.objects.get(), same, PreviewParameters(last=DECISIONS))
     assert (result.decisions, result.moved, result.infeasible, result.feasible, changes) == (DECISIONS, 0, 0, 0, ())
     assert result.same + result.pending_both == DECISIONS
     assert result.departures > DECISIONS // 4
@@ -122,7 +122,7 @@ def test_a_changed_policy_without_departures_gives_what_simulate_gives(tmp_path:
     start = write_cluster(export_cluster(Cluster.objects.get()))
     pods = history(cluster, min(DECISIONS, 120), departures=False)
     spec = draft(changed()).spec
-    result, changes = replay(Cluster.objects.get(), spec, Asked(last=len(pods)))
+    result, changes = replay(Cluster.objects.get(), spec, PreviewParameters(last=len(pods)))
 
     files = {"cluster": start, "pods": write_cluster(ClusterContent(pending=tuple(pods)))}
     files["policy"] = msgspec.json.encode(policy_object(spec))
@@ -150,7 +150,7 @@ def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
         walk.step()
     cluster = Cluster.objects.get()
     spec = active_specs({"hetsched"})["hetsched"]
-    result, changes = replay(cluster, spec, Asked(last=1000))
+    result, changes = replay(cluster, spec, PreviewParameters(last=1000))
     assert changes == ()
     assert result.fidelity.compared == result.decisions > 10
     told = sum(one.pods for one in result.fidelity.reasons)
@@ -164,7 +164,7 @@ def test_who_came_besides_and_who_went_is_where_it_was() -> None:
     actions.release(cluster.pk, [Pod.objects.get().pk], to=State.SUCCEEDED, reason="its end")
     submitted(cluster, a_pod("second").cpu("3"))
     schedule.run(cluster.pk)
-    result, _ = replay(Cluster.objects.get(), active_specs({"hetsched"})["hetsched"], Asked())
+    result, _ = replay(Cluster.objects.get(), active_specs({"hetsched"})["hetsched"], PreviewParameters())
     assert (result.decisions, result.departures, result.fidelity.equal) == (2, 1, 2)
 
 
@@ -175,11 +175,11 @@ def test_a_policy_with_a_filter_more_finds_no_node_and_says_why_and_with_one_les
     loose = draft(msgspec.structs.replace(strict, plugins=without))
     submitted(cluster, a_pod("nowhere").on_nodes_with(zone="moon"))
     schedule.run(cluster.pk)
-    found, (change,) = replay(Cluster.objects.get(), loose.spec, Asked())
+    found, (change,) = replay(Cluster.objects.get(), loose.spec, PreviewParameters())
     assert (found.feasible, change.pod, change.change, change.from_node) == (1, "default/nowhere", "feasible", None)
 
     activate("hetsched", loose.version, actor=ALICE, reason="any node will do")
-    found, (change,) = replay(Cluster.objects.get(), draft(strict).spec, Asked())
+    found, (change,) = replay(Cluster.objects.get(), draft(strict).spec, PreviewParameters())
     assert (found.infeasible, change.change, change.to_node) == (1, "infeasible", None)
     assert change.reason is not None
     assert "0 of 2 nodes fit" in change.reason
@@ -191,9 +191,9 @@ def test_other_policies_go_on_deciding_unless_all_are_asked_for() -> None:
     submitted(cluster, *(a_pod(f"b{i}").policy("spread") for i in range(6)))
     schedule.run(cluster.pk)
     spec = draft(changed()).spec
-    own, changes = replay(Cluster.objects.get(), spec, Asked())
+    own, changes = replay(Cluster.objects.get(), spec, PreviewParameters())
     assert {change.policy for change in changes if change.change == "moved"} <= {"hetsched", "spread"}
-    everybody, all_changes = replay(Cluster.objects.get(), spec, Asked(scope="all"))
+    everybody, all_changes = replay(Cluster.objects.get(), spec, PreviewParameters(scope="all"))
     assert len({change.to_node for change in all_changes}) < len({change.from_node for change in all_changes})
     assert everybody.draft.metrics.balance <= own.draft.metrics.balance
 
@@ -204,10 +204,10 @@ def test_decision_of_another_version_is_marked() -> None:
     packing = draft(changed())
     activate("hetsched", packing.version, actor=ALICE, reason="denser")
     same = draft(changed()).spec
-    result, changes = replay(Cluster.objects.get(), same, Asked())
+    result, changes = replay(Cluster.objects.get(), same, PreviewParameters())
     assert changes == ()  # compared with the active version
     assert {one.code for one in result.fidelity.reasons} == {"otherVersion"}
-    recorded, changes = replay(Cluster.objects.get(), same, Asked(baseline="recorded"))
+    recorded, changes = replay(Cluster.objects.get(), same, PreviewParameters(baseline="recorded"))
     assert (recorded.fidelity.equal, recorded.baseline.version) == (40, 1)
     assert changes
 
@@ -216,7 +216,7 @@ def test_decision_of_another_version_is_marked() -> None:
 
 
 def asked(revision: PolicyRevision, owner: str = "user:1", **more: Any) -> Preview:
-    return ask_preview(revision, Cluster.objects.get(), Asked(last=50), actor=ALICE, owner=owner, **more)
+    return ask_preview(revision, Cluster.objects.get(), PreviewParameters(last=50), actor=ALICE, owner=owner, **more)
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_wake_up_that_was_lost_is_sent_again(revision: PolicyRevision, monkeyp
 
 def test_a_cluster_without_decisions_says_so(revision: PolicyRevision) -> None:
     empty = a_cluster(a_node("m1"), name="empty")
-    row = ask_preview(revision, empty, Asked(), actor=ALICE, owner="user:1")
+    row = ask_preview(revision, empty, PreviewParameters(), actor=ALICE, owner="user:1")
     assert worker.run(row.pk) is False
     row.refresh_from_db()
     assert row.problem is not None

@@ -16,7 +16,7 @@ from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.agent_message import AgentMessage, digest_of
 from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
 from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.collected import Collected, Finding
+from hetsched.contracts.collected import Collected, CollectedNode
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import Usage
 from hetsched.contracts.observed import Changes
@@ -25,7 +25,7 @@ from hetsched.contracts.units import CPU, MEMORY
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.agent_messages import hear, take_samples
+from hetsched.inventory.agent_messages import receive, take_samples
 from hetsched.inventory.collection import take_in
 from hetsched.inventory.freshness import aged, due_at
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
@@ -210,7 +210,7 @@ def test_an_old_object_that_is_listed_again_stays_stale_and_changes_nothing(live
 def hear_of(cluster: Cluster, sequence: int, taken: float) -> None:
     report = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 32768),), (), None)
     use = MachineUsage({CPU: 500, MEMORY: 1}, observed_at=rfc3339(at(taken)))
-    hear(cluster, AgentMessage("n1", "i", rfc3339(START), sequence, digest_of(report), report, usage=use))
+    receive(cluster, AgentMessage("n1", "i", rfc3339(START), sequence, digest_of(report), report, usage=use))
 
 
 def test_the_sample_of_an_agent_ages_and_late_ones_come_in_stale(live: Cluster, settings: Any) -> None:
@@ -235,7 +235,7 @@ def test_the_sample_of_an_agent_ages_and_late_ones_come_in_stale(live: Cluster, 
 
 def collected(cluster: Cluster, **more: Any) -> Collector:
     row = Collector.objects.create(cluster=cluster, name="prom", kind="prometheus-load", load=True, **more)
-    take_in(row, Collected((Finding("n1", rfc3339(timezone.now()), usage={CPU: 6000}),)), now=timezone.now())
+    take_in(row, Collected((CollectedNode("n1", rfc3339(timezone.now()), usage={CPU: 6000}),)), now=timezone.now())
     return row
 
 
@@ -258,7 +258,7 @@ def test_older_collector_sample_counts_with_a_newer_one_of_an_agent(live: Cluste
         row = Collector.objects.create(
             cluster=live, name="prom", kind="prometheus-load", load=True, most_age_seconds=3600
         )
-        take_in(row, Collected((Finding("n2", rfc3339(at(0)), usage={CPU: 6000}),)), now=timezone.now())
+        take_in(row, Collected((CollectedNode("n2", rfc3339(at(0)), usage={CPU: 6000}),)), now=timezone.now())
         clock.move_to(at(1000))
         hear_of(live, 1, 1000)
         take_samples(live.pk)
@@ -281,7 +281,7 @@ def test_other_source_counts_once_an_idle_collector_expired(live: Cluster, setti
         assert NodeFacts.objects.get().collected[0].stale
         hear_of(live, 1, 300)
         assert (usage().amounts[CPU], usage().stale) == (500, False)
-        take_in(row, Collected((Finding("n1", rfc3339(at(301)), usage={CPU: 6000}),)), now=timezone.now())
+        take_in(row, Collected((CollectedNode("n1", rfc3339(at(301)), usage={CPU: 6000}),)), now=timezone.now())
         assert (usage().amounts[CPU], usage().stale) == (6000, False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.kubernetes.pod_events import Told
+from hetsched.adapters.kubernetes.pod_events import PodResult
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
@@ -13,7 +13,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod
 from hetsched.policies.actions import ensure_builtins
-from hetsched.storage.prepared_queries import Prepared
+from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from workers import report, schedule
 
@@ -27,7 +27,7 @@ class ApiServer:
         self.asked: list[str] = []
         self.broken = {"p0", "p1"}
 
-    def tell(self, api: object, one: Told, *, now: str, instance: str) -> bool:
+    def tell(self, api: object, one: PodResult, *, now: str, instance: str) -> bool:
         self.asked.append(one.name)
         return one.name not in self.broken
 
@@ -40,10 +40,10 @@ class ApiServer:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     made = ApiServer()
-    monkeypatch.setattr(report, "tell", made.tell)
+    monkeypatch.setattr(report, "publish_result", made.tell)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(report, "_DUE", Prepared(report._DUE._build))  # the query contains the number
+    monkeypatch.setattr(report, "_DUE", PreparedQuery(report._DUE._build))  # the query contains the number
     return made
 
 

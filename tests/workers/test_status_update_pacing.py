@@ -15,7 +15,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.policies.actions import ensure_builtins
-from hetsched.storage.prepared_queries import Prepared
+from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from workers import report, schedule
 
@@ -27,10 +27,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
-    monkeypatch.setattr(report, "tell", lambda *_, **__: True)
+    monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(report, "_DUE", Prepared(report._DUE._build))
+    monkeypatch.setattr(report, "_DUE", PreparedQuery(report._DUE._build))
     ensure_builtins()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)

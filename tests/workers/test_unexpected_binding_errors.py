@@ -7,19 +7,19 @@ from typing import Any, cast
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
 from workers import bind
 
 
 def test_what_fails_oddly_is_unknown_and_so_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     # A claim that was created again with other requests than the decision used.
-    def allocate(_: Any, one: ToBind) -> Bound | None:
+    def allocate(_: Any, one: ToBind) -> BindingOutcome | None:
         if one.name == "odd":
             raise KeyError("exactly")
         return None
 
     monkeypatch.setattr(bind, "allocate", allocate)
-    monkeypatch.setattr(bind, "bind", lambda _, one, **__: Bound(one.pod_id, Fate.BOUND))
+    monkeypatch.setattr(bind, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
     pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
     fates = [bind.write(cast("Api", None), "live", one) for one in pods]
-    assert [one.fate for one in fates] == [Fate.BOUND, Fate.UNKNOWN, Fate.BOUND]
+    assert [one.fate for one in fates] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]

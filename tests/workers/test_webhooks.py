@@ -20,12 +20,12 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement import callbacks, deliveries
 from hetsched.placement.actions import cancel
 from hetsched.placement.actions.webhooks import (
-    Wanted,
+    WebhookSettings,
     add_webhook,
     change_callback_secret,
     change_webhook,
     change_webhook_secret,
-    tell_again,
+    redeliver,
     try_webhook,
 )
 from hetsched.placement.models import CallbackHost, Delivery, SigningSecret, Webhook
@@ -59,7 +59,7 @@ def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
     """Return a factory of webhooks of the token `ci`."""
 
     def make(name: str = "hook", **more: Any) -> tuple[Webhook, str]:
-        wanted = Wanted(name=name, url=receiver.url, **more)
+        wanted = WebhookSettings(name=name, url=receiver.url, **more)
         return add_webhook(wanted, owner=owner_of(ci), actor=ALICE, reason="for the tests")
 
     return make
@@ -224,7 +224,7 @@ def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: 
     assert sorted(Delivery.objects.values_list("state", flat=True)) == ["dead", "due"]
     assert AuditEntry.objects.filter(action="webhook.pause", object_name=hook.pk).count() == 1
     receiver.status = 204
-    change_webhook(hook, Wanted(name=hook.name, url=hook.url), actor=ALICE, reason="it is back")
+    change_webhook(hook, WebhookSettings(name=hook.name, url=hook.url), actor=ALICE, reason="it is back")
     assert callback.run(receiver.host) == 1
 
 
@@ -264,7 +264,7 @@ def test_failed_delivery_is_sent_again_with_the_same_id_and_a_new_timestamp(rece
     place()
     callback.run(receiver.host)
     Delivery.objects.update(state=Delivery.DEAD, attempts=10, not_before=timezone.now() + timedelta(hours=3))
-    tell_again(Delivery.objects.get(), actor=ALICE, reason="mended")
+    redeliver(Delivery.objects.get(), actor=ALICE, reason="mended")
     assert callback.run(receiver.host) == 1
     first, second = receiver.heard
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])

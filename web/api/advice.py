@@ -38,7 +38,7 @@ from .connections import find
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of
 from .pagination import LIST_QUERIES, page
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .views import ApiView, answer
 from .what_if import turn
 
@@ -107,7 +107,7 @@ class RebalanceRow(Document, frozen=True):
     moves: list[MoveRow]
 
 
-class Advice(ApiView):
+class AdviceView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
 
     @extend_schema(request=AdviceQuestion, responses=AdviceAnswer)
@@ -119,7 +119,7 @@ class Advice(ApiView):
         return answer(request, found, headers={"ETag": _tag(found.token)})
 
 
-class Rebalances(ApiView):
+class RebalancesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
     queries: ClassVar = LIST_QUERIES
@@ -139,7 +139,9 @@ class Rebalances(ApiView):
         request_scope.check_unlimited(self.subject)
         cluster = find(name)
         if in_shadow(cluster.pk):
-            raise Refused(409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods")
+            raise RequestRefused(
+                409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods"
+            )
         found = advice_for(cluster, asked)
         check_match(request, _tag(found.token), required=True)
         steps = range(len(found.moves)) if asked.steps is None else asked.steps
@@ -150,7 +152,7 @@ class Rebalances(ApiView):
         return answer(request, _row(plan), status=202, headers=headers)
 
 
-class One(ApiView):
+class RebalanceView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=RebalanceRow)
@@ -161,7 +163,7 @@ class One(ApiView):
         return answer(request, _row(plan), etag=plan_tag(plan))
 
 
-class Actions(ApiView):
+class RebalanceActionsView(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
 
@@ -280,8 +282,8 @@ def _row(plan: Rebalance) -> RebalanceRow:
 
 
 routes = [
-    path("clusters/<str:name>/advice/", Advice.as_view()),
-    path("clusters/<str:name>/rebalances/", Rebalances.as_view()),
-    path("clusters/<str:name>/rebalances/<int:number>/", One.as_view()),
-    path("clusters/<str:name>/rebalances/<int:number>/actions/", Actions.as_view()),
+    path("clusters/<str:name>/advice/", AdviceView.as_view()),
+    path("clusters/<str:name>/rebalances/", RebalancesView.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/", RebalanceView.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/actions/", RebalanceActionsView.as_view()),
 ]

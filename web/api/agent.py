@@ -21,7 +21,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentAnswer, AgentMessage, NodeAllocation
 from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.agent_messages import hear
+from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.actions import follow_actual_cards
@@ -30,15 +30,15 @@ from hetsched.placement.queries.kubelet_pods import pods_with_grants
 from hetsched.placement.signed_grants import agent_key, granted_on
 
 from . import bodies, request_scope
-from .agent_authentication import AgentTokens, speaker_of
-from .problems import Refused
+from .agent_authentication import AgentTokens, agent_of
+from .problems import RequestRefused
 from .views import ApiView, answer
 
 T = TypeVar("T")
 _read = msgspec.json.Decoder(AgentMessage).decode
 
 
-class Reports(ApiView):
+class AgentReportsView(ApiView):
     actions: ClassVar = {"POST": Action.REPORT}
     within: ClassVar = ("POST",)
     authentication_classes = [AgentTokens, SessionAuthentication]
@@ -48,16 +48,16 @@ class Reports(ApiView):
     def post(self, request: Any) -> HttpResponse:
         """Accept the report of a node agent."""
         message = _message(request)
-        speaker = speaker_of(request)
+        speaker = agent_of(request)
         if message.node != speaker.node:
             detail = f"this token reports for node {speaker.node}, not for {message.node[:80]!r}"
-            raise Refused(403, "NodeNotYours", detail, place="node")
+            raise RequestRefused(403, "NodeNotYours", detail, place="node")
         cluster = request_scope.cluster_of(speaker.cluster, hint=False)
         try:
-            heard = hear(cluster, message, known=lambda kubelet: pods_with_grants(cluster, message.node, kubelet))
+            heard = receive(cluster, message, known=lambda kubelet: pods_with_grants(cluster, message.node, kubelet))
         except InputError as error:
             if error.code == "NodeUnknown":
-                raise Refused(404, error.code, error.message, place=error.place) from None
+                raise RequestRefused(404, error.code, error.message, place=error.place) from None
             raise
         report = message.report
         if report is not None and report.kubelet is not None and report.kubelet.devices:
@@ -123,4 +123,4 @@ def _answer(cluster: Cluster, node: Node, *, wanted: bool, confidential: bool) -
     )
 
 
-routes = [path("agent/reports/", Reports.as_view())]
+routes = [path("agent/reports/", AgentReportsView.as_view())]

@@ -28,7 +28,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from . import request_scope
-from .problems import Refused
+from .problems import RequestRefused
 
 HELD_SECONDS = 60
 _REFUSED_SECONDS = 10
@@ -40,7 +40,7 @@ _MOST_BYTES = 16 << 10
 log = structlog.get_logger(__name__)
 
 
-class Speaker(msgspec.Struct, frozen=True):
+class AgentIdentity(msgspec.Struct, frozen=True):
     """The one node that an agent reports for."""
 
     cluster: str
@@ -48,7 +48,7 @@ class Speaker(msgspec.Struct, frozen=True):
 
 
 class AgentTokens(BearerAuthentication):
-    """Tokens of hetsched and those of an API server; for the latter `request.auth` is the `Speaker`."""
+    """Tokens of hetsched and those of an API server; for the latter `request.auth` is the `AgentIdentity`."""
 
     def authenticate(self, request: Any) -> tuple[Any, Any] | None:
         kind, _space, given = get_authorization_header(request).partition(b" ")
@@ -73,45 +73,45 @@ class AgentScheme(BearerScheme):
         return {"type": "http", "scheme": "bearer", "description": about}
 
 
-def speaker_of(request: Any) -> Speaker:
+def agent_of(request: Any) -> AgentIdentity:
     """Return the node of an authenticated agent.
 
     Raises: Refused 403 for other callers.
     """
-    if isinstance(request.auth, Speaker):
+    if isinstance(request.auth, AgentIdentity):
         return request.auth
     if isinstance(request.auth, Token) and request.auth.node:
-        return Speaker(request.auth.cluster, request.auth.node)
-    raise Refused(403, "NodeNotYours", "a report needs a token that is bound to the node")
+        return AgentIdentity(request.auth.cluster, request.auth.node)
+    raise RequestRefused(403, "NodeNotYours", "a report needs a token that is bound to the node")
 
 
-def _speaker(cluster_name: str, token: str) -> Speaker | None:
+def _speaker(cluster_name: str, token: str) -> AgentIdentity | None:
     from hetsched.adapters.kubernetes.api import ApiFailure
     from hetsched.adapters.kubernetes.token_review import holder_of
     from hetsched.inventory.connections import api_of
 
     try:
         cluster = request_scope.cluster_of(cluster_name, hint=False)
-    except (Refused, InputError):
+    except (RequestRefused, InputError):
         return None
     if cluster.kind != ClusterKind.KUBERNETES:
         return None
     key = f"speaker-{cluster.pk}-{sha256(token.encode()).hexdigest()}"
-    known: Speaker | str | None = cache.get(key)
+    known: AgentIdentity | str | None = cache.get(key)
     if known is not None:
-        return known if isinstance(known, Speaker) else None
+        return known if isinstance(known, AgentIdentity) else None
     _brake(cluster)
     try:
         holder = holder_of(api_of(cluster), token)
     except (ApiFailure, InputError) as error:
         log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
-        raise Refused(
+        raise RequestRefused(
             503, "TokenNotReviewed", f"the API server of {cluster.name} did not authenticate the token",
             headers={"Retry-After": "5"},
         ) from None  # fmt: skip
     speaker = None
     if holder is not None and holder.account in settings.HETSCHED_AGENT_ACCOUNTS and holder.node:
-        speaker = Speaker(cluster.name, holder.node)
+        speaker = AgentIdentity(cluster.name, holder.node)
     cache.set(key, speaker or "nobody", HELD_SECONDS if speaker else _REFUSED_SECONDS)
     return speaker
 
@@ -125,7 +125,7 @@ def _brake(cluster: Cluster) -> None:
     except ValueError:  # the second has passed
         return
     if shown > MOST_REVIEWS:
-        raise Refused(
+        raise RequestRefused(
             503,
             "TokenNotReviewed",
             f"too many token reviews for {cluster.name} are in progress",

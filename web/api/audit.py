@@ -58,7 +58,7 @@ class Chain(ChainState, Document, frozen=True):
     """State of the seals of the audit trail; `broken` lists the entries that do not match their seal."""
 
 
-class Entries(ApiView):
+class AuditEntriesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, **FILTERS}
 
@@ -70,7 +70,7 @@ class Entries(ApiView):
         return answer(request, Rows([audited(row) for row in found], following))
 
 
-class Seals(ApiView):
+class AuditSealsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=Chain)
@@ -129,4 +129,4 @@ def audited(row: AuditEntry) -> Audited:
     return Audited(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
 
 
-routes = [path("audit/", Entries.as_view()), path("audit/chain/", Seals.as_view())]
+routes = [path("audit/", AuditEntriesView.as_view()), path("audit/chain/", AuditSealsView.as_view())]

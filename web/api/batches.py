@@ -32,9 +32,9 @@ from hetsched.storage.write_lock import write_transaction
 
 from . import bodies
 from .documents import Document, Request
-from .problems import ItemProblem, Refused, refusal_of
+from .problems import ItemProblem, RequestRefused, refusal_of
 from .rates import SUBMIT, at_once, take_turn
-from .submissions import Looked, PodState, Submit, check_key, idempotency_key, look_at, take
+from .submissions import ParsedSubmission, PodState, Submit, check_key, idempotency_key, look_at, take
 from .views import ApiView, answer
 
 MOST_ITEMS = 500
@@ -81,7 +81,7 @@ class BatchAnswer(Document, frozen=True):
     items: list[ItemAnswer]
 
 
-class Submissions(ApiView):
+class BatchSubmissionsView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     keyed: ClassVar = ("POST",)
@@ -114,7 +114,7 @@ class Submissions(ApiView):
 
 
 _Items = list[tuple[int, Submit, str]]
-_Looked = Looked | ItemAnswer
+_Looked = ParsedSubmission | ItemAnswer
 
 
 def _check(batch: Batch) -> None:
@@ -164,7 +164,7 @@ def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAns
 def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
     """Write all items, or none. Raises: Refused `BatchRefused`."""
     with write_transaction():
-        _take_locks([one for one in looked if isinstance(one, Looked)], keys, subject)
+        _take_locks([one for one in looked if isinstance(one, ParsedSubmission)], keys, subject)
         told = [
             _one(index, one, own_key, key, subject)
             for (index, _, own_key), one, key in zip(items, looked, keys, strict=True)
@@ -173,14 +173,14 @@ def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject
         if not wrong:
             return told
         first = wrong[0]
-        raise Refused(
+        raise RequestRefused(
             422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",
             place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",
             members={"items": wrong},
         )  # fmt: skip
 
 
-def _take_locks(looked: list[Looked], keys: list[str], subject: Subject) -> None:
+def _take_locks(looked: list[ParsedSubmission], keys: list[str], subject: Subject) -> None:
     """Take the locks of these submissions (counters, keys, topics, quotas) and keep them until all are written."""
     owner = subject.owner
     names = {f"key {owner} {key}" for key in keys if key}
@@ -200,7 +200,7 @@ def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) ->
     """Read one item; an error that only its sender can fix becomes its result."""
     try:
         return look_at(item, subject, key, _identity(item))
-    except (InputError, Refused, Conflict) as error:
+    except (InputError, RequestRefused, Conflict) as error:
         return _refusal(index, own_key, error)
 
 
@@ -210,7 +210,7 @@ def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) 
         return looked
     try:
         done = take(looked, subject, key, _identity(looked.asked))
-    except (InputError, Refused, Conflict) as error:
+    except (InputError, RequestRefused, Conflict) as error:
         return _refusal(index, own_key, error)
     said = done.response
     return ItemAnswer(
@@ -230,4 +230,4 @@ def _identity(item: Submit) -> str:
     return sha256(msgspec.json.encode(["submissions", item])).hexdigest()
 
 
-routes = [path("submissions/", Submissions.as_view())]
+routes = [path("submissions/", BatchSubmissionsView.as_view())]

@@ -19,7 +19,7 @@ from django.http.request import UnreadablePostError
 from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.errors import InputError
 
-from .problems import Refused
+from .problems import RequestRefused
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -39,7 +39,7 @@ def media_type(request: Any, *allowed: str) -> str:
     kind = _SAME.get(kind.strip(), kind.strip())
     charset = parameters.partition("charset=")[2].strip(' "').lower()
     if kind not in allowed or charset not in ("", "utf-8", "us-ascii"):
-        raise Refused(
+        raise RequestRefused(
             415,
             "UnsupportedMediaType",
             f"the body is {found[:100] or 'without a media type'}",

@@ -93,7 +93,7 @@ class Imported(ClusterDetail, frozen=True):
     warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Clusters(ApiView):
+class ClustersView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
     queries: ClassVar = LIST_QUERIES
 
@@ -134,7 +134,7 @@ class Clusters(ApiView):
         return answer(request, shown, status=201, headers=headers)
 
 
-class One(ApiView):
+class ClusterView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=ClusterDetail)
@@ -145,7 +145,7 @@ class One(ApiView):
         return answer(request, shown, etag=cluster_tag(cluster, shown.connection, self.subject))
 
 
-class Import(ApiView):
+class ClusterImportView(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": False}
     queries: ClassVar = {"reason": "Reason for the audit trail."}
@@ -175,7 +175,7 @@ class Import(ApiView):
         return answer(request, imported, headers={"ETag": cluster_tag(cluster)})
 
 
-class Export(ApiView):
+class ClusterExportView(ApiView):
     actions: ClassVar = {"GET": Action.OPERATE}
     queries: ClassVar = {
         "reason": "Reason for the audit trail.",
@@ -236,8 +236,8 @@ def _document(cluster: Cluster) -> ClusterDetail:
 
 
 routes = [
-    path("clusters/", Clusters.as_view()),
-    path("clusters/<str:name>/", One.as_view()),
-    path("clusters/<str:name>/import/", Import.as_view()),
-    path("clusters/<str:name>/export/", Export.as_view()),
+    path("clusters/", ClustersView.as_view()),
+    path("clusters/<str:name>/", ClusterView.as_view()),
+    path("clusters/<str:name>/import/", ClusterImportView.as_view()),
+    path("clusters/<str:name>/export/", ClusterExportView.as_view()),
 ]

@@ -117,7 +117,7 @@ def _found(cluster: Cluster, name: str) -> Collector:
     return row
 
 
-class Kinds(ApiView):
+class CollectorKindsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=page_of(CollectorKind))
@@ -127,7 +127,7 @@ class Kinds(ApiView):
         return answer(request, Rows(kinds, None))
 
 
-class Collectors(ApiView):
+class CollectorsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=page_of(CollectorDetail))
@@ -138,7 +138,7 @@ class Collectors(ApiView):
         return answer(request, Rows([detail(row) for row in rows], None))
 
 
-class One(ApiView):
+class CollectorView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.OPERATE, "DELETE": Action.OPERATE}
     matched: ClassVar = {"PUT": False, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -188,7 +188,7 @@ class One(ApiView):
 
 
 routes = [
-    path("collectors/", Kinds.as_view()),
-    path("clusters/<str:name>/collectors/", Collectors.as_view()),
-    path("clusters/<str:name>/collectors/<str:collector>/", One.as_view()),
+    path("collectors/", CollectorKindsView.as_view()),
+    path("clusters/<str:name>/collectors/", CollectorsView.as_view()),
+    path("clusters/<str:name>/collectors/<str:collector>/", CollectorView.as_view()),
 ]

@@ -186,7 +186,7 @@ def _policy(one: PolicyObject) -> PolicyThere:
     return PolicyThere(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
 
 
-class Replace(ApiView):
+class ConnectionView(ApiView):
     actions: ClassVar = {"PUT": Action.OPERATE}
     matched: ClassVar = {"PUT": True}
 
@@ -214,7 +214,7 @@ class Replace(ApiView):
         return answer(request, shown, headers={"ETag": cluster_tag(find(name), shown)})
 
 
-class Test(ApiView):
+class ConnectionTestView(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
 
     @extend_schema(request=None, responses=Tested)
@@ -235,6 +235,6 @@ def find(name: str) -> Cluster:
 
 
 routes = [
-    path("clusters/<str:name>/connection/", Replace.as_view()),
-    path("clusters/<str:name>/test/", Test.as_view()),
+    path("clusters/<str:name>/connection/", ConnectionView.as_view()),
+    path("clusters/<str:name>/test/", ConnectionTestView.as_view()),
 ]

@@ -29,13 +29,13 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
-from hetsched.placement.queries.decision_matrix import Further, further, matrix_of
+from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of
 from hetsched.placement.queries.redaction import Redaction
 
 from . import request_scope
 from .documents import Document, Rows, page_of
 from .pagination import LIST_QUERIES, flag, page
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .views import ApiView, answer
 
 MOST_SCORING = 8000
@@ -95,7 +95,7 @@ class DecisionDetail(Document, frozen=True):
     created_at: Any
 
 
-class Decisions(ApiView):
+class DecisionsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -140,7 +140,7 @@ def _row(values: dict[str, Any], redaction: Redaction) -> DecisionRow:
     )
 
 
-class One(ApiView):
+class DecisionView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         "explain": "true computes every node with the score of every plugin.",
@@ -161,12 +161,12 @@ class One(ApiView):
         found = _further(decision) if flag(request, "nearestFit") else None
         return answer(request, _detail(decision, nodes, found, self.redaction))
 
-    def _gone(self, decision_id: int) -> Refused:
+    def _gone(self, decision_id: int) -> RequestRefused:
         rows = request_scope.forgotten(self.subject)
         kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
         if kept is None:
             return not_found("decision", decision_id)
-        return Refused(
+        return RequestRefused(
             410,
             "DecisionExpired",
             f"only the summary of this decision is stored: {self.redaction.summary(kept.summary)}",
@@ -191,10 +191,10 @@ def _matrix(decision: Decision, scoring: list[PluginUse], redaction: Redaction) 
         if error.code != "DecisionExpired":
             raise
         detail = f"{error.message}. {redaction.summary(decision.summary)}"
-        raise Refused(410, error.code, detail, hint=error.hint) from None
+        raise RequestRefused(410, error.code, detail, hint=error.hint) from None
 
 
-def _further(decision: Decision) -> Further | None:
+def _further(decision: Decision) -> DecisionDetails | None:
     try:
         return further(decision)
     except InputError:
@@ -202,7 +202,7 @@ def _further(decision: Decision) -> Further | None:
 
 
 def _detail(
-    decision: Decision, nodes: tuple[NodeOutcome, ...], found: Further | None, redaction: Redaction
+    decision: Decision, nodes: tuple[NodeOutcome, ...], found: DecisionDetails | None, redaction: Redaction
 ) -> DecisionDetail:
     latest = decision.pod.decision_id == decision.pk and decision.pod.state == decision.verdict
     return DecisionDetail(
@@ -235,6 +235,6 @@ def _detail(
 
 
 routes = [
-    path("decisions/", Decisions.as_view()),
-    path("decisions/<int:decision_id>/", One.as_view()),
+    path("decisions/", DecisionsView.as_view()),
+    path("decisions/<int:decision_id>/", DecisionView.as_view()),
 ]

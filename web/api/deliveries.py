@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.placement.actions.webhooks import tell_again
+from hetsched.placement.actions.webhooks import redeliver
 from hetsched.placement.models import Delivery
 
 from . import bodies, request_scope
@@ -73,7 +73,7 @@ class Redelivery(Request, frozen=True):
     reason: str
 
 
-class Deliveries(ApiView):
+class DeliveriesView(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -95,7 +95,7 @@ class Deliveries(ApiView):
         return answer(request, Rows([delivery_row(row) for row in found], following))
 
 
-class One(ApiView):
+class DeliveryView(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT}
 
     @extend_schema(responses=DeliveryDetail)
@@ -105,7 +105,7 @@ class One(ApiView):
         return answer(request, detail(row), etag=tag(row))
 
 
-class Redeliver(ApiView):
+class RedeliveryView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": False}
@@ -117,7 +117,7 @@ class Redeliver(ApiView):
         row = find(self.subject, delivery_id)
         with locked(row):
             check_match(request, tag(find(self.subject, delivery_id)), required=False)
-            made = tell_again(row, actor=self.subject, reason=asked.reason)
+            made = redeliver(row, actor=self.subject, reason=asked.reason)
         return answer(request, delivery_row(made), status=202, headers={"ETag": tag(made)})
 
 
@@ -172,7 +172,7 @@ def _fields(row: Delivery) -> dict[str, Any]:
 
 
 routes = [
-    path("deliveries/", Deliveries.as_view()),
-    path("deliveries/<str:delivery_id>/", One.as_view()),
-    path("deliveries/<str:delivery_id>/redeliver/", Redeliver.as_view()),
+    path("deliveries/", DeliveriesView.as_view()),
+    path("deliveries/<str:delivery_id>/", DeliveryView.as_view()),
+    path("deliveries/<str:delivery_id>/redeliver/", RedeliveryView.as_view()),
 ]

@@ -19,7 +19,7 @@ from django.db import models
 
 from hetsched.storage.write_lock import write_transaction
 
-from .problems import Refused
+from .problems import RequestRefused
 
 _QUOTE = '"'
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
@@ -63,7 +63,7 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
     given = request.headers.get("If-Match", "").strip()
     if not given:
         if required:
-            raise Refused(
+            raise RequestRefused(
                 428,
                 "PreconditionRequired",
                 "this request needs the header If-Match with the ETag of the version that you read",
@@ -74,7 +74,7 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
         return
     # RFC 9110 §13.1.1: strong comparison, a weak tag never matches.
     if _first(etag.strip(_QUOTE)) not in (_first(tag) for weak, tag in _TAG.findall(given) if not weak):
-        raise Refused(
+        raise RequestRefused(
             412,
             "PreconditionFailed",
             "the resource has changed since you read it",

@@ -186,17 +186,17 @@ def _counted() -> Iterator[Metric]:
     """Yield the counters that processes stored."""
     for figure in figures.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in counters.told(figure):
+        for one in counters.samples(figure):
             counter.add_metric(one.labels, one.value)
         yield counter
     for figure in figures.HISTOGRAMS:
         histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in counters.told(figure):
+        for one in counters.samples(figure):
             histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
         yield histogram
     broken = _gauge(figures.VIOLATIONS.name, figures.VIOLATIONS.help, *figures.VIOLATIONS.labels)
     looked = _gauge("hetsched_invariants_age_seconds", "Seconds since the last invariant check.")
-    checks = counters.told(figures.VIOLATIONS)
+    checks = counters.samples(figures.VIOLATIONS)
     for one in checks:
         broken.add_metric(one.labels, one.value)
     if checks:
@@ -206,15 +206,15 @@ def _counted() -> Iterator[Metric]:
         "hetsched_audit_chain_ok", "1 if every seal of the audit trail is valid, else 0.", value=sealed
     )
     canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary passed a queue.", "queue")
-    for one in counters.told(figures.CANARY):
+    for one in counters.samples(figures.CANARY):
         canary.add_metric(one.labels, _age(one.at))
     goldens = _gauge(figures.GOLDENS.name, figures.GOLDENS.help, *figures.GOLDENS.labels)
-    for one in counters.told(figures.GOLDENS):
+    for one in counters.samples(figures.GOLDENS):
         goldens.add_metric(one.labels, one.value)
     yield from (broken, looked, canary, goldens)
 
 
-def _cumulated(figure: counters.Kept, one: counters.Told) -> list[tuple[str, float]]:
+def _cumulated(figure: counters.Metric, one: counters.MetricSample) -> list[tuple[str, float]]:
     """Return cumulative histogram buckets as Prometheus defines them: each counts all values up to its bound."""
     total, buckets = 0.0, []
     for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):

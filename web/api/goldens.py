@@ -23,7 +23,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.agreed_state import agreed_on
 from hetsched.policies.actions import check
-from hetsched.policies.agreed_states import Agreed
+from hetsched.policies.agreed_states import RecordedCluster
 from hetsched.policies.golden_checks import check_goldens, empty_state
 from hetsched.policies.goldens import remove_golden, save_golden
 from hetsched.policies.manifest import pod_text
@@ -88,7 +88,7 @@ class GoldenTrial(Request, frozen=True):
     cluster: str = ""
 
 
-class Goldens(ApiView):
+class GoldensView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -118,7 +118,7 @@ class Goldens(ApiView):
         return answer(request, _detail(row), status=201, headers=headers)
 
 
-class One(ApiView):
+class GoldenView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -153,7 +153,7 @@ class One(ApiView):
         return HttpResponse(status=204)
 
 
-class Trial(ApiView):
+class GoldenTrialView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
 
     @extend_schema(request=GoldenTrial, responses=GoldenCheck)
@@ -170,7 +170,7 @@ class Trial(ApiView):
             return answer(request, check_goldens(spec, cluster=cluster))
 
 
-class OfVersion(ApiView):
+class VersionGoldensView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=GoldenCheck)
@@ -202,7 +202,7 @@ def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
 
 def _agreed(
     cluster: Cluster, name: str, decision: int | None | msgspec.UnsetType, manifest: str
-) -> tuple[PodSpec | None, Agreed | None | msgspec.UnsetType]:
+) -> tuple[PodSpec | None, RecordedCluster | None | msgspec.UnsetType]:
     """Return the pod and the state of the decision for a golden placement.
 
     A state that is stored already is kept: it may be too old to be reconstructed. Raises: InputError `DecisionUnknown`
@@ -258,8 +258,8 @@ def _detail(row: GoldenPlacement) -> GoldenDetail:
 
 
 routes = [
-    path("golden-placements/", Goldens.as_view()),
-    path("golden-placements/check/", Trial.as_view()),
-    path("golden-placements/<str:name>/", One.as_view()),
-    path("policies/<str:name>/versions/<int:version>/goldens/", OfVersion.as_view()),
+    path("golden-placements/", GoldensView.as_view()),
+    path("golden-placements/check/", GoldenTrialView.as_view()),
+    path("golden-placements/<str:name>/", GoldenView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/goldens/", VersionGoldensView.as_view()),
 ]

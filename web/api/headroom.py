@@ -20,11 +20,11 @@ from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.contracts.decision import PolicyRef
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount
 from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape
-from hetsched.placement.queries.headroom import PATIENCE_SECONDS, Line, Table, headroom
+from hetsched.placement.queries.headroom import PATIENCE_SECONDS, HeadroomCounts, Line, headroom
 
 from . import request_scope
 from .documents import Document
-from .problems import Refused
+from .problems import RequestRefused
 from .views import ApiView, answer
 
 # Resources that the fields of a shape below show; its manifest contains all others.
@@ -78,7 +78,7 @@ class HeadroomTable(Document, frozen=True):
     shapes: list[HeadroomShape]
 
 
-class View(ApiView):
+class HeadroomView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
@@ -89,11 +89,11 @@ class View(ApiView):
         table = headroom(cluster)
         if table is None:
             wait = {"Retry-After": str(int(PATIENCE_SECONDS))}
-            raise Refused(503, "HeadroomBusy", "the first count is in progress", headers=wait)
+            raise RequestRefused(503, "HeadroomBusy", "the first count is in progress", headers=wait)
         return answer(request, _document(cluster.name, table, self.subject))
 
 
-def _document(cluster: str, table: Table, subject: Subject) -> HeadroomTable:
+def _document(cluster: str, table: HeadroomCounts, subject: Subject) -> HeadroomTable:
     return HeadroomTable(
         cluster=cluster,
         revision=table.revision,
@@ -154,4 +154,4 @@ def _manifest(pod: PodSpec) -> dict[str, Any]:
     return plain
 
 
-routes = [path("metrics/headroom/", View.as_view())]
+routes = [path("metrics/headroom/", HeadroomView.as_view())]

@@ -35,7 +35,7 @@ from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queue import IN_SHADOW, due
 
-from .problems import Refused, read_only, response
+from .problems import RequestRefused, read_only, response
 
 LATE_SECONDS = 30
 LATE_CANARY_SECONDS = 60
@@ -96,7 +96,7 @@ def _one(request: Any, wanted: str) -> HttpResponse:
         component = _checked(wanted, _CHECKS[wanted])
     else:
         hint = f"Known: {', '.join((*_CHECKS, 'web'))}"
-        return response(Refused(404, "NotFound", f"unknown component {wanted[:80]!r}", hint=hint), request)
+        return response(RequestRefused(404, "NotFound", f"unknown component {wanted[:80]!r}", hint=hint), request)
     return _json(component, 200 if component.ok else 503)
 
 
@@ -175,7 +175,7 @@ def _latest_decision() -> QuerySet[Any, datetime]:
 
 def _schedule_queue() -> Component:
     """Check that a worker keeps taking tasks from the decision queue."""
-    served = next((one.at for one in counters.told(figures.CANARY) if one.labels[0] == "schedule"), None)
+    served = next((one.at for one in counters.samples(figures.CANARY) if one.labels[0] == "schedule"), None)
     if served is None:
         return Component(False, "no worker has ever served the queue schedule")
     age = _age(served, timezone.now()) or 0.0
@@ -195,7 +195,7 @@ def _web() -> Component:
 
 def _workers() -> Component:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.told(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.samples(figures.CANARY)}
     missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
     if missing:
         return Component(False, f"no worker has ever served the queue {', '.join(missing)}")

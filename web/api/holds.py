@@ -25,7 +25,7 @@ from hetsched.access.tokens import allowance_of
 from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.placement.actions import Kept, cancel_hold, extend, held_already, hold
+from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
@@ -35,11 +35,11 @@ from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .pagination import LIST_QUERIES, integer, page
 from .planned import book, check_known, rooms_of
-from .problems import Refused
+from .problems import RequestRefused
 from .rates import SUBMIT
 from .submissions import fingerprint, idempotency_key
 from .views import ApiView, answer
-from .what_if import Tried, WhatIf
+from .what_if import WhatIf, WhatIfRun
 
 DEFAULT_SECONDS = 600
 _LONGEST = 604_800
@@ -120,7 +120,7 @@ class HoldDetail(Document, frozen=True):
     pods: list[HeldPod]
 
 
-class Holds(ApiView):
+class HoldsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     keyed: ClassVar = ("POST",)
@@ -164,7 +164,7 @@ class Holds(ApiView):
         return answer(request, kept.response, status=201, headers=headers)
 
 
-class One(ApiView):
+class HoldView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     within: ClassVar = ("DELETE",)
     matched: ClassVar = {"DELETE": False}
@@ -185,7 +185,7 @@ class One(ApiView):
         return answer(request, _detail(_find(self, hold_id), self.redaction))
 
 
-class Actions(ApiView):
+class HoldActionsView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": True}
@@ -220,16 +220,16 @@ def _read(request: Any) -> HoldWish:
     )
 
 
-def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
+def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> CreatedHold:
     if len(asked.note) > 300 or "\0" in asked.note:
         raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
     cluster = request_scope.cluster_of(asked.cluster)
     check_known(cluster)
     wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)
 
-    def write(tried: Tried) -> Kept:
+    def write(tried: WhatIfRun) -> CreatedHold:
         if tried.answer.verdict is not Verdict.PLACED:
-            raise Refused(
+            raise RequestRefused(
                 409, "NoRoom", f"no hold was created: {tried.answer.summary}", place="manifest",
                 hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
             )  # fmt: skip
@@ -244,7 +244,9 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Kept:
     except InputError as error:
         if error.code != "TooManyHolds":
             raise
-        raise Refused(429, error.code, error.message, hint=error.hint, headers=_until_one_ends(subject)) from None
+        raise RequestRefused(
+            429, error.code, error.message, hint=error.hint, headers=_until_one_ends(subject)
+        ) from None
 
 
 def _until_one_ends(subject: Subject) -> dict[str, str]:
@@ -299,7 +301,7 @@ def _held(room: Pod) -> HeldPod:
 
 
 routes = [
-    path("holds/", Holds.as_view()),
-    path("holds/<str:hold_id>/", One.as_view()),
-    path("holds/<str:hold_id>/actions/", Actions.as_view()),
+    path("holds/", HoldsView.as_view()),
+    path("holds/<str:hold_id>/", HoldView.as_view()),
+    path("holds/<str:hold_id>/actions/", HoldActionsView.as_view()),
 ]

@@ -73,7 +73,7 @@ class IsaNeed(Document, frozen=True):
     requirement: str | None
 
 
-class Families(ApiView):
+class IsaFamiliesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
@@ -108,7 +108,7 @@ def _offered(text: str) -> Isa | None:
         return None
 
 
-class Parse(ApiView):
+class IsaParseView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {"text": "Instruction set as written in a pod."}
 
@@ -121,7 +121,7 @@ class Parse(ApiView):
         return answer(request, isa_document(parse(text)))
 
 
-class Inspect(ApiView):
+class IsaInspectionView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
     queries: ClassVar = {"file": "Name of the program, returned in the response."}
@@ -151,7 +151,7 @@ def _copy(request: Any, file: Any) -> None:
 
 
 routes = [
-    path("isa/", Families.as_view()),
-    path("isa/parse/", Parse.as_view()),
-    path("isa/inspect/", Inspect.as_view()),
+    path("isa/", IsaFamiliesView.as_view()),
+    path("isa/parse/", IsaParseView.as_view()),
+    path("isa/inspect/", IsaInspectionView.as_view()),
 ]

@@ -52,7 +52,7 @@ class BalanceDetail(Document, frozen=True):
     sources: list[LoadSource]
 
 
-class Balance(ApiView):
+class ClusterBalanceView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
@@ -104,7 +104,7 @@ class AtRiskDetail(Document, frozen=True):
     zones: list[ZoneShort]
 
 
-class AtRisk(ApiView):
+class AtRiskView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
@@ -126,4 +126,4 @@ class AtRisk(ApiView):
         return answer(request, AtRiskDetail(cluster.name, revision, zones))
 
 
-routes = [path("metrics/balance/", Balance.as_view()), path("metrics/at-risk/", AtRisk.as_view())]
+routes = [path("metrics/balance/", ClusterBalanceView.as_view()), path("metrics/at-risk/", AtRiskView.as_view())]

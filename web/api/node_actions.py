@@ -25,7 +25,7 @@ from hetsched.placement.actions.kubelet_rejections import trust_node
 from . import bodies, facts, request_scope
 from .documents import Request
 from .etags import check_match, locked
-from .nodes import OfNode, detail, etag
+from .nodes import NodeScopedView, detail, etag
 from .views import answer
 
 
@@ -73,7 +73,7 @@ def _part(asked: NodeAction) -> tuple[str, str]:
     return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
 
 
-class Actions(OfNode):
+class NodeActionsView(NodeScopedView):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
     get = None  # type: ignore[assignment]
@@ -91,4 +91,4 @@ class Actions(OfNode):
         return answer(request, detail(self, node), headers={"ETag": etag(node)})
 
 
-routes = [path("nodes/<str:name>/actions/", Actions.as_view())]
+routes = [path("nodes/<str:name>/actions/", NodeActionsView.as_view())]

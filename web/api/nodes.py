@@ -73,7 +73,7 @@ class NodeRow(Document, frozen=True):
     pods: int
 
 
-class Nodes(ApiView):
+class NodesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **request_scope.CLUSTER_QUERY,
@@ -91,7 +91,7 @@ class Nodes(ApiView):
         return answer(request, Rows([tile(Node(**values)) for values in found], following))
 
 
-class OfNode(ApiView):
+class NodeScopedView(ApiView):
     """What is common to the addresses under one node."""
 
     actions: ClassVar = {"GET": Action.VIEW}
@@ -118,7 +118,7 @@ class OfNode(ApiView):
         return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
 
 
-def detail(view: OfNode, node: Node) -> facts.NodeDetail:
+def detail(view: NodeScopedView, node: Node) -> facts.NodeDetail:
     """Return the document of a node, as far as the caller may see it."""
     return facts.node_detail(node, view.held(node), timezone.now(), sees=view.subject.may_in)
 
@@ -128,7 +128,7 @@ def _held(node: Node) -> QuerySet[Reservation]:
     return rows.select_related("pod").defer("pod__spec").order_by("pod_id")
 
 
-class One(OfNode):
+class NodeView(NodeScopedView):
     @extend_schema(responses=facts.NodeDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node."""
@@ -137,11 +137,11 @@ class One(OfNode):
 
 
 @extend_schema(responses=facts.IsaFacts, description="Show the instruction sets of a node.")
-class Isa(OfNode):
+class NodeIsaView(NodeScopedView):
     describe = facts.isa_facts
 
 
-class Gpu(OfNode):
+class NodeGpuView(NodeScopedView):
     @extend_schema(responses=facts.GpuFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node's cards and who holds them."""
@@ -153,7 +153,7 @@ class Gpu(OfNode):
 @extend_schema(
     responses=facts.NumaFacts, description="Show the NUMA zones of a node and the pods that hold their CPUs."
 )
-class Numa(OfNode):
+class NodeNumaView(NodeScopedView):
     @extend_schema(responses=facts.NumaFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node's NUMA zones, who holds their CPUs, and who is at risk there."""
@@ -163,7 +163,7 @@ class Numa(OfNode):
         return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
 
 
-class Balance(OfNode):
+class NodeBalanceView(NodeScopedView):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show how evenly a node is used."""
@@ -192,10 +192,10 @@ def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
 
 
 routes = [
-    path("nodes/", Nodes.as_view()),
-    path("nodes/<str:name>/", One.as_view()),
-    path("nodes/<str:name>/isa/", Isa.as_view()),
-    path("nodes/<str:name>/gpu/", Gpu.as_view()),
-    path("nodes/<str:name>/numa/", Numa.as_view()),
-    path("nodes/<str:name>/balance/", Balance.as_view()),
+    path("nodes/", NodesView.as_view()),
+    path("nodes/<str:name>/", NodeView.as_view()),
+    path("nodes/<str:name>/isa/", NodeIsaView.as_view()),
+    path("nodes/<str:name>/gpu/", NodeGpuView.as_view()),
+    path("nodes/<str:name>/numa/", NodeNumaView.as_view()),
+    path("nodes/<str:name>/balance/", NodeBalanceView.as_view()),
 ]

@@ -20,30 +20,30 @@ from hetsched.contracts.decision import Verdict
 from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
-from hetsched.placement.actions import Conflict, Contradiction, Room, Submission, submit_as_planned
+from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submission, submit_as_planned
 
 from . import bodies, plan_tokens
-from .problems import Refused
-from .what_if import Tried, WhatIf, ask, turn, with_plan
+from .problems import RequestRefused
+from .what_if import WhatIf, WhatIfRun, ask, turn, with_plan
 
 MOST_CONFLICTS = 20
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-def rooms_of(tried: Tried) -> list[Room]:
+def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
     """Return the reserved capacity for every pod of a result, in placement order."""
-    return [Room(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
+    return [HoldPart(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
 
 
 def check_known(cluster: Cluster) -> None:
     """Reject reservations based on facts that may be stale. Raises: Refused 409."""
     if in_shadow(cluster.pk):
-        raise Refused(
+        raise RequestRefused(
             409, "ClusterInShadow", f"cluster {cluster.name} is in shadow mode: another scheduler places its pods"
         )
     if not in_step(cluster):
-        raise Refused(
+        raise RequestRefused(
             409, "ClusterNotInStep", f"the data of cluster {cluster.name} may be stale",
             hint=(
                 "Try again when the cluster is watched; see GET "
@@ -52,7 +52,7 @@ def check_known(cluster: Cluster) -> None:
         )  # fmt: skip
 
 
-def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T], *, names: str = "") -> T:
+def book(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
     """Try a request and have `write` reserve the result; repeat while other writers are faster.
 
     Raises: Refused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
@@ -64,13 +64,13 @@ def book(asked: WhatIf, subject: Subject, write: Callable[[Tried], T], *, names:
             return write(tried)
         except Contradiction as refusal:
             log.error("placement set aside", cluster=asked.cluster, reason=str(refusal))
-            raise Refused(
+            raise RequestRefused(
                 409, "LedgerRefused", "the reservation of the decision conflicts with an existing reservation"
             ) from refusal
         except Conflict as conflict:
             log.info("booking lost", cluster=asked.cluster, reason=str(conflict))
             time.sleep(random.uniform(0, 0.005 * 2 ** min(turns, 5)))  # noqa: S311 - jitter, not a secret
-    raise Refused(
+    raise RequestRefused(
         503,
         "ClusterBusy",
         "concurrent reservations changed the cluster at every attempt",
@@ -89,14 +89,14 @@ def submit_plan(
     signed = plan_tokens.read(token)
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     if (signed.cluster, signed.request) != (cluster.name, request):
-        raise Refused(
+        raise RequestRefused(
             422, "PlanMismatch", "the plan belongs to another request", place="plan",
             hint="Submit the same manifest, byte for byte, with the same cluster, policy and priority",
         )  # fmt: skip
     check_known(cluster)
     asked = msgspec.structs.replace(asked, cluster=cluster.name, preempt=signed.preempts, plan=True)
 
-    def write(tried: Tried) -> Submission:
+    def write(tried: WhatIfRun) -> Submission:
         code = "PlanExpired" if signed.over else "PlanStale"
         if signed.over or plan_tokens.answer_digest(tried.answer) != signed.answer:
             raise _stale(code, asked, tried)
@@ -108,7 +108,7 @@ def submit_plan(
     return book(asked, subject, write, names=signed.names)
 
 
-def _stale(code: str, asked: WhatIf, tried: Tried) -> Refused:
+def _stale(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
     fresh = with_plan(asked, tried)
     why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
     again = (
@@ -117,7 +117,7 @@ def _stale(code: str, asked: WhatIf, tried: Tried) -> Refused:
         else "check whatIf for the reason why it cannot be planned any more"
     )
     placed = fresh.verdict is Verdict.PLACED
-    return Refused(
+    return RequestRefused(
         412, code, f"nothing was submitted: {why}" + ("" if placed else f"; {fresh.summary}"), place="plan",
         hint=f"Check whatIf; {again}", members={"what_if": fresh},
     )  # fmt: skip

@@ -79,7 +79,7 @@ class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_
     note: str
 
 
-class Plans(ApiView):
+class PlansView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -107,7 +107,7 @@ class Plans(ApiView):
         return answer(request, _detail(row), status=201, headers=headers)
 
 
-class One(ApiView):
+class PlanView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -140,7 +140,7 @@ class One(ApiView):
         return HttpResponse(status=204)
 
 
-class Trial(ApiView):
+class PlanTrialView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
 
@@ -199,7 +199,7 @@ def _detail(row: PolicyPlan) -> PlanDetail:
 
 
 routes = [
-    path("policy-plans/", Plans.as_view()),
-    path("policy-plans/preview/", Trial.as_view()),
-    path("policy-plans/<str:name>/", One.as_view()),
+    path("policy-plans/", PlansView.as_view()),
+    path("policy-plans/preview/", PlanTrialView.as_view()),
+    path("policy-plans/<str:name>/", PlanView.as_view()),
 ]

@@ -40,7 +40,7 @@ def registry() -> Registry:
     return load_registry()
 
 
-class Plugins(ApiView):
+class PluginsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = LIST_QUERIES
 
@@ -51,7 +51,7 @@ class Plugins(ApiView):
         return answer(request, Rows(found, following))
 
 
-class One(ApiView):
+class PluginView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=PluginInfo)
@@ -63,4 +63,4 @@ class One(ApiView):
         return answer(request, found)
 
 
-routes = [path("plugins/", Plugins.as_view()), path("plugins/<str:name>/", One.as_view())]
+routes = [path("plugins/", PluginsView.as_view()), path("plugins/<str:name>/", PluginView.as_view())]

@@ -33,7 +33,7 @@ from . import bodies, connections, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .pagination import LIST_QUERIES, page
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .views import ApiView, answer
 
 _ROW = ("name", "description", "active_version")
@@ -115,7 +115,7 @@ class VersionDiff(Document, frozen=True):
     diff: PolicyDiff
 
 
-class Policies(ApiView):
+class PoliciesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
 
@@ -133,7 +133,7 @@ class Policies(ApiView):
         return _save(self, request, read_draft(request))
 
 
-class One(ApiView):
+class PolicyView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=PolicyDetail)
@@ -143,7 +143,7 @@ class One(ApiView):
         return answer(request, _document(policy), etag=etag(policy))
 
 
-class Versions(ApiView):
+class PolicyVersionsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": False}
     queries: ClassVar = LIST_QUERIES
@@ -169,7 +169,7 @@ class Versions(ApiView):
             return _save(self, request, draft)
 
 
-class OneVersion(ApiView):
+class PolicyVersionView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=VersionDetail)
@@ -178,7 +178,7 @@ class OneVersion(ApiView):
         return answer(request, _version(version_of(name, version)))
 
 
-class Activation(ApiView):
+class PolicyActivationView(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -196,7 +196,7 @@ class Activation(ApiView):
         return _told(request, name)
 
 
-class Return(ApiView):
+class PolicyRollbackView(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -215,7 +215,7 @@ class Return(ApiView):
         return _told(request, name)
 
 
-class Difference(ApiView):
+class PolicyDiffView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=VersionDiff)
@@ -227,7 +227,7 @@ class Difference(ApiView):
         return answer(request, VersionDiff(name, version, other, found))
 
 
-class Keeper(ApiView):
+class PolicyKeeperView(ApiView):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -297,7 +297,7 @@ def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | Non
     """Add both edits to a 412 response: the client's content, the current content, and the difference between them."""
     try:
         yield
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status == 412 and theirs is not None:
             refused.members["yours"], refused.members["theirs"] = yours, _version(theirs)
             refused.members["diff"] = None if spec is None else diff(theirs.spec, spec)
@@ -342,12 +342,12 @@ def _version(revision: PolicyRevision) -> VersionDetail:
 
 
 routes = [
-    path("policies/", Policies.as_view()),
-    path("policies/<str:name>/", One.as_view()),
-    path("policies/<str:name>/versions/", Versions.as_view()),
-    path("policies/<str:name>/versions/<int:version>/", OneVersion.as_view()),
-    path("policies/<str:name>/versions/<int:version>/diff/<int:other>/", Difference.as_view()),
-    path("policies/<str:name>/activate/", Activation.as_view()),
-    path("policies/<str:name>/rollback/", Return.as_view()),
-    path("policies/<str:name>/owner/", Keeper.as_view()),
+    path("policies/", PoliciesView.as_view()),
+    path("policies/<str:name>/", PolicyView.as_view()),
+    path("policies/<str:name>/versions/", PolicyVersionsView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/", PolicyVersionView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/diff/<int:other>/", PolicyDiffView.as_view()),
+    path("policies/<str:name>/activate/", PolicyActivationView.as_view()),
+    path("policies/<str:name>/rollback/", PolicyRollbackView.as_view()),
+    path("policies/<str:name>/owner/", PolicyKeeperView.as_view()),
 ]

@@ -49,7 +49,7 @@ class Checked(Document, frozen=True):
     diff: PolicyDiff | None
 
 
-class Check(ApiView):
+class PolicyCheckView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
     queries: ClassVar = {"against": "Version to compare the draft with; default: the active version."}
@@ -102,4 +102,4 @@ def _plugin_of(error: InputError, spec: PolicySpec | None) -> str:
     return named or (spec.plugins[int(at)].name if at.isdecimal() and int(at) < len(spec.plugins) else "")
 
 
-routes = [path("policies/<str:name>/check/", Check.as_view())]
+routes = [path("policies/<str:name>/check/", PolicyCheckView.as_view())]

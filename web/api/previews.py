@@ -23,7 +23,7 @@ from hetsched.access.roles import Action
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.placement.actions.previews import ask_preview, cancel_preview
 from hetsched.policies.models import Preview
-from hetsched.policies.plan_contracts import MOST_DECISIONS, Asked, Version
+from hetsched.policies.plan_contracts import MOST_DECISIONS, PreviewParameters, Version
 
 from . import bodies, request_scope
 from .documents import Document, Request, page_of
@@ -80,7 +80,7 @@ class PreviewDetail(Document, frozen=True):
     result: ReplayResult | None
 
 
-class Previews(ApiView):
+class PreviewsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
 
@@ -99,7 +99,7 @@ class Previews(ApiView):
         row = ask_preview(
             version_of(name, asked.version),
             request_scope.cluster_of(asked.cluster),
-            Asked(asked.last, asked.scope, asked.baseline),
+            PreviewParameters(asked.last, asked.scope, asked.baseline),
             actor=self.subject,
             owner=self.subject.owner,
         )
@@ -107,7 +107,7 @@ class Previews(ApiView):
         return answer(request, _detail(_found(name, row.pk)), status=202, headers=location)
 
 
-class One(ApiView):
+class PreviewView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.EDIT_POLICY}
     queries: ClassVar = {
         "wait": f"Of a GET: maximum wait for the end of the preview in seconds, 0-{MOST_WAIT_SECONDS}."
@@ -134,7 +134,7 @@ class One(ApiView):
         return HttpResponse(status=204)
 
 
-class Changes(ApiView):
+class PreviewChangesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, "change": "Only pods with this change: infeasible, moved or feasible."}
 
@@ -193,7 +193,7 @@ def _detail(row: Preview) -> PreviewDetail:
 
 
 routes = [
-    path("policies/<str:name>/preview/", Previews.as_view()),
-    path("policies/<str:name>/preview/<int:preview>/", One.as_view()),
-    path("policies/<str:name>/preview/<int:preview>/changes/", Changes.as_view()),
+    path("policies/<str:name>/preview/", PreviewsView.as_view()),
+    path("policies/<str:name>/preview/<int:preview>/", PreviewView.as_view()),
+    path("policies/<str:name>/preview/<int:preview>/changes/", PreviewChangesView.as_view()),
 ]

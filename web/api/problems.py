@@ -122,7 +122,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     items: tuple[ItemProblem, ...] = ()
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Reject the request with this problem and do nothing else."""
 
     def __init__(
@@ -146,12 +146,12 @@ class Refused(Exception):
         self.members = dict(members or {})  # further fields of the document
 
 
-def not_found(what: str, name: object, hint: str = "") -> Refused:
+def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
     """Return the 404 problem for an object that does not exist or that the caller may not see."""
-    return Refused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
+    return RequestRefused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
 
 
-def response(refused: Refused, request: Any = None) -> HttpResponse:
+def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
     """Render a problem as an HTTP response."""
     problem = Problem(
         title=HTTPStatus(refused.status).phrase,
@@ -184,47 +184,51 @@ def handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
     return response(refused, request._request)
 
 
-def refusal_of(error: Exception) -> Refused:
+def refusal_of(error: Exception) -> RequestRefused:
     """Translate any exception into a problem."""
     match error:
-        case Refused():
+        case RequestRefused():
             return error
         case GoldenPlacementBroken():
             told = {"goldens": error.broken}
-            return Refused(409, error.code, error.message, place=error.place, hint=error.hint, members=told)
+            return RequestRefused(409, error.code, error.message, place=error.place, hint=error.hint, members=told)
         case InputError():
             status = _STATUS.get(error.code, 400)
             later = {"Retry-After": _LATER[error.code]} if error.code in _LATER else {}
             beside = {"warnings": error.warnings}
-            return Refused(
+            return RequestRefused(
                 status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=beside
             )
         case exceptions.APIException():
             return _of_framework(error)
         case Conflict():
-            return Refused(409, "Conflict", "a concurrent request changed the object", hint="Reload and try again")
+            return RequestRefused(
+                409, "Conflict", "a concurrent request changed the object", hint="Reload and try again"
+            )
         case Http404():
-            return Refused(404, "NotFound", "the requested resource does not exist")
+            return RequestRefused(404, "NotFound", "the requested resource does not exist")
         case PermissionDenied():
-            return Refused(403, "PermissionDenied", "you do not have permission for this action")
+            return RequestRefused(403, "PermissionDenied", "you do not have permission for this action")
         case RequestDataTooBig():
-            return Refused(413, "BodyTooLarge", "the body is larger than this server accepts")
+            return RequestRefused(413, "BodyTooLarge", "the body is larger than this server accepts")
         case SuspiciousOperation() | BadRequest() | MultiPartParserError():
-            return Refused(400, "RequestMalformed", "the request cannot be read")
+            return RequestRefused(400, "RequestMalformed", "the request cannot be read")
         case InternalError() if getattr(error.__cause__, "sqlstate", "") == _READ_ONLY:
             detail = "the database is read-only at the moment"
-            return Refused(503, "StorageReadOnly", detail, headers={"Retry-After": "5"})
+            return RequestRefused(503, "StorageReadOnly", detail, headers={"Retry-After": "5"})
         case OperationalError() | InterfaceError():
-            return Refused(503, "StorageUnavailable", "the database does not respond", headers={"Retry-After": "2"})
+            return RequestRefused(
+                503, "StorageUnavailable", "the database does not respond", headers={"Retry-After": "2"}
+            )
         case DatabaseError():
-            return Refused(
+            return RequestRefused(
                 500, "StorageFailed", "the database rejected the request; the log has details under the request id"
             )
         case _:
-            return Refused(500, "InternalError", "internal error; the log has details under the request id")
+            return RequestRefused(500, "InternalError", "internal error; the log has details under the request id")
 
 
-def _of_framework(error: exceptions.APIException) -> Refused:
+def _of_framework(error: exceptions.APIException) -> RequestRefused:
     headers: dict[str, str] = {}
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
@@ -232,7 +236,7 @@ def _of_framework(error: exceptions.APIException) -> Refused:
     code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
         code = "CsrfFailed"
-    return Refused(error.status_code, code, detail, headers=headers)
+    return RequestRefused(error.status_code, code, detail, headers=headers)
 
 
 def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:
@@ -243,6 +247,6 @@ def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpRespon
         if request.method in ("GET", "HEAD"):
             return view(request)
         detail = f"method {request.method} is not allowed"
-        return response(Refused(405, "MethodNotAllowed", detail, headers={"Allow": "GET, HEAD"}), request)
+        return response(RequestRefused(405, "MethodNotAllowed", detail, headers={"Allow": "GET, HEAD"}), request)
 
     return answer

@@ -25,7 +25,7 @@ from hetsched.access.subject import Subject, subject_of
 from hetsched.access.tokens import resolve
 
 from .fleet import Fleet
-from .problems import Refused, read_only, response
+from .problems import RequestRefused, read_only, response
 
 REGISTRY = CollectorRegistry()
 REQUESTS = Histogram(
@@ -58,7 +58,7 @@ def scrape(request: Any) -> HttpResponse:
         figures = generate_latest(REGISTRY if _sees_alarms(request) else _Harmless())
     except Error:
         log.warning("metrics cannot be read", exc_info=True)
-        return response(Refused(503, "StorageUnavailable", "the database does not respond"), request)
+        return response(RequestRefused(503, "StorageUnavailable", "the database does not respond"), request)
     return HttpResponse(figures, content_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
 
@@ -77,10 +77,10 @@ def _sees_alarms(request: Any) -> bool:
     return token is None or not token.namespaces
 
 
-def _refusal(request: Any) -> Refused | None:
+def _refusal(request: Any) -> RequestRefused | None:
     """Return why the caller may not read metrics; None if it may."""
     detail = "metrics need a request from this machine, the metrics token of the server or a viewer token"
-    unknown = Refused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
+    unknown = RequestRefused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         expected = settings.HETSCHED_METRICS_TOKEN
@@ -89,7 +89,7 @@ def _refusal(request: Any) -> Refused | None:
         token = resolve(given)
         if token is None:
             return unknown
-        return None if Subject(token.user, token).may(Action.VIEW) else Refused(403, "PermissionDenied", detail)
+        return None if Subject(token.user, token).may(Action.VIEW) else RequestRefused(403, "PermissionDenied", detail)
     return None if _is_local(request) or subject_of(request).may(Action.VIEW) else unknown
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetsched.placement.lifecycle import State
-from hetsched.placement.queries.pending_order import Standing
+from hetsched.placement.queries.pending_order import QueueState
 
 from .pagination import MAX_LIMIT
 
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "since": _MOMENT,
     "until": _MOMENT,
     "change": {"type": "string", "enum": ["infeasible", "moved", "feasible"]},
-    "standing": {"type": "string", "enum": [standing.value for standing in Standing]},
+    "standing": {"type": "string", "enum": [standing.value for standing in QueueState]},
     "seconds": {"type": "integer", "minimum": 1, "maximum": 604_800},
     "anonymise": YES_OR_NO,
     "explain": YES_OR_NO,

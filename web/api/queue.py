@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.waits import in_words
-from hetsched.placement.queries.pending_order import InLine, Standing, line
+from hetsched.placement.queries.pending_order import InLine, QueueState, line
 
 from . import request_scope
 from .documents import Document, Rows, page_of
@@ -46,12 +46,12 @@ class QueuedPod(Document, frozen=True):
     created_at: datetime
 
 
-class Queue(ApiView):
+class QueueView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **request_scope.CLUSTER_QUERY,
         "limit": f"Maximum number of pods, 1-{MAX_LIMIT}.",
-        "standing": f"Only pods in this queue state: {', '.join(Standing)}.",
+        "standing": f"Only pods in this queue state: {', '.join(QueueState)}.",
     }
 
     @extend_schema(responses=page_of(QueuedPod))
@@ -59,7 +59,7 @@ class Queue(ApiView):
         """List the pods that wait: those that are due in the order in which they would be tried, then the others."""
         cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         only = request.GET.get("standing")
-        found = line(cluster.pk, limit_of(request), only=Standing(only) if only else None)
+        found = line(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
         return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))
 
 
@@ -81,4 +81,4 @@ def _queued(one: InLine) -> QueuedPod:
     )
 
 
-routes = [path("queue/", Queue.as_view())]
+routes = [path("queue/", QueueView.as_view())]

@@ -16,10 +16,10 @@ from typing import Any
 from django.conf import settings
 
 from hetsched.access.addresses import address_key
-from hetsched.access.limits import Limit, Local, Taken, take
+from hetsched.access.limits import Limit, LocalBuckets, RateLimitResult, take
 from hetsched.access.subject import Subject
 
-from .problems import Refused
+from .problems import RequestRefused
 from .prometheus import RATE_LIMITED
 
 SUBMIT = "submit"
@@ -28,7 +28,7 @@ READ = "read"
 STRANGER = "stranger"
 BUSY = "busy"
 BUSY_SECONDS = 1
-reads = Local()
+reads = LocalBuckets()
 
 
 def refuse_late(request: Any) -> None:
@@ -38,7 +38,7 @@ def refuse_late(request: Any) -> None:
     if not most or waited <= most:
         return
     RATE_LIMITED.labels(BUSY).inc()
-    raise Refused(
+    raise RequestRefused(
         429,
         "ServerBusy",
         "the server is overloaded; nothing was changed",
@@ -70,7 +70,9 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
     limit = limit_of(kind, subject)
     if limit.per_minute == 0:
         if kind == SUBMIT and subject.token is not None and subject.token.submits_per_minute == 0:
-            raise Refused(403, "SubmissionsNotAllowed", "this token may not submit workloads", hint="Use another token")
+            raise RequestRefused(
+                403, "SubmissionsNotAllowed", "this token may not submit workloads", hint="Use another token"
+            )
         return {}
     key = f"{kind} {subject.owner}"
     taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)
@@ -85,11 +87,11 @@ def take_strangers_turn(request: Any) -> dict[str, str]:
     return _admitted(STRANGER, limit, reads.take(f"{STRANGER} {address_key(request)}", limit))
 
 
-def _admitted(kind: str, limit: Limit, taken: Taken, more: str = "") -> dict[str, str]:
+def _admitted(kind: str, limit: Limit, taken: RateLimitResult, more: str = "") -> dict[str, str]:
     if taken.admitted:
         return _headers(limit, taken)
     RATE_LIMITED.labels(kind).inc()
-    raise Refused(
+    raise RequestRefused(
         429,
         "RateLimited",
         f"more than {limit.per_minute:g} requests of this kind a minute, or {limit.burst} at once",
@@ -98,5 +100,5 @@ def _admitted(kind: str, limit: Limit, taken: Taken, more: str = "") -> dict[str
     )
 
 
-def _headers(limit: Limit, taken: Taken) -> dict[str, str]:
+def _headers(limit: Limit, taken: RateLimitResult) -> dict[str, str]:
     return {"RateLimit-Limit": str(limit.burst), "RateLimit-Remaining": str(taken.remaining)}

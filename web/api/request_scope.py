@@ -18,9 +18,9 @@ from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, SubmittedObject, Workload
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 
 CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
 
@@ -38,7 +38,7 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
         return found
     clusters = _FIRST()
     if not clusters:
-        raise Refused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
+        raise RequestRefused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
     if len(clusters) > 1:
         names = ", ".join(cluster.name for cluster in clusters)
         raise InputError(
@@ -47,14 +47,14 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
     return clusters[0]
 
 
-def no_cluster(name: str) -> Refused:
+def no_cluster(name: str) -> RequestRefused:
     """Return the problem for an unknown cluster, which lists the known ones."""
     known = ", ".join(cluster.name for cluster in _FIRST())
     return not_found("cluster", name, f"Known: {known}" if known else "")
 
 
-_NAMED = Prepared(lambda: Cluster.objects.filter(name=Given("name")))
-_FIRST = Prepared(lambda: Cluster.objects.order_by("id")[:10])
+_NAMED = PreparedQuery(lambda: Cluster.objects.filter(name=Parameter("name")))
+_FIRST = PreparedQuery(lambda: Cluster.objects.order_by("id")[:10])
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:
@@ -97,7 +97,7 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
     if found is None:
         raise not_found("hold", hold_id)
     if not may_change_hold(subject, found):
-        raise Refused(403, "HoldNotYours", f"hold {found.pk} belongs to {found.held_by}", place="hold")
+        raise RequestRefused(403, "HoldNotYours", f"hold {found.pk} belongs to {found.held_by}", place="hold")
     return found
 
 
@@ -120,7 +120,7 @@ def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
     """
     outside = sorted({name for name in namespaces if not subject.may_in(name)})
     if outside:
-        raise Refused(
+        raise RequestRefused(
             403, "NamespaceNotAllowed", f"this token has no access to namespace {', '.join(outside[:5])}"[:400]
         )
 
@@ -131,7 +131,9 @@ def check_unlimited(subject: Subject) -> None:
     Raises: Refused 403.
     """
     if subject.namespaces is not None:
-        raise Refused(403, "NamespaceNotAllowed", "this token is limited to namespaces and cannot act on a cluster")
+        raise RequestRefused(
+            403, "NamespaceNotAllowed", "this token is limited to namespaces and cannot act on a cluster"
+        )
 
 
 def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:

@@ -87,7 +87,7 @@ NOUNS = (
 )
 
 
-class Counted(APIView):
+class AddressLimitedView(APIView):
     """Answers anybody, so often an address."""
 
     public = True
@@ -98,7 +98,7 @@ class Counted(APIView):
         self.headers |= rates.take_strangers_turn(request)
 
 
-class Schema(Counted, SpectacularAPIView):
+class Schema(AddressLimitedView, SpectacularAPIView):
     """The OpenAPI document; what the product can do is no secret. It is generated once for each format."""
 
     renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
@@ -121,7 +121,7 @@ def _document(media_type: str) -> bytes:
     return bytes(renderer().render(document, renderer_context={}))
 
 
-class Docs(Counted, SpectacularSwaggerSplitView):
+class Docs(AddressLimitedView, SpectacularSwaggerSplitView):
     """The document, browsable."""
 
     template_name = "api/docs.html"
@@ -135,14 +135,14 @@ def nowhere(request: Any, rest: str) -> HttpResponse:
         answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
         answer.status_code = 308  # keeps the method and the body
         return answer
-    return problems.response(problems.Refused(404, "NotFound", "the requested resource does not exist"), request)
+    return problems.response(problems.RequestRefused(404, "NotFound", "the requested resource does not exist"), request)
 
 
 @csrf_exempt  # as above
 def elsewhere(request: Any, rest: str) -> HttpResponse:
     """Explain where the scheduler extender is: in another process, because its callers use client certificates."""
     hint = "Start it as a separate process with its own port and certificates: hetsched scheduler --extender"
-    refused = problems.Refused(404, "NotFound", "this server does not serve the scheduler extender", hint=hint)
+    refused = problems.RequestRefused(404, "NotFound", "this server does not serve the scheduler extender", hint=hint)
     return problems.response(refused, request)
 
 

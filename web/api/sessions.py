@@ -21,7 +21,7 @@ from hetsched.access.subject import Subject
 
 from . import bodies
 from .documents import Document, Request, Rows, page_of
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .views import ApiView, answer
 
 
@@ -51,7 +51,7 @@ class SessionsEnded(Document, frozen=True):
     ended: int
 
 
-class Sessions(ApiView):
+class SessionsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {"account": "Only sessions of this account; administrators only."}
 
@@ -63,7 +63,7 @@ class Sessions(ApiView):
         return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
 
 
-class End(ApiView):
+class SessionEndView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
 
     @extend_schema(request=SessionEnd, responses=SessionsEnded)
@@ -81,7 +81,7 @@ def whose(subject: Subject, account: str) -> Any:
     if not account or account == subject.user.get_username():
         return subject.user
     if not subject.may(Action.ADMIN):
-        raise Refused(403, "PermissionDenied", "only administrators may see the sessions of other accounts")
+        raise RequestRefused(403, "PermissionDenied", "only administrators may see the sessions of other accounts")
     found = get_user_model().objects.filter(username=account).first() if "\0" not in account else None
     if found is None:
         raise not_found("account", account)
@@ -103,4 +103,4 @@ def detail(row: BrowserSession, here: str) -> SessionDetail:
     )
 
 
-routes = [path("sessions/", Sessions.as_view()), path("sessions/end/", End.as_view())]
+routes = [path("sessions/", SessionsView.as_view()), path("sessions/end/", SessionEndView.as_view())]

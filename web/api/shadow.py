@@ -67,7 +67,7 @@ def _seen(view: ApiView) -> QuerySet[Shadow]:
     return rows if names is None else rows.filter(namespace__in=names)
 
 
-class Shadows(ApiView):
+class ShadowsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -92,7 +92,7 @@ class Shadows(ApiView):
         return answer(request, Rows([_row(one) for one in found], following))
 
 
-class Report(ApiView):
+class ShadowReportView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
@@ -104,7 +104,7 @@ class Report(ApiView):
         return answer(request, ShadowReport(summary(cluster, rows), [_row(one) for one in worst(rows)[:WORST]]))
 
 
-class One(ApiView):
+class ShadowView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=ShadowDetail)
@@ -138,7 +138,7 @@ def _row(one: Shadow) -> ShadowRow:
 
 
 routes = [
-    path("shadow/", Shadows.as_view()),
-    path("shadow/report/", Report.as_view()),
-    path("shadow/<int:shadow_id>/", One.as_view()),
+    path("shadow/", ShadowsView.as_view()),
+    path("shadow/report/", ShadowReportView.as_view()),
+    path("shadow/<int:shadow_id>/", ShadowView.as_view()),
 ]

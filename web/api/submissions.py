@@ -32,13 +32,13 @@ from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.actions.submissions import answered
 from hetsched.placement.models import Pod
 from hetsched.storage.named_locks import undisturbed
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from . import bodies, plan_tokens, request_scope
 from .documents import Document, Request
 from .pagination import flag, integer
 from .planned import submit_plan
-from .problems import Refused
+from .problems import RequestRefused
 from .what_if import WhatIf, with_query_cluster
 
 SUBMIT_QUERIES = {
@@ -85,7 +85,7 @@ class Accepted(Document, frozen=True):
     warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ParsedSubmission(msgspec.Struct, frozen=True):
     """A parsed submission: its cluster and its pods."""
 
     asked: Submit
@@ -108,7 +108,7 @@ def accept(request: Any, subject: Subject) -> Submission:
     return msgspec.structs.replace(taken, response={**taken.response, "warnings": msgspec.to_builtins(looked.warnings)})
 
 
-def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Looked:
+def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
     """Read a submission and check that its sender may make it; nothing is written.
 
     `body_hash` identifies the body of the submission for its key.
@@ -122,10 +122,10 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Looked
         refuse_warnings(content.warnings)
     pods = list(content.pending)
     request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
-    return Looked(asked, manifest, cluster, pods, content.warnings)
+    return ParsedSubmission(asked, manifest, cluster, pods, content.warnings)
 
 
-def take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submission:
+def take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
     """Accept one submission; `body_hash` identifies its body for its key.
 
     Raises: InputError, or Refused as `accept` does.
@@ -133,7 +133,7 @@ def take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submissi
     return undisturbed(lambda: _take(looked, subject, key, body_hash))
 
 
-def _take(looked: Looked, subject: Subject, key: str, body_hash: str) -> Submission:
+def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
     asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
@@ -176,7 +176,7 @@ def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
     """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
     if _waiting(most)(cluster=cluster.pk) and not is_repeated():
-        raise Refused(
+        raise RequestRefused(
             429,
             "TooManyWaiting",
             f"cluster {cluster.name} already has {most} pending pods, the maximum",
@@ -186,10 +186,10 @@ def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
 
 
 @lru_cache(maxsize=8)
-def _waiting(number: int) -> Prepared[Any]:
+def _waiting(number: int) -> PreparedQuery[Any]:
     """Return the query for the pending pod at this index, in any order."""
-    rows = Pod.objects.filter(cluster=Given("cluster"), queued=True).order_by().values_list("id", flat=True)
-    return Prepared(lambda: rows[number - 1 : number])
+    rows = Pod.objects.filter(cluster=Parameter("cluster"), queued=True).order_by().values_list("id", flat=True)
+    return PreparedQuery(lambda: rows[number - 1 : number])
 
 
 def _read(request: Any) -> Submit:

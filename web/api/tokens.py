@@ -93,7 +93,7 @@ class MadeToken(TokenDetail, frozen=True, kw_only=True):
     token: str
 
 
-class Tokens(ApiView):
+class TokensView(ApiView):
     actions: ClassVar = {"GET": Action.ADMIN, "POST": Action.ADMIN}
 
     @extend_schema(responses=page_of(TokenDetail))
@@ -124,7 +124,7 @@ class Tokens(ApiView):
         return answer(request, made, status=201, headers={"Cache-Control": "no-store"})
 
 
-class Revoke(ApiView):
+class TokenRevocationView(ApiView):
     actions: ClassVar = {"POST": Action.ADMIN}
 
     @extend_schema(request=Revocation, responses={204: None})
@@ -178,4 +178,4 @@ def _quota(given: dict[str, str | int | float] | str) -> dict[str, str]:
     return {name: amount for name, _, amount in pairs}
 
 
-routes = [path("tokens/", Tokens.as_view()), path("tokens/<str:key>/revoke/", Revoke.as_view())]
+routes = [path("tokens/", TokensView.as_view()), path("tokens/<str:key>/revoke/", TokenRevocationView.as_view())]

@@ -38,7 +38,7 @@ from .rates import READ, WRITE, refuse_late, take_turn
 _LOOKING = frozenset({"GET", "OPTIONS"})
 
 
-class Unread(BaseParser):
+class UnparsedBody(BaseParser):
     """Leave every body to `bodies`, which is stricter; the framework looks for a form during its CSRF check."""
 
     media_type = "*/*"
@@ -50,7 +50,7 @@ class Unread(BaseParser):
 class ApiView(APIView):
     """One address and its methods."""
 
-    parser_classes = [Unread]
+    parser_classes = [UnparsedBody]
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}

@@ -18,7 +18,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import check_namespaces
 from hetsched.placement.actions.webhooks import (
-    Wanted,
+    WebhookSettings,
     add_webhook,
     change_callback_secret,
     change_webhook,
@@ -94,7 +94,7 @@ class WebhookMade(WebhookDetail, frozen=True, kw_only=True):
     secret: str
 
 
-class Webhooks(ApiView):
+class WebhooksView(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     queries: ClassVar = LIST_QUERIES
@@ -116,7 +116,7 @@ class Webhooks(ApiView):
         return answer(request, made, status=201, headers=headers)
 
 
-class One(ApiView):
+class WebhookView(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "PUT": Action.SUBMIT, "DELETE": Action.SUBMIT}
     within: ClassVar = ("PUT", "DELETE")
     matched: ClassVar = {"PUT": True, "DELETE": True}
@@ -150,7 +150,7 @@ class One(ApiView):
         return HttpResponse(status=204)
 
 
-class Secret(ApiView):
+class WebhookSecretView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
 
@@ -163,7 +163,7 @@ class Secret(ApiView):
         return _made(request, webhook_holder(hook.pk), secret)
 
 
-class Test(ApiView):
+class WebhookTestView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
 
@@ -175,7 +175,7 @@ class Test(ApiView):
         return answer(request, delivery_row(made), status=202, headers=location)
 
 
-class CallbackSecret(ApiView):
+class CallbackSecretView(ApiView):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT, "DELETE": Action.SUBMIT}
     within: ClassVar = ("POST", "DELETE")
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -241,7 +241,7 @@ def _fields(hook: Webhook) -> dict[str, Any]:
     }
 
 
-def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
+def _wanted(asked: WebhookWanted, subject: Subject) -> WebhookSettings:
     """Return the requested settings, limited to the caller's scope.
 
     Raises: Refused 403, 404; InputError `NamespaceInvalid`.
@@ -250,7 +250,7 @@ def _wanted(asked: WebhookWanted, subject: Subject) -> Wanted:
     request_scope.check_namespaces(subject, namespaces)
     if not namespaces and subject.namespaces is not None:
         namespaces = sorted(subject.namespaces)
-    return Wanted(
+    return WebhookSettings(
         name=asked.name,
         url=asked.url,
         cluster=request_scope.cluster_of(asked.cluster) if asked.cluster else None,
@@ -276,9 +276,9 @@ def _made(request: Any, holder: str, secret: str) -> HttpResponse:
 
 
 routes = [
-    path("callback-secret/", CallbackSecret.as_view()),
-    path("webhooks/", Webhooks.as_view()),
-    path("webhooks/<str:webhook_id>/", One.as_view()),
-    path("webhooks/<str:webhook_id>/secret/", Secret.as_view()),
-    path("webhooks/<str:webhook_id>/test/", Test.as_view()),
+    path("callback-secret/", CallbackSecretView.as_view()),
+    path("webhooks/", WebhooksView.as_view()),
+    path("webhooks/<str:webhook_id>/", WebhookView.as_view()),
+    path("webhooks/<str:webhook_id>/secret/", WebhookSecretView.as_view()),
+    path("webhooks/<str:webhook_id>/test/", WebhookTestView.as_view()),
 ]

@@ -57,7 +57,7 @@ from . import bodies, plan_tokens, request_scope
 from .documents import Request
 from .pagination import flag, integer
 from .plugins import registry
-from .problems import Refused
+from .problems import RequestRefused
 from .queries import YES_OR_NO
 from .views import ApiView, answer
 
@@ -108,7 +108,7 @@ class WhatIf(Request, frozen=True):
         return bool(not named or supposed)
 
 
-class Tried(msgspec.Struct, frozen=True):
+class WhatIfRun(msgspec.Struct, frozen=True):
     """A result, and the data for reserving it at `revision` of the cluster.
 
     `names` is the seed of its generated names.
@@ -121,7 +121,7 @@ class Tried(msgspec.Struct, frozen=True):
     names: str = ""
 
 
-class View(ApiView):
+class WhatIfView(ApiView):
     actions: ClassVar = {"POST": Action.VIEW}
     within: ClassVar = ("POST",)
     queries: ClassVar = {
@@ -169,7 +169,7 @@ def turn(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
     if not connection.in_atomic_block:
         connection.close()
     if not seats.acquire(timeout=PATIENCE_SECONDS):
-        raise Refused(
+        raise RequestRefused(
             503,
             "WhatIfBusy",
             "too many what-if requests are in progress",
@@ -217,7 +217,7 @@ def with_query_cluster(asked: T, name: str) -> T:
     return msgspec.structs.replace(asked, cluster=name)
 
 
-def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
+def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     """Simulate a request; nothing is written. Call it inside `turn`.
 
     `names` is the seed of generated names; without it they are numbers.
@@ -269,10 +269,10 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> Tried:
     warnings = (inline.warnings if cluster is None else ()) + content.warnings
     if warnings:
         found = msgspec.structs.replace(found, warnings=warnings)
-    return Tried(found, cluster, revision, outcomes, names)
+    return WhatIfRun(found, cluster, revision, outcomes, names)
 
 
-def with_plan(asked: WhatIf, tried: Tried) -> WhatIfAnswer:
+def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
     """Return a result with the token for its submission, if it can be submitted."""
     assert tried.cluster is not None
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
@@ -407,4 +407,4 @@ def _compile(spec: PolicySpec, *, preemption: bool, implied: Sequence[str] = ())
     return compile_policy(spec, plugins, implied=implied)
 
 
-routes = [path("what-if/", View.as_view())]
+routes = [path("what-if/", WhatIfView.as_view())]

@@ -36,7 +36,7 @@ from hetsched.placement.queries.why import (
 from . import request_scope
 from .documents import Document
 from .pagination import flag, integer
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .views import ApiView, answer
 from .what_if import turn
 
@@ -67,7 +67,7 @@ class PodWhy(Document, frozen=True):
     manifest: dict[str, Any]
 
 
-class Why(ApiView):
+class WhyView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         "outlook": "true computes changes that would place a pending pod now, and the pods that block it."
@@ -108,7 +108,7 @@ class Why(ApiView):
         return answer(request, document)
 
 
-class Repeat(ApiView):
+class DecisionRepeatView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         "policy": "Policy to use instead of the policy of the decision.",
@@ -130,11 +130,11 @@ class Repeat(ApiView):
             if error.code != "DecisionExpired":
                 raise
             detail = f"{error.message}. {self.redaction.summary(decision.summary)}"
-            raise Refused(410, error.code, detail, hint=error.hint) from None
+            raise RequestRefused(410, error.code, detail, hint=error.hint) from None
         return answer(request, self.redaction.again(found))
 
 
 routes = [
-    path("pods/<int:pod_id>/why/", Why.as_view()),
-    path("decisions/<int:decision_id>/again/", Repeat.as_view()),
+    path("pods/<int:pod_id>/why/", WhyView.as_view()),
+    path("decisions/<int:decision_id>/again/", DecisionRepeatView.as_view()),
 ]

@@ -32,7 +32,7 @@ from . import bodies, request_scope
 from .documents import Document, Request, Rows, page_of
 from .etags import check_match, etag_of, locked
 from .pagination import LIST_QUERIES, integer, page
-from .problems import Refused, not_found
+from .problems import RequestRefused, not_found
 from .queries import STATE
 from .rates import SUBMIT
 from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
@@ -146,7 +146,7 @@ class WorkloadAction(Request, frozen=True):
     priority: int | None = None
 
 
-class Workloads(ApiView):
+class WorkloadsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
     keyed: ClassVar = ("POST",)
     counted: ClassVar = {"POST": SUBMIT}
@@ -190,7 +190,7 @@ class Workloads(ApiView):
         return answer(request, accepted.response, status=202, headers=headers)
 
 
-class One(ApiView):
+class WorkloadView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     matched: ClassVar = {"DELETE": False}
     within: ClassVar = ("DELETE",)
@@ -222,7 +222,7 @@ class One(ApiView):
         return answer(request, _detail(_find(self, workload_id), self.redaction))
 
 
-class Pods(ApiView):
+class PodsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, "state": "Only pods in this state."}
     kinds: ClassVar = {"state": STATE}
@@ -236,7 +236,7 @@ class Pods(ApiView):
         return answer(request, Rows([_pod(pod, self.redaction) for pod in found], following))
 
 
-class Actions(ApiView):
+class WorkloadActionsView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     matched: ClassVar = {"POST": True}
     within: ClassVar = ("POST",)
@@ -246,7 +246,7 @@ class Actions(ApiView):
         """Retry, cancel, or change the priority of a workload; needs If-Match."""
         asked = bodies.read(request, WorkloadAction)
         if asked.action == "priority" and not self.subject.may(Action.OPERATE):
-            raise Refused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
+            raise RequestRefused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
         reason, allowance = require_reason(asked.reason), allowance_of(self.subject.token)
         workload = _find(self, workload_id)
         with locked(workload.cluster):
@@ -333,8 +333,8 @@ def _spans(history: list[list[str]]) -> list[Span]:
 
 
 routes = [
-    path("workloads/", Workloads.as_view()),
-    path("workloads/<str:workload_id>/", One.as_view()),
-    path("workloads/<str:workload_id>/pods/", Pods.as_view()),
-    path("workloads/<str:workload_id>/actions/", Actions.as_view()),
+    path("workloads/", WorkloadsView.as_view()),
+    path("workloads/<str:workload_id>/", WorkloadView.as_view()),
+    path("workloads/<str:workload_id>/pods/", PodsView.as_view()),
+    path("workloads/<str:workload_id>/actions/", WorkloadActionsView.as_view()),
 ]

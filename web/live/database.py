@@ -3,7 +3,7 @@
 Channels closes a connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
 sockets that reconnect at once queue for the thread. An SQLite connection is therefore kept open for `KEPT_SECONDS` or
 until a call fails on it; other databases use their connection pool.
-Queries that arrive while the thread is busy run together in its next slot; equal queries run once (`Together`).
+Queries that arrive while the thread is busy run together in its next slot; equal queries run once (`QueryBatcher`).
 Invariant: no query gets a result that was read before the query was made, or the error of another query.
 """
 
@@ -50,7 +50,7 @@ class _Asked(Generic[K, T]):
         self.answering: asyncio.Task[None] | None = None
 
 
-class Together(Generic[K, T]):
+class QueryBatcher(Generic[K, T]):
     """Combine the same database query of many sockets into one call."""
 
     def __init__(self, answer: Callable[[K], T]) -> None:

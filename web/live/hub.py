@@ -42,13 +42,13 @@ KEPT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 # Read the revision and the document of a topic in one database snapshot; None for an unknown topic.
-ReadSnapshot = Callable[[str], Awaitable["Snapshot | None"]]
+ReadSnapshot = Callable[[str], Awaitable["SnapshotMessage | None"]]
 ReadRevisions = Callable[[list[str]], Awaitable[dict[str, int]]]
 # Read the latest events of a topic, at most the given number, and the number of the last event.
 ReadRecent = Callable[[str, int], Awaitable[tuple[int, list[Event]]]]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class SnapshotMessage(msgspec.Struct, frozen=True):
     """A topic's whole document as message text."""
 
     revision: int
@@ -127,9 +127,9 @@ class _Topic:
         self.told_at = 0.0
         self.flushing: asyncio.TimerHandle | None = None
         self.newest = 0
-        self.snapshot: Snapshot | None = None
+        self.snapshot: SnapshotMessage | None = None
         self.read_at = 0.0
-        self.reading: asyncio.Task[Snapshot | None] | None = None
+        self.reading: asyncio.Task[SnapshotMessage | None] | None = None
 
     def after(self, name: str, revision: int) -> list[Span]:
         """Return the events after a revision, merged into few messages."""
@@ -261,7 +261,7 @@ class Hub:
         found.caught.clear()
         found.newest = max(found.newest, newest)
 
-    async def _read(self, topic: str, found: _Topic) -> Snapshot | None:
+    async def _read(self, topic: str, found: _Topic) -> SnapshotMessage | None:
         try:
             began = time.monotonic()
             found.snapshot = await self._read_snapshot(topic)

@@ -26,29 +26,29 @@ from hetsched.access.tokens import resolve
 from hetsched.journal.publish import revision_of
 from hetsched.placement.queries.topics import unknown_topic
 
-from .database import Together
+from .database import QueryBatcher
 
 BEARER = "bearer."
 
 
-class Credential(msgspec.Struct, frozen=True):
+class SocketCredential(msgspec.Struct, frozen=True):
     """The credential of a socket; a token is referenced by its row, never by its plaintext."""
 
     token_id: str = ""
     session_key: str = ""
 
 
-class Brought(msgspec.Struct, frozen=True):
+class HandshakeCredentials(msgspec.Struct, frozen=True):
     """The credentials in a handshake."""
 
     plaintext: str = ""
     session_key: str = ""
 
 
-class Known(msgspec.Struct, frozen=True):
+class SubjectLookup(msgspec.Struct, frozen=True):
     """The subject (None: no longer valid), and the revision of the topic `access` before the lookup."""
 
-    held: Credential
+    held: SocketCredential
     asker: Subject | None
     number: int
 
@@ -60,35 +60,35 @@ class Denied(msgspec.Struct, frozen=True):
     detail: str
 
 
-def brought(scope: Any) -> Brought:
+def brought(scope: Any) -> HandshakeCredentials:
     """Return the credential of the handshake; a token takes precedence over a cookie."""
     for name in scope.get("subprotocols", ()):
         if name.startswith(BEARER):
-            return Brought(plaintext=name.removeprefix(BEARER))
-    return Brought(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
+            return HandshakeCredentials(plaintext=name.removeprefix(BEARER))
+    return HandshakeCredentials(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
 
 
-@Together
-def who(came_with: Brought) -> Known:
+@QueryBatcher
+def who(came_with: HandshakeCredentials) -> SubjectLookup:
     """Look up the subject of a handshake; only this function reads a token's plaintext."""
     number = revision_of(TOPIC)
     if not came_with.plaintext:
-        held = Credential(session_key=came_with.session_key)
-        return Known(held, subject(held), number)
+        held = SocketCredential(session_key=came_with.session_key)
+        return SubjectLookup(held, subject(held), number)
     token = resolve(came_with.plaintext)
     if token is None:
-        return Known(Credential(), None, number)
-    return Known(Credential(token_id=str(token.pk)), Subject(token.user, token), number)
+        return SubjectLookup(SocketCredential(), None, number)
+    return SubjectLookup(SocketCredential(token_id=str(token.pk)), Subject(token.user, token), number)
 
 
-@Together
-def who_still(held: Credential) -> Known:
+@QueryBatcher
+def who_still(held: SocketCredential) -> SubjectLookup:
     """Look up the current subject."""
     number = revision_of(TOPIC)
-    return Known(held, subject(held), number)
+    return SubjectLookup(held, subject(held), number)
 
 
-def subject(held: Credential) -> Subject | None:
+def subject(held: SocketCredential) -> Subject | None:
     """Return the current subject; None if the credential is not valid."""
     if held.token_id:
         token = Token.objects.select_related("user").filter(pk=held.token_id).first()

@@ -16,12 +16,12 @@ from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from hetsched.storage.batches import parts
 from web.api.prometheus import OUT_OF_SCOPE
 
-from .database import Together, in_database
-from .hub import Snapshot
+from .database import QueryBatcher, in_database
+from .hub import SnapshotMessage
 from .rights import Denied
 
 
-class Found(msgspec.Struct, frozen=True):
+class TopicLookup(msgspec.Struct, frozen=True):
     """The requested and the published name of a topic; `namespaces` are those of a workload's pods and objects."""
 
     asked: str
@@ -30,14 +30,14 @@ class Found(msgspec.Struct, frozen=True):
     denied: Denied | None = None
 
 
-def find(asked: str) -> Found:
+def find(asked: str) -> TopicLookup:
     """Find a topic by a name that clients use."""
     try:
         if "\0" in asked or len(asked) > 400:
             raise InputError("TopicUnknown", "this is no name of a topic")
         topic = topics.resolve(asked)
     except InputError as error:
-        return Found(asked, denied=Denied(error.code, error.message))
+        return TopicLookup(asked, denied=Denied(error.code, error.message))
     namespaces: frozenset[str] = frozenset()
     kind, _, key = topic.partition(":")
     if kind == "workload":
@@ -46,20 +46,20 @@ def find(asked: str) -> Found:
         namespaces = frozenset(
             name for rows in made_of for name in rows.order_by().values_list("namespace", flat=True).distinct()
         )
-    return Found(asked, topic, namespaces)
+    return TopicLookup(asked, topic, namespaces)
 
 
-resolve = Together(find)
+resolve = QueryBatcher(find)
 
 
 @in_database
-def snapshot(topic: str) -> Snapshot | None:
+def snapshot(topic: str) -> SnapshotMessage | None:
     """Return a topic's whole document as message text, None if the topic no longer exists."""
     try:
         found = topics.snapshot(topic)
     except InputError:
         return None
-    return Snapshot(found.revision, message(topic, found.revision, found.data, "snapshot"))
+    return SnapshotMessage(found.revision, message(topic, found.revision, found.data, "snapshot"))
 
 
 @in_database

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 _open: Counter[str] = Counter()
 
 
-class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SocketCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command of a client.
 
     For subscriptions, `since` has the revisions that the client already has; `merge`: the client accepts merged events
@@ -58,10 +58,10 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     merge: bool = False
 
 
-_command = msgspec.json.Decoder(Command)
+_command = msgspec.json.Decoder(SocketCommand)
 
 
-class Closed(Exception):
+class SocketClosed(Exception):
     """End this socket with a code."""
 
     def __init__(self, code: int) -> None:
@@ -81,7 +81,7 @@ async def live(scope: Any, receive: Any, send: Any) -> None:
             asker = _checked(known.asker)
             with _counted(asker.owner, settings.HETSCHED_SOCKETS_PER_USER), SOCKETS.track_inprogress():
                 await _Socket(known, asker, receive, send).run()
-    except Closed as closed:
+    except SocketClosed as closed:
         await send({"type": "websocket.close", "code": closed.code})
     except OSError:
         pass  # the client disconnected during a send
@@ -99,7 +99,7 @@ def _counted(key: str, most: int) -> Iterator[None]:
     """Count an open socket under a key. Raises: Closed, if there are too many."""
     if _open[key] >= most:
         log.warning("live.too_many", counted=key, most=most)
-        raise Closed(TOO_MANY)
+        raise SocketClosed(TOO_MANY)
     _open[key] += 1
     try:
         yield
@@ -117,14 +117,14 @@ def _chosen(offered: Any) -> str | None:
 def _checked(asker: Subject | None) -> Subject:
     """Return the subject of a socket. Raises: Closed without permission."""
     if asker is None:
-        raise Closed(UNAUTHENTICATED)
+        raise SocketClosed(UNAUTHENTICATED)
     if not asker.may(Action.VIEW):
-        raise Closed(FORBIDDEN)
+        raise SocketClosed(FORBIDDEN)
     return asker
 
 
 class _Socket:
-    def __init__(self, known: rights.Known, asker: Subject, receive: Any, send: Any) -> None:
+    def __init__(self, known: rights.SubjectLookup, asker: Subject, receive: Any, send: Any) -> None:
         self.known = known
         self.asker = asker
         self.receive = receive
@@ -159,9 +159,9 @@ class _Socket:
             self._throttle()
             text = event.get("text")
             if text is None:
-                raise Closed(NOT_TEXT)
+                raise SocketClosed(NOT_TEXT)
             if len(text) > MAX_TEXT or len(text.encode(errors="replace")) > MAX_TEXT:
-                raise Closed(TOO_LONG)
+                raise SocketClosed(TOO_LONG)
             try:
                 command = _command.decode(text)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -174,9 +174,9 @@ class _Socket:
         self.tokens = min(BURST, self.tokens + (now - self.last_message) * MESSAGES_PER_SECOND) - 1
         self.last_message = now
         if self.tokens < 0:
-            raise Closed(TOO_MANY)
+            raise SocketClosed(TOO_MANY)
 
-    async def _obey(self, command: Command) -> None:
+    async def _obey(self, command: SocketCommand) -> None:
         wanted = list(dict.fromkeys(command.topics))[: MAX_TOPICS + 1]
         if command.action == "subscribe":
             self.listener.merges = self.listener.merges or command.merge
@@ -253,7 +253,7 @@ class _Socket:
 
     def _tell_error(self, asked: str, code: str, detail: str) -> None:
         if len(self.listener.queue) > MOST_WAITING:
-            raise Closed(TOO_MANY)
+            raise SocketClosed(TOO_MANY)
         self.listener.put(ERROR, message(asked, 0, {"code": code, "detail": detail}, "error"))
 
     # -- rights --------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ SPANS = (("1h", timedelta(hours=1)), ("4h", timedelta(hours=4)), ("1d", timedelt
 MAINTAIN_FIELDS, OVERRIDE_FIELDS, PRIORITY_FIELDS = "until-fields", "override-fields", "priority-fields"
 
 
-class Act(msgspec.Struct, frozen=True):
+class ActionButton(msgspec.Struct, frozen=True):
     """One button; the fields are the attributes that the dialog reads."""
 
     label: str
@@ -61,28 +61,28 @@ def body_of(asked: dict[str, Any]) -> str:
     return msgspec.json.encode(asked).decode()
 
 
-class PartActs(msgspec.Struct, frozen=True):
+class PartButtons(msgspec.Struct, frozen=True):
     """The actions on one GPU or zone, and its maintenance if it is in maintenance."""
 
     name: str
-    act: Act
+    act: ActionButton
     maintenance: Maintenance | None
 
 
-class NodeActs(msgspec.Struct, frozen=True):
+class NodeButtons(msgspec.Struct, frozen=True):
     """The actions on a node and its parts; `spans` are the durations to choose from."""
 
-    node: list[Act]
-    cards: list[PartActs]
-    zones: list[PartActs]
-    rulings: dict[str, list[Act]]
-    overrides: list[tuple[Any, Act | None]]
-    override: Act
+    node: list[ActionButton]
+    cards: list[PartButtons]
+    zones: list[PartButtons]
+    rulings: dict[str, list[ActionButton]]
+    overrides: list[tuple[Any, ActionButton | None]]
+    override: ActionButton
     spans: list[tuple[str, int, str]]
     etag: str
 
 
-def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeActs | None:
+def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeButtons | None:
     """Return the actions that the user may run on a node; None without any."""
     if not subject.may(Action.OPERATE):
         return None
@@ -91,7 +91,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeAc
     row = facts.stated(node)
     maintained = {(at.part, at.name): at for at in in_maintenance(row.overrides)} if row is not None else {}
     zones = node.report.numa.zones if node.report.numa is not None else ()
-    return NodeActs(
+    return NodeButtons(
         node=[one.uncordon() if node.cordoned_by_operator else one.cordon(), *one.trust()],
         cards=[one.card(str(card.index), maintained.get(("card", str(card.index)))) for card in node.report.gpus or ()],
         zones=[one.zone(zone.name, maintained.get(("zone", zone.name))) for zone in zones],
@@ -119,10 +119,12 @@ class _OnNode:
         self.held = held
         self.url = f"/api/v1/nodes/{node.name}/actions/?{urlencode({'cluster': node.cluster.name})}"
 
-    def _act(self, label: str, title: str, text: str, done: str, *, tone: str = "", more: str = "", **body: Any) -> Act:
-        return Act(label, self.url, title, text, label, body_of(body), self.etag, done, tone, more)
+    def _act(
+        self, label: str, title: str, text: str, done: str, *, tone: str = "", more: str = "", **body: Any
+    ) -> ActionButton:
+        return ActionButton(label, self.url, title, text, label, body_of(body), self.etag, done, tone, more)
 
-    def cordon(self) -> Act:
+    def cordon(self) -> ActionButton:
         node, count = self.node, self.node.pods
         free = {name: node.allocatable.get(name, 0) - node.requested.get(name, 0) for name in (CPU, MEMORY)}
         stay = ngettext(
@@ -144,7 +146,7 @@ class _OnNode:
         done = _("%(node)s is cordoned.") % {"node": node.name}
         return self._act(_("Cordon"), title, " ".join(text), done, action="cordon")
 
-    def uncordon(self) -> Act:
+    def uncordon(self) -> ActionButton:
         node = self.node
         text = _("The scheduler can place pods on this node again. It retries pending pods immediately.")
         if node.report.unschedulable:
@@ -157,7 +159,7 @@ class _OnNode:
             _("Uncordon"), title, text, _("%(node)s is uncordoned.") % {"node": node.name}, action="uncordon"
         )
 
-    def trust(self) -> list[Act]:
+    def trust(self) -> list[ActionButton]:
         """Return the button that accepts facts again which the kubelet contradicted, if there are any."""
         if not self.node.doubts and not kept_off(self.node, timezone.now()):
             return []
@@ -168,21 +170,21 @@ class _OnNode:
         done = _("%(node)s is trusted again.") % {"node": self.node.name}
         return [self._act(_("Trust again"), title, text, done, action="trust")]
 
-    def card(self, index: str, at: Maintenance | None) -> PartActs:
+    def card(self, index: str, at: Maintenance | None) -> PartButtons:
         grants = [grant for one in self.held for grant in one.allocation.gpus if str(grant.index) == index]
         names = {"part": _("GPU #%(index)s") % {"index": index}, "node": self.node.name}
         holders = self._holders(lambda held: any(str(grant.index) == index for grant in held.gpus))
         used = sum(grant.milli for grant in grants)
         left = _("%(free)s ‰ of it is free and stays unused.") % {"free": 1000 - used} if used < 1000 else ""
-        return PartActs(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
+        return PartButtons(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
 
-    def zone(self, name: str, at: Maintenance | None) -> PartActs:
+    def zone(self, name: str, at: Maintenance | None) -> PartButtons:
         names = {"part": _("zone %(zone)s") % {"zone": name}, "node": self.node.name}
         holders = self._holders(lambda held: any(grant.name == name for grant in held.zones))
         rest = _("Pods without a zone requirement can still run on its CPUs. To exclude them too, cordon the node.")
-        return PartActs(name, self._maintain(names, f"{holders} {rest}", at, zone=name), at)
+        return PartButtons(name, self._maintain(names, f"{holders} {rest}", at, zone=name), at)
 
-    def _maintain(self, names: dict[str, str], text: str, at: Maintenance | None, **part: Any) -> Act:
+    def _maintain(self, names: dict[str, str], text: str, at: Maintenance | None, **part: Any) -> ActionButton:
         if at is not None:
             title = _("End the maintenance of %(part)s of %(node)s?") % names
             said = _("The scheduler can place pods on it again and retries pending pods immediately.")
@@ -204,7 +206,7 @@ class _OnNode:
         )
         return f"{said % {'count': len(names)}} {listed(names)}."
 
-    def rule(self, at: Any) -> list[Act]:
+    def rule(self, at: Any) -> list[ActionButton]:
         names = {"fact": f"{at.fact} {at.item}".strip(), "node": self.node.name, "known": at.known, "told": at.told}
         shrunk = at.change == "shrunk"
         label = _("Confirm removal") if shrunk else _("Approve")
@@ -228,7 +230,7 @@ class _OnNode:
             found.append(self._act(label, title, f"{text} {follows}", done, tone=tone, action="reject", fact=at.id))
         return found
 
-    def override(self) -> Act:
+    def override(self) -> ActionButton:
         title = _("Override a fact of %(node)s?") % {"node": self.node.name}
         text = _("The override takes precedence over all other sources until it expires. Running pods are not moved.")
         act = self._act(
@@ -236,7 +238,7 @@ class _OnNode:
         )
         return msgspec.structs.replace(act, confirm=_("Override"))
 
-    def take_back(self, fact: str) -> Act:
+    def take_back(self, fact: str) -> ActionButton:
         title = _("Remove the override of %(fact)s?") % {"fact": fact}
         text = _("The values reported by the node and other sources take effect immediately.")
         return self._act(
@@ -244,7 +246,7 @@ class _OnNode:
         )
 
 
-def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) -> list[Act]:
+def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) -> list[ActionButton]:
     """Return the actions that the user may run on a workload; `counts` are its pods by state."""
     if not subject.may(Action.SUBMIT):
         return []
@@ -259,7 +261,9 @@ def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) ->
 
     def add(label: str, confirm: str, title: str, text: str, done: str, action: str, **more: str) -> None:
         found.append(
-            Act(label, url, title % names, text, confirm, body_of({"action": action}), tag, done % names, **more)
+            ActionButton(
+                label, url, title % names, text, confirm, body_of({"action": action}), tag, done % names, **more
+            )
         )
 
     if tried:

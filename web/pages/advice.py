@@ -27,11 +27,11 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload
 from web.api import bodies
 from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
-from web.api.problems import Refused
+from web.api.problems import RequestRefused
 
-from .actions import Act, body_of, listed
+from .actions import ActionButton, body_of, listed
 from .amounts import amount_words, duration
-from .message_translation import told
+from .message_translation import translate
 from .shell import Shell, page
 
 LATEST = 5
@@ -149,9 +149,9 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     try:
         found = advice_for(cluster, asked)
     except InputError as error:
-        return {"problem": {"code": error.code, "detail": told(error.message), "hint": told(error.hint)}}
-    except Refused as refused:
-        return {"problem": {"code": refused.code, "detail": told(refused.detail), "hint": told(refused.hint)}}
+        return {"problem": {"code": error.code, "detail": translate(error.message), "hint": translate(error.hint)}}
+    except RequestRefused as refused:
+        return {"problem": {"code": refused.code, "detail": translate(refused.detail), "hint": translate(refused.hint)}}
     moves = [_move(shell, found, step, move) for step, move in enumerate(found.moves)]
     context: dict[str, Any] = {
         "found": found,
@@ -237,7 +237,7 @@ def _why(found: Advice, move: Move) -> str:
     return _("frees capacity on %(nodes)s for %(pods)s") % {"nodes": nodes, "pods": listed(list(move.makes_room_for))}
 
 
-def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: int | None) -> Act:
+def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: int | None) -> ActionButton:
     """Return the button that confirms a plan, or one of its moves."""
     moves = found.moves if step is None else found.moves[step : step + 1]
     pods = [pod for move in moves for pod in move.pods]
@@ -267,7 +267,7 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     if step is not None:
         body["steps"] = [step]
     label = _("Confirm all moves…") if len(moves) > 1 else _("Confirm…")
-    return Act(
+    return ActionButton(
         label=label,
         url=f"/api/v1/clusters/{cluster.name}/rebalances/",
         title=_("Confirm this plan?") if step is None else _("Start only move %(step)d?") % {"step": step + 1},
@@ -305,7 +305,7 @@ def _plan(plan: Rebalance, may: bool) -> dict[str, Any]:
         "ratio": over / len(moves) if moves else 0,
     }
     if may and plan.state == Rebalance.RUNNING:
-        shown["stop"] = Act(
+        shown["stop"] = ActionButton(
             label=_("Stop…"),
             url=f"/api/v1/clusters/{plan.cluster.name}/rebalances/{plan.pk}/actions/",
             title=_("Stop this plan?"),

@@ -15,10 +15,10 @@ from web.api.audit import visible
 
 from . import audit_words as words
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Kind
-from .lists.view import Listing, View
-from .message_translation import told
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ValueKind
+from .lists.view import Listing, ListView
+from .message_translation import translate
 from .shell import Shell, page
 
 _MOST_VALUES = 200
@@ -70,27 +70,29 @@ COLUMNS = (
     Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
            order=("object_kind", "object_name")),
     Column("reason", gettext_lazy("Reason"), lambda row: row.reason,
-           lambda row: Cell(told(row.reason) or None, look="text")),
+           lambda row: Cell(translate(row.reason) or None, look="text")),
     Column("details", gettext_lazy("Details"), lambda row: row.details, _details_cell),
     Column("request", gettext_lazy("Request"), lambda row: row.request_id,
            lambda row: Cell(row.request_id or None, look="mono"), shown=False),
     Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("who", Kind(), gettext_lazy("user, token or program; * is a wildcard"), path="actor", found=True),
-    Field(
+    FilterField("who", ValueKind(), gettext_lazy("user, token or program; * is a wildcard"), path="actor", found=True),
+    FilterField(
         "action",
-        Kind(),
+        ValueKind(),
         gettext_lazy("for example node.cordon; node.* matches all node actions"),
         path="action",
         found=True,
     ),
-    Field("kind", Kind(), gettext_lazy("node, workload, cluster, policy, token, …"), path="object_kind", found=True),
-    Field("object", Kind(), gettext_lazy("name of the object"), path="object_name"),
-    Field("reason", Kind(), gettext_lazy("reason of the action"), path="reason"),
-    Field("role", Kind(), gettext_lazy("role of the actor"), path="role"),
-    Field("request", Kind(), gettext_lazy("request ID, as in errors and logs"), path="request_id"),
-    Field("age", Age(), gettext_lazy("age of the entry"), path="at"),
+    FilterField(
+        "kind", ValueKind(), gettext_lazy("node, workload, cluster, policy, token, …"), path="object_kind", found=True
+    ),
+    FilterField("object", ValueKind(), gettext_lazy("name of the object"), path="object_name"),
+    FilterField("reason", ValueKind(), gettext_lazy("reason of the action"), path="reason"),
+    FilterField("role", ValueKind(), gettext_lazy("role of the actor"), path="role"),
+    FilterField("request", ValueKind(), gettext_lazy("request ID, as in errors and logs"), path="request_id"),
+    FilterField("age", Age(), gettext_lazy("age of the entry"), path="at"),
 )
 _FOUND = {"who": "actor", "action": "action", "kind": "object_kind"}
 
@@ -110,7 +112,7 @@ LISTING = Listing(
 def audit(shell: Shell) -> HttpResponseBase:
     wanted = shell.text("show")
     tab = wanted if wanted in TABS else ""
-    view = View(shell, LISTING, show=tab)
+    view = ListView(shell, LISTING, show=tab)
     rows = visible(subject_of(shell.request))
     if column := _FOUND.get(view.wanted_values):
         latest = rows.exclude(action=SUBMISSIONS).values_list(column, flat=True)[: 10 * _MOST_VALUES]

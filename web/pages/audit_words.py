@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from hetsched.journal.models import AuditEntry
 
-from .message_translation import told
+from .message_translation import translate
 
 # Roles of programs: the actor's name is a text of the product, not a user name.
 _PROGRAMS = ("", "system", "plan")
@@ -28,7 +28,7 @@ def kind(row: AuditEntry) -> str:
 
 def actor(row: AuditEntry) -> str:
     """Return the name of the actor, translated for programs."""
-    return told(row.actor) if row.role in _PROGRAMS else row.actor
+    return translate(row.actor) if row.role in _PROGRAMS else row.actor
 
 
 def role(row: AuditEntry) -> str:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, str):
-        return told(value)
+        return translate(value)
     text = msgspec.json.encode(value).decode()
     return _word("detail", text) if isinstance(value, bool) else text
 

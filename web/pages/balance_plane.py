@@ -37,7 +37,7 @@ class Dot(msgspec.Struct, frozen=True):
     name_y: float | None
 
 
-class Trend(msgspec.Struct, frozen=True):
+class BalanceTrend(msgspec.Struct, frozen=True):
     """The balance of a cluster, the oldest sample first; `line` is a polyline between `low` and 1."""
 
     points: list[tuple[datetime, float]]
@@ -65,7 +65,7 @@ def _free(x: float, y: float, named: Sequence[Dot]) -> float:
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))
 
 
-def trend(cluster: Cluster, now: datetime) -> Trend | None:
+def trend(cluster: Cluster, now: datetime) -> BalanceTrend | None:
     """Return the trend of the balance; None with fewer than two samples."""
     rows = Measure.objects.filter(cluster=cluster, at__gt=now - SPAN, at__lte=now).order_by("at")
     taken = [(row.at, row.figures.balance) for row in rows if row.figures.balance is not None]
@@ -79,4 +79,4 @@ def trend(cluster: Cluster, now: datetime) -> Trend | None:
         f"{WIDTH * (at - began).total_seconds() / spread:.1f},{HEIGHT * (1 - value) / (1 - low):.1f}"
         for at, value in points
     )
-    return Trend(points, line, low)
+    return BalanceTrend(points, line, low)

@@ -16,11 +16,11 @@ from hetsched.placement.models import Decision
 from hetsched.placement.queries.topics import DECISIONS
 
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind, Number
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from .lists.reasons import Code, codes_of
-from .lists.view import Listing, View
-from .message_translation import told
+from .lists.view import Listing, ListView
+from .message_translation import translate
 from .script_texts import after_name, state_tone
 from .shell import Shell, page
 
@@ -50,7 +50,7 @@ def _sentence(row: Decision) -> str:
 
 
 def _why_cell(row: Decision) -> Cell:
-    return Cell(Truncator(told(_sentence(row))).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
+    return Cell(Truncator(translate(_sentence(row))).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
 
 
 def _verdict_cell(row: Decision) -> Cell:
@@ -62,16 +62,18 @@ def _node_cell(row: Decision) -> Cell:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("pod name; * is a wildcard"), path="pod_name"),
-    Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
-    Field("verdict", Choice(*(one.value for one in VERDICTS)), gettext_lazy("verdict of the decision"), path="verdict"),
-    Field("node", Kind(), gettext_lazy("node of the placement"), path="node_name", found=True),
-    Field("policy", Kind(), gettext_lazy("policy of the decision"), path="policy_name", found=True),
-    Field("version", Number(), gettext_lazy("policy version"), path="policy_version"),
-    Field("code", Code(), gettext_lazy("code of a rejection reason"), path="reasons", found=True),
-    Field("score", Number(), gettext_lazy("score of the selected node"), path="score"),
-    Field("age", Age(), gettext_lazy("age of the decision"), path="created_at"),
-    Field("snapshot", Kind(), gettext_lazy("digest of the cluster state"), path="snapshot"),
+    FilterField("name", ValueKind(), gettext_lazy("pod name; * is a wildcard"), path="pod_name"),
+    FilterField("namespace", ValueKind(), gettext_lazy("namespace"), path="namespace", found=True),
+    FilterField(
+        "verdict", ChoiceKind(*(one.value for one in VERDICTS)), gettext_lazy("verdict of the decision"), path="verdict"
+    ),
+    FilterField("node", ValueKind(), gettext_lazy("node of the placement"), path="node_name", found=True),
+    FilterField("policy", ValueKind(), gettext_lazy("policy of the decision"), path="policy_name", found=True),
+    FilterField("version", NumberKind(), gettext_lazy("policy version"), path="policy_version"),
+    FilterField("code", Code(), gettext_lazy("code of a rejection reason"), path="reasons", found=True),
+    FilterField("score", NumberKind(), gettext_lazy("score of the selected node"), path="score"),
+    FilterField("age", Age(), gettext_lazy("age of the decision"), path="created_at"),
+    FilterField("snapshot", ValueKind(), gettext_lazy("digest of the cluster state"), path="snapshot"),
 )
 COLUMNS = (
     Column(
@@ -134,7 +136,7 @@ def decisions(shell: Shell) -> HttpResponseBase:
         return shell.render("decisions", {})
     verdict = shell.text("verdict")
     verdict = verdict if verdict in {state.value for state in VERDICTS} else ""
-    view = View(shell, LISTING, verdict=verdict)
+    view = ListView(shell, LISTING, verdict=verdict)
     rows = Decision.objects.filter(cluster=shell.cluster)
     if view.wanted_values:
         return view.answer_values(_values(rows, view.wanted_values))

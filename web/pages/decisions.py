@@ -13,7 +13,7 @@ from hetsched.placement.models import Decision, ForgottenDecision
 from hetsched.placement.queries.why import changed
 from hetsched.policies.models import Policy
 
-from .message_translation import told
+from .message_translation import translate
 from .script_texts import after_name, again_words, matrix_words, result_words, state_words
 from .shell import Shell, page
 from .why import left_out, why
@@ -21,7 +21,7 @@ from .why import left_out, why
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
     """Return decisions with the text that their rows show after the pod name."""
-    return [(row, told(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
+    return [(row, translate(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
 
 
 @page("decisions")
@@ -81,13 +81,13 @@ def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
         (_("Node"), one.node_name, other.node_name),
         (_("Score"), _score(one), _score(other)),
         (_("Policy"), one.policy_words, other.policy_words),
-        (_("Summary"), told(one.summary), told(other.summary)),
+        (_("Summary"), translate(one.summary), translate(other.summary)),
         (_("Snapshot"), one.snapshot, other.snapshot),
         (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
         (_("Inventory revision"), str(one.inventory_revision), str(other.inventory_revision)),
     ]
     for row in changed(other, one).reasons:
-        rows.append((f"{row.plugin}: {told(row.message)}", str(row.now), str(row.before)))
+        rows.append((f"{row.plugin}: {translate(row.message)}", str(row.now), str(row.before)))
     return [{"what": what, "one": a or "–", "other": b or "–", "differs": a != b} for what, a, b in rows]
 
 

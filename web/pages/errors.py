@@ -51,7 +51,7 @@ def failed(request: HttpRequest) -> HttpResponse:
     return _plain(request, 500, _("Internal error"), said)
 
 
-def too_many_requests(request: HttpRequest, refused: problems.Refused) -> HttpResponse:
+def too_many_requests(request: HttpRequest, refused: problems.RequestRefused) -> HttpResponse:
     """Answer a request over the page limit; addresses for programs get a problem document."""
     if request.GET.get("format"):
         return problems.response(refused, request)
@@ -67,7 +67,7 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     return _plain(request, 403, _("Form expired"), said)
 
 
-def _refusal() -> problems.Refused | None:
+def _refusal() -> problems.RequestRefused | None:
     """Return the problem of the exception being handled, also outside of a view."""
     error = sys.exc_info()[1]
     return problems.refusal_of(error) if isinstance(error, Exception) else None
@@ -101,5 +101,5 @@ def _frame(request: HttpRequest) -> dict[str, Any]:
 def _plain(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:
     if request.path.startswith("/api/"):
         code = {400: "RequestMalformed", 403: "CsrfFailed"}.get(status, "InternalError")
-        return problems.response(problems.Refused(status, code, text), request)
+        return problems.response(problems.RequestRefused(status, code, text), request)
     return HttpResponse(render_to_string("failure.html", _context(request, status, title, text)), status=status)

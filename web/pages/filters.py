@@ -3,9 +3,9 @@
 from django import template
 from django.utils.translation import pgettext
 
-from .message_translation import told
+from .message_translation import translate
 
 register = template.Library()
-register.filter("told", lambda text: told(str(text)) if text else text)
+register.filter("told", lambda text: translate(str(text)) if text else text)
 # Descriptions of built-in policies and plugins are translated; those of others are shown unchanged.
 register.filter("of_policy", lambda text: pgettext("policy", text) if text else text)

@@ -34,7 +34,7 @@ from web.api.connections import ConnectionDetail, cluster_tag, connection_of
 from web.api.health import Component, components, late_after
 
 from .amounts import percent
-from .message_translation import told
+from .message_translation import translate
 from .shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"
@@ -43,7 +43,7 @@ _MOST_MAINTAINED = 20
 _SECONDS_BETWEEN_LOOKS = 30
 
 
-class Problem(msgspec.Struct, frozen=True):
+class HealthProblem(msgspec.Struct, frozen=True):
     """A problem, its fix and a link; `until` is the time at which it ends by itself."""
 
     tone: str
@@ -54,7 +54,7 @@ class Problem(msgspec.Struct, frozen=True):
     until: str = ""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ComponentState(msgspec.Struct, frozen=True):
     """One component: whether it works (None: unknown), and details."""
 
     name: str
@@ -64,7 +64,7 @@ class Part(msgspec.Struct, frozen=True):
     todo: str = ""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ClusterHealth(msgspec.Struct, frozen=True):
     """The state of one cluster."""
 
     cluster: Cluster
@@ -73,7 +73,7 @@ class Shown(msgspec.Struct, frozen=True):
     leading: bool
     agents: dict[str, Any] | None
     collectors: list[Any]
-    problems: list[Problem]
+    problems: list[HealthProblem]
     tag: str
     shares: list[tuple[str, str]]
 
@@ -85,7 +85,7 @@ def clusters(shell: Shell) -> HttpResponse:
     subject = subject_of(shell.request)
     parts = list(_parts())
     shown = [_shown(cluster, subject) for cluster in shell.clusters]
-    problems = [Problem(_BAD, f"{part.name}: {part.said}", part.todo) for part in parts if part.ok is False]
+    problems = [HealthProblem(_BAD, f"{part.name}: {part.said}", part.todo) for part in parts if part.ok is False]
     problems += [problem for one in shown for problem in one.problems]
     problems.sort(key=lambda problem: problem.tone != _BAD)
     may_act = subject.may(Action.OPERATE)
@@ -118,7 +118,7 @@ def _words() -> dict[str, str]:
 # -- the installation --------------------------------------------------------------------------------------------------
 
 
-def _parts() -> Iterator[Part]:
+def _parts() -> Iterator[ComponentState]:
     found = components()
     words = {
         "database": (
@@ -145,7 +145,7 @@ def _parts() -> Iterator[Part]:
     for name, (label, todo) in words.items():
         component = found[name]
         at = None if component.age_seconds is None else now - timedelta(seconds=component.age_seconds)
-        yield Part(label, component.ok, _component(name, component), at, "" if component.ok else todo)
+        yield ComponentState(label, component.ok, _component(name, component), at, "" if component.ok else todo)
     if found["database"].ok and found["migrations"].ok:
         yield from _queues()
         yield _invariants()
@@ -170,35 +170,35 @@ def _component(name: str, component: Component) -> str:
     return component.detail or (_("works") if component.ok else _("does not work"))
 
 
-def _queues() -> Iterator[Part]:
+def _queues() -> Iterator[ComponentState]:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.told(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.samples(figures.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
         ok = queue in at and (now - at[queue]).total_seconds() < late_after(queue)
         said = _("test task completed")
         if not ok:
             said = _("no recent test task") if queue in at else _("no worker has connected")
         todo = "" if ok else _("Start a worker of this queue: celery -A hetsched.project.celery:app worker -Q …")
-        yield Part(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
+        yield ComponentState(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
 
 
-def _invariants() -> Part:
-    checks = counters.told(figures.VIOLATIONS)
+def _invariants() -> ComponentState:
+    checks = counters.samples(figures.VIOLATIONS)
     label = _("Invariants")
     if not checks:
-        return Part(label, None, _("not checked yet"))
+        return ComponentState(label, None, _("not checked yet"))
     broken = [f"{one.labels[0]}: {one.value:.0f}" for one in checks if one.value]
     at = max(one.at for one in checks)
     if not broken:
         said = ngettext("%(count)d rule holds", "all %(count)d rules hold", len(checks)) % {"count": len(checks)}
-        return Part(label, True, said, at)
+        return ComponentState(label, True, said, at)
     todo = _(
         "Back up the database (`hetsched backup`) before you change it, and search the log for “invariant broken”."
     )
-    return Part(label, False, _("violated: %(list)s") % {"list": ", ".join(broken)}, at, todo)
+    return ComponentState(label, False, _("violated: %(list)s") % {"list": ", ".join(broken)}, at, todo)
 
 
-def _goldens() -> Iterator[Part]:
+def _goldens() -> Iterator[ComponentState]:
     states = list(GoldenPlacement.objects.filter(enabled=True).values_list("state", "name", "checked_at"))
     if not states:
         return
@@ -208,16 +208,18 @@ def _goldens() -> Iterator[Part]:
         todo = _(
             "See the results on the policies page. A policy version that breaks a golden placement cannot be activated."
         )
-        yield Part(_("Golden placements"), False, _("violated: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo)
+        yield ComponentState(
+            _("Golden placements"), False, _("violated: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo
+        )
     else:
         said = ngettext("%(count)d holds", "all %(count)d hold", len(states)) % {"count": len(states)}
-        yield Part(_("Golden placements"), True, said, at)
+        yield ComponentState(_("Golden placements"), True, said, at)
 
 
 # -- clusters ----------------------------------------------------------------------------------------------------------
 
 
-def _shown(cluster: Cluster, subject: Subject) -> Shown:
+def _shown(cluster: Cluster, subject: Subject) -> ClusterHealth:
     connection = connection_of(cluster, subject) if cluster.kind == ClusterKind.KUBERNETES else None
     collectors = [collector_documents.detail(row) for row in cluster.collectors.select_related("cluster")]
     gpu = cluster.gpu_milli_used / (1000 * cluster.cards_installed) if cluster.cards_installed else None
@@ -227,7 +229,7 @@ def _shown(cluster: Cluster, subject: Subject) -> Shown:
         (_("GPU"), percent(gpu)),
     ]
     agents = agents_of(cluster.pk)
-    return Shown(
+    return ClusterHealth(
         cluster=cluster,
         live=cluster.kind == ClusterKind.KUBERNETES,
         connection=connection,
@@ -247,7 +249,7 @@ def _ratio(cluster: Cluster, resource: str) -> float | None:
 
 def _problems(
     cluster: Cluster, connection: ConnectionDetail | None, agents: dict[str, Any] | None, collectors: list[Any]
-) -> Iterator[Problem]:
+) -> Iterator[HealthProblem]:
     name = {"cluster": cluster.name}
     here = f"#cluster-{cluster.name}"
     if cluster.kind == ClusterKind.KUBERNETES:
@@ -256,7 +258,7 @@ def _problems(
         todo = (
             _("Import nodes from a file.") if connection is None else _("Nodes appear after the cluster is connected.")
         )
-        yield Problem(_WAIT, _("%(cluster)s has no nodes.") % name, todo, here, _("show"))
+        yield HealthProblem(_WAIT, _("%(cluster)s has no nodes.") % name, todo, here, _("show"))
     elif lame := cluster.node_count - cluster.ready_count:
         said = ngettext(
             "%(count)d node of %(cluster)s is not ready or not schedulable.",
@@ -265,7 +267,7 @@ def _problems(
         )
         url = f"{reverse('nodes')}?{urlencode({'cluster': cluster.name, 'q': 'state!=ready'})}"
         todo = _("Check these nodes. A cordoned node stays unschedulable until an operator uncordons it.")
-        yield Problem(_WAIT, said % {**name, "count": lame}, todo, url, _("show nodes"))
+        yield HealthProblem(_WAIT, said % {**name, "count": lame}, todo, url, _("show nodes"))
     yield from _in_maintenance(cluster)
     if agents is not None and agents["reporting"] < agents["all"]:
         silent = agents["all"] - agents["reporting"]
@@ -273,7 +275,7 @@ def _problems(
             "%(count)d agent of %(cluster)s is silent.", "%(count)d agents of %(cluster)s are silent.", silent
         )
         todo = _("Check that the agent pod is running and its token is valid: kubectl logs daemonset/hetsched-agent")
-        yield Problem(_WAIT, said % {**name, "count": silent}, todo, here, _("show"))
+        yield HealthProblem(_WAIT, said % {**name, "count": silent}, todo, here, _("show"))
     if agents is not None and agents["doubted"]:
         said = ngettext(
             "%(count)d node of %(cluster)s has facts in quarantine.",
@@ -282,7 +284,7 @@ def _problems(
         )
         url = f"{reverse('node', args=[agents['doubted_first']])}?{urlencode(name)}#quarantine"
         todo = _("Approve or reject them. Missing capacity accepts no new pods; added capacity is not used yet.")
-        yield Problem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("first node"))
+        yield HealthProblem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("first node"))
     for row in collectors:
         if row.enabled and not row.up:
             said = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {
@@ -292,10 +294,10 @@ def _problems(
                 "Check its address, token and network. Until it answers, hetsched uses requests instead of "
                 "measured use."
             )
-            yield Problem(_WAIT, said, todo, here, _("show"))
+            yield HealthProblem(_WAIT, said, todo, here, _("show"))
 
 
-def _in_maintenance(cluster: Cluster) -> Iterator[Problem]:
+def _in_maintenance(cluster: Cluster) -> Iterator[HealthProblem]:
     """Yield nodes with GPUs or zones in maintenance with their reasons; of many, the first ones."""
     nodes = cluster.nodes.exclude(maintenance=[]).order_by("name").defer("report")
     for node in nodes[:_MOST_MAINTAINED]:
@@ -310,14 +312,16 @@ def _in_maintenance(cluster: Cluster) -> Iterator[Problem]:
         text = _("%(node)s: %(parts)s in maintenance") % {"node": node.name, "parts": ", ".join(said)}
         tab = "gpu" if at["cards"] else "numa"
         url = f"{reverse('node', args=[node.name, tab])}?{urlencode({'cluster': cluster.name})}"
-        yield Problem(_WAIT, text, at["reason"], url, _("show node"), at["until"])
+        yield HealthProblem(_WAIT, text, at["reason"], url, _("show node"), at["until"])
 
 
 def _of_connection(
     cluster: Cluster, connection: ConnectionDetail | None, name: dict[str, str], here: str
-) -> Iterator[Problem]:
+) -> Iterator[HealthProblem]:
     if connection is None:
-        yield Problem(_BAD, _("%(cluster)s is not connected.") % name, _("Configure its connection."), here, _("show"))
+        yield HealthProblem(
+            _BAD, _("%(cluster)s is not connected.") % name, _("Configure its connection."), here, _("show")
+        )
         return
     if connection.stale is not None:
         said = _("The cached state of %(cluster)s is too old for scheduling: %(why)s") % {
@@ -328,19 +332,19 @@ def _of_connection(
             if connection.follower is None
             else _("Test the connection. The test lists missing permissions and unreachable endpoints.")
         )
-        yield Problem(_BAD, said, todo, here, _("show"))
+        yield HealthProblem(_BAD, said, todo, here, _("show"))
     odd = sum(len(one.quarantined) for one in connection.resources)
     if odd:
         said = ngettext(
             "%(count)d object of %(cluster)s cannot be read.", "%(count)d objects of %(cluster)s cannot be read.", odd
         )
         todo = _("hetsched ignores them. The list below shows the objects and their errors.")
-        yield Problem(_WAIT, said % {**name, "count": odd}, todo, here, _("show"))
+        yield HealthProblem(_WAIT, said % {**name, "count": odd}, todo, here, _("show"))
     for policy in connection.policies:
         if not policy.accepted:
             said = _("Policy %(policy)s of %(cluster)s is invalid: %(why)s") % {
-                **name, "policy": policy.name, "why": f"{policy.place} {told(policy.message)}".strip(),
+                **name, "policy": policy.name, "why": f"{policy.place} {translate(policy.message)}".strip(),
             }  # fmt: skip
-            yield Problem(
+            yield HealthProblem(
                 _WAIT, said, _("Fix it in the cluster. The previous version stays active until then."), here, _("show")
             )

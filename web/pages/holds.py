@@ -20,14 +20,14 @@ from hetsched.placement.models import Hold, Pod, Reservation
 from web.api import holds as api
 from web.api import request_scope
 
-from .actions import Act, body_of
+from .actions import ActionButton, body_of
 from .amounts import duration
 from .holders import held_row
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind
-from .lists.view import Listing, View
-from .message_translation import told
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, ValueKind
+from .lists.view import Listing, ListView
+from .message_translation import translate
 from .shell import Shell, page
 
 MOST_PODS_SHOWN = 200
@@ -53,7 +53,7 @@ def _url(row: Hold) -> str:
 
 
 def _state_cell(row: Hold) -> Cell:
-    return Cell(LABELS[row.state], look="chip", tone=_TONES.get(row.state, ""), title=told(row.end_reason))
+    return Cell(LABELS[row.state], look="chip", tone=_TONES.get(row.state, ""), title=translate(row.end_reason))
 
 
 def _until_cell(row: Hold) -> Cell:
@@ -85,13 +85,13 @@ COLUMNS = (
     Column("policy", gettext_lazy("Policy"), lambda row: row.policy_name, order=("policy_name",), shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("state", Choice(*Hold.STATES), gettext_lazy("state of the hold"), path="state"),
-    Field("note", Kind(), gettext_lazy("note; * is a wildcard"), path="note"),
-    Field("namespace", Kind(), gettext_lazy("namespace of its pods"), path="namespace"),
-    Field("by", Kind(), gettext_lazy("owner of the hold"), path="held_by"),
-    Field("workload", Kind(), gettext_lazy("ID of the workload that claimed it"), path="workload_id"),
-    Field("policy", Kind(), gettext_lazy("policy of the decision"), path="policy_name"),
-    Field("age", Age(), gettext_lazy("age of the hold"), path="created_at"),
+    FilterField("state", ChoiceKind(*Hold.STATES), gettext_lazy("state of the hold"), path="state"),
+    FilterField("note", ValueKind(), gettext_lazy("note; * is a wildcard"), path="note"),
+    FilterField("namespace", ValueKind(), gettext_lazy("namespace of its pods"), path="namespace"),
+    FilterField("by", ValueKind(), gettext_lazy("owner of the hold"), path="held_by"),
+    FilterField("workload", ValueKind(), gettext_lazy("ID of the workload that claimed it"), path="workload_id"),
+    FilterField("policy", ValueKind(), gettext_lazy("policy of the decision"), path="policy_name"),
+    FilterField("age", Age(), gettext_lazy("age of the hold"), path="created_at"),
 )
 
 
@@ -113,7 +113,7 @@ def holds(shell: Shell) -> HttpResponseBase:
         return shell.render("holds", {})
     wanted = shell.text("show")
     tab = wanted if wanted in TABS else ""
-    view = View(shell, LISTING, show=tab)
+    view = ListView(shell, LISTING, show=tab)
     if view.wanted_values:
         return view.answer_values(())
     shell.follow(cluster_topic(shell.cluster))
@@ -168,11 +168,11 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
     )
 
 
-def on_hold(row: Hold, subject: Subject) -> list[Act]:
+def on_hold(row: Hold, subject: Subject) -> list[ActionButton]:
     """Return the actions that the user may run on a hold: none once it is claimed or ended."""
     if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and request_scope.may_change_hold(subject, row)):
         return []
-    act = partial(Act, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
+    act = partial(ActionButton, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
     return [
         act(
             label=_("Extend…"),

@@ -47,7 +47,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     glue: dict[str, str]
 
 
-def told(text: str) -> str:
+def translate(text: str) -> str:
     """Translate an English message into the active language; return unknown messages unchanged."""
     language = translation.get_language() or "en"
     return text if not text or language.startswith("en") else _say(text, language) or text

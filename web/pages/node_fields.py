@@ -8,8 +8,8 @@ from django.utils.translation import gettext_lazy
 
 from hetsched.contracts.units import CPU, MEMORY
 
-from .lists.expressions import Field
-from .lists.kinds import Age, Any_, Choice, IsaKind, Kind, Labels, Model, Number, Quantity
+from .lists.expressions import FilterField
+from .lists.kinds import Age, AnyKind, ChoiceKind, IsaKind, Labels, Model, NumberKind, Quantity, ValueKind
 from .node_rows import NodeRow
 
 STATES = ("ready", "cordoned", "not-ready", "gone")
@@ -29,38 +29,38 @@ def whole(resource: str) -> Callable[[NodeRow], int | None]:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("node name; * is a wildcard"), lambda row: row.name),
-    Field("state", Choice(*STATES), gettext_lazy("node state"), lambda row: row.state),
-    Field(
+    FilterField("name", ValueKind(), gettext_lazy("node name; * is a wildcard"), lambda row: row.name),
+    FilterField("state", ChoiceKind(*STATES), gettext_lazy("node state"), lambda row: row.state),
+    FilterField(
         "maintenance",
-        Choice("yes", "no"),
+        ChoiceKind("yes", "no"),
         gettext_lazy("has a GPU or a NUMA zone in maintenance"),
         lambda row: row.maintenance,
     ),
-    Field("pool", Kind(), gettext_lazy("node pool"), lambda row: row.pool, found=True),
-    Field(
+    FilterField("pool", ValueKind(), gettext_lazy("node pool"), lambda row: row.pool, found=True),
+    FilterField(
         "arch",
-        Choice(*FAMILIES),
+        ChoiceKind(*FAMILIES),
         gettext_lazy("ISA family"),
         lambda row: row.family,
     ),
-    Field(
+    FilterField(
         "isa",
         IsaKind(),
         gettext_lazy(">= runs binaries for this ISA; <= has no extensions beyond it"),
         lambda row: row.isa or None,
         found=True,
     ),
-    Field("cpu", Number(percent=True), gettext_lazy("requested CPU (percent)"), ratio(CPU)),
-    Field("memory", Number(percent=True), gettext_lazy("requested memory (percent)"), ratio(MEMORY)),
-    Field("gpu", Number(percent=True), gettext_lazy("allocated GPUs (percent)"), ratio("gpu")),
-    Field("free.cpu", Quantity(CPU), gettext_lazy("free CPUs"), free(CPU)),
-    Field("free.memory", Quantity(MEMORY), gettext_lazy("free memory"), free(MEMORY)),
-    Field("free.gpu", Number(), gettext_lazy("free GPUs"), free("gpu")),
-    Field("total.cpu", Quantity(CPU), gettext_lazy("allocatable CPUs"), whole(CPU)),
-    Field("total.memory", Quantity(MEMORY), gettext_lazy("allocatable memory"), whole(MEMORY)),
-    Field("total.gpu", Number(), gettext_lazy("GPUs"), lambda row: row.cards),
-    Field(
+    FilterField("cpu", NumberKind(percent=True), gettext_lazy("requested CPU (percent)"), ratio(CPU)),
+    FilterField("memory", NumberKind(percent=True), gettext_lazy("requested memory (percent)"), ratio(MEMORY)),
+    FilterField("gpu", NumberKind(percent=True), gettext_lazy("allocated GPUs (percent)"), ratio("gpu")),
+    FilterField("free.cpu", Quantity(CPU), gettext_lazy("free CPUs"), free(CPU)),
+    FilterField("free.memory", Quantity(MEMORY), gettext_lazy("free memory"), free(MEMORY)),
+    FilterField("free.gpu", NumberKind(), gettext_lazy("free GPUs"), free("gpu")),
+    FilterField("total.cpu", Quantity(CPU), gettext_lazy("allocatable CPUs"), whole(CPU)),
+    FilterField("total.memory", Quantity(MEMORY), gettext_lazy("allocatable memory"), whole(MEMORY)),
+    FilterField("total.gpu", NumberKind(), gettext_lazy("GPUs"), lambda row: row.cards),
+    FilterField(
         "gpu.model",
         Model(),
         gettext_lazy("GPU model, as in pod requests"),
@@ -68,24 +68,26 @@ FIELDS = (
         heavy=True,
         found=True,
     ),
-    Field(
+    FilterField(
         "gpu.memory",
         Quantity(MEMORY),
         gettext_lazy("memory of the largest GPU"),
         lambda row: row.told.card_memory_bytes,
         heavy=True,
     ),
-    Field("zones", Number(), gettext_lazy("NUMA zones"), lambda row: row.told.zones, heavy=True),
-    Field("pods", Number(), gettext_lazy("number of pods"), lambda row: row.pods),
-    Field("label", Labels(), gettext_lazy("label by key"), lambda row: row.told.labels, heavy=True, found=True),
-    Field(
+    FilterField("zones", NumberKind(), gettext_lazy("NUMA zones"), lambda row: row.told.zones, heavy=True),
+    FilterField("pods", NumberKind(), gettext_lazy("number of pods"), lambda row: row.pods),
+    FilterField("label", Labels(), gettext_lazy("label by key"), lambda row: row.told.labels, heavy=True, found=True),
+    FilterField(
         "taint",
-        Any_(),
+        AnyKind(),
         gettext_lazy("taint as key=value:effect; * is a wildcard"),
         lambda row: row.told.taints,
         heavy=True,
         found=True,
     ),
-    Field("doubtful", Choice("yes", "no"), gettext_lazy("facts contradicted by the kubelet"), lambda row: row.doubtful),
-    Field("reported", Age(), gettext_lazy("age of the last report"), lambda row: row.updated_at),
+    FilterField(
+        "doubtful", ChoiceKind("yes", "no"), gettext_lazy("facts contradicted by the kubelet"), lambda row: row.doubtful
+    ),
+    FilterField("reported", Age(), gettext_lazy("age of the last report"), lambda row: row.updated_at),
 )

@@ -21,19 +21,19 @@ from hetsched.placement.queries.node_headroom import ShapeRoom, rooms_on
 from .amounts import amount_words, mib_words
 
 
-class Room(msgspec.Struct, frozen=True):
+class RoomSummary(msgspec.Struct, frozen=True):
     """The summary and a row for each shape."""
 
     sentence: str
     rows: list[dict[str, Any]]
 
 
-def room_of(node: Node) -> Room | None:
+def room_of(node: Node) -> RoomSummary | None:
     """Return the headroom of a node; None if its cluster has no active policy."""
     found = rooms_on(node.cluster, node.name)
     if not found:
         return None
-    return Room(_sentence(found), [_row(one) for one in found])
+    return RoomSummary(_sentence(found), [_row(one) for one in found])
 
 
 def _row(one: ShapeRoom) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rows of the node list: database columns, and a cache of facts that only node reports contain.
 
 Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. A
-row therefore has database columns only; the process caches report facts (`Told`) by node and reads them again when the
+row therefore has database columns only; the process caches each `ReportSummary` by node and reads it again when the
 cluster's layout, the node's revision or the time of its report changed.
 Units: ratios 0-1; free and whole amounts in base units (millicores, bytes); GPUs as a number, shared ones as a
 fraction. `held_out`: thousandths of GPUs that are allocated but accept no new pods.
@@ -31,7 +31,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReportSummary(msgspec.Struct, frozen=True):
     """Facts of a node's report that are not columns."""
 
     labels: dict[str, str]
@@ -42,13 +42,13 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class NodeRow:
-    """One node of the list; `tell` sets `told`."""
+    """One node of the list; `add_summaries` sets `told`."""
 
     __slots__ = (
         "allocatable", "cards", "doubtful", "family", "gpu_milli_used", "held_out", "id", "installed", "isa",
         "maintenance", "name", "pods", "pool", "requested", "state", "told", "updated_at", "version",
     )  # fmt: skip
-    told: Told
+    told: ReportSummary
 
     def __init__(self, columns: tuple[Any, ...], layout_revision: int) -> None:
         (
@@ -80,7 +80,7 @@ class NodeRow:
         return f"{self.name} {self.pool} {self.isa} {self.family} {self.state}".lower()
 
 
-_kept: dict[int, tuple[tuple[int, int, datetime], Told]] = {}
+_kept: dict[int, tuple[tuple[int, int, datetime], ReportSummary]] = {}
 
 
 def node_rows(cluster: Cluster) -> list[NodeRow]:
@@ -105,7 +105,7 @@ def _add_held_out(rows: list[NodeRow]) -> None:
             by_id[pk].held_out += sum(grant.milli for grant in grants if grant.index not in healthy[pk])
 
 
-def tell(rows: Iterable[NodeRow]) -> None:
+def add_summaries(rows: Iterable[NodeRow]) -> None:
     """Add the report facts to these rows."""
     missing: dict[int, NodeRow] = {}
     for row in rows:
@@ -124,13 +124,13 @@ def tell(rows: Iterable[NodeRow]) -> None:
             row.told = _told(report)
             _kept[pk] = (row.version, row.told)
     for row in missing.values():  # deleted in the meantime
-        row.told = Told({}, (), (), None, 0)
+        row.told = ReportSummary({}, (), (), None, 0)
 
 
-def _told(report: NodeReport) -> Told:
+def _told(report: NodeReport) -> ReportSummary:
     cards = cards_of(report)
     memory = [card.memory_mib for card in cards if card.memory_mib is not None]
-    return Told(
+    return ReportSummary(
         labels=report.labels,
         taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in report.taints),
         models=tuple(dict.fromkeys(card.model for card in cards if card.model)),

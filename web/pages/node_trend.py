@@ -30,7 +30,7 @@ class Point(msgspec.Struct, frozen=True):
     balance: float
 
 
-class Trend(msgspec.Struct, frozen=True):
+class NodeTrend(msgspec.Struct, frozen=True):
     """The last day, the oldest point first; `lines` are polylines of the resources, `balance` that of the balance."""
 
     points: list[Point]
@@ -40,7 +40,7 @@ class Trend(msgspec.Struct, frozen=True):
     high: float
 
 
-def trend(node: Node, now: datetime) -> Trend | None:
+def trend(node: Node, now: datetime) -> NodeTrend | None:
     """Return the trend of a node, at most one day; None without reservations in that time."""
     since = max(now - SPAN, node.cluster.created_at)  # there is no data from before
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
@@ -51,7 +51,7 @@ def trend(node: Node, now: datetime) -> Trend | None:
     points = [_point(node, since + position * step, spans) for position in range(POINTS)]
     # A balance is between 0.75 and 1; the chart shows that range.
     low = min(0.75, *(point.balance for point in points))
-    return Trend(
+    return NodeTrend(
         points=points,
         lines=[_line([point.ratios[at] for point in points], 0.0, 1.0) for at in range(len(USAGE_RESOURCES))],
         balance=_line([point.balance for point in points], low, 1.0),
@@ -85,7 +85,7 @@ def _line(values: list[float | None] | list[float], low: float, high: float) -> 
     )
 
 
-def table(found: Trend, every: int = 6) -> list[dict[str, Any]]:
+def table(found: NodeTrend, every: int = 6) -> list[dict[str, Any]]:
     """Return the trend as rows, each sixth point, the latest first."""
     rows = found.points[::-1][::every]
     return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]

@@ -8,10 +8,10 @@ from django.http.response import HttpResponseBase
 
 from hetsched.inventory.actions import cluster_topic
 
-from .lists.view import Listing, View
+from .lists.view import Listing, ListView
 from .node_columns import COLUMNS
 from .node_fields import FIELDS
-from .node_rows import NodeRow, node_rows, tell
+from .node_rows import NodeRow, add_summaries, node_rows
 from .shell import Shell, page
 
 LISTING = Listing(
@@ -23,13 +23,13 @@ LISTING = Listing(
 def nodes(shell: Shell) -> HttpResponseBase:
     if shell.cluster is None:
         return shell.render("nodes", {})
-    view = View(shell, LISTING)
+    view = ListView(shell, LISTING)
     shell.follow(cluster_topic(shell.cluster))
     rows = node_rows(shell.cluster)
     if view.wanted_values:
         return view.answer_values(_values(rows, view.wanted_values))
     if view.heavy:
-        tell(rows)
+        add_summaries(rows)
     return view.show(view.kept(rows), "nodes", {"total": len(rows)})
 
 
@@ -42,7 +42,7 @@ def _values(rows: list[NodeRow], name: str) -> list[Any]:
         return [row.isa for row in rows]
     if field not in ("label", "taint", "gpu.model"):
         return []
-    tell(rows)
+    add_summaries(rows)
     if field == "taint":
         return [taint for row in rows for taint in row.told.taints]
     if field == "gpu.model":

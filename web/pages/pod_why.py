@@ -28,7 +28,7 @@ from hetsched.placement.queries.why import (
 )
 
 from .amounts import duration
-from .message_translation import told
+from .message_translation import translate
 from .script_texts import matrix_words, result_words, state_words, why_words
 from .shell import Shell, page
 from .why import left_out, why
@@ -86,7 +86,7 @@ def _words(span: ReasonSpan) -> str:
         return _("in the queue, no attempt yet")
     if span.code == PLACED_CODE:
         return _("placed on %(node)s") % {"node": span.message} if span.message else _("running")
-    return told(span.message) or span.code
+    return translate(span.message) or span.code
 
 
 def _by_reason(spans: Sequence[ReasonSpan]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ _KINDS = {"boolean": "switch", "integer": "integer", "number": "number", "string
 _UNITS = {"seconds": "s", "percent": "%", "mib": "MiB", "millis": "ms", "bytes": "B", "hours": "h"}
 
 
-class Field(msgspec.Struct, frozen=True):
+class ParameterField(msgspec.Struct, frozen=True):
     """One parameter: `value` and `default` are JSON text for the script; `shown` is the text of the control."""
 
     name: str
@@ -45,7 +45,7 @@ class Field(msgspec.Struct, frozen=True):
         return f"≥ {self.least:g}" if self.least is not None else ""
 
 
-class Row(msgspec.Struct, frozen=True):
+class PluginFields(msgspec.Struct, frozen=True):
     """One plugin; `parts` are its extension points as text."""
 
     name: str
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
     weight: float
     scores: bool
     on: bool
-    fields: tuple[Field, ...] = ()
+    fields: tuple[ParameterField, ...] = ()
     params: str = "{}"
     known: bool = True
 
@@ -68,7 +68,7 @@ class Row(msgspec.Struct, frozen=True):
         return sum(field.value != field.default for field in self.fields)
 
 
-def rows_of(spec: PolicySpec, registry: Registry) -> tuple[list[Row], list[Row]]:
+def rows_of(spec: PolicySpec, registry: Registry) -> tuple[list[PluginFields], list[PluginFields]]:
     """Return the plugins in use, in order, and the others by name."""
     used = [_row(use, registry, on=True) for use in spec.plugins]
     names = {use.name for use in spec.plugins}
@@ -76,11 +76,11 @@ def rows_of(spec: PolicySpec, registry: Registry) -> tuple[list[Row], list[Row]]
     return used, unused
 
 
-def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
+def _row(use: PluginUse, registry: Registry, *, on: bool) -> PluginFields:
     params = _json(use.params)
     if use.name not in registry:
         summary = _("This release does not have this plugin. A policy that lists it cannot be activated.")
-        return Row(use.name, summary, (), use.weight, False, on, params=params, known=False)
+        return PluginFields(use.name, summary, (), use.weight, False, on, params=params, known=False)
     info = registry[use.name]
     defaults = default_params(info.params)
     properties = params_schema(info.params).get("properties", {})
@@ -90,14 +90,14 @@ def _row(use: PluginUse, registry: Registry, *, on: bool) -> Row:
     )
     # Texts of built-in plugins are in the catalogue; those of other plugins are shown unchanged.
     summary = translation.gettext(info.summary) if info.summary else ""
-    return Row(use.name, summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
+    return PluginFields(use.name, summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
 
 
-def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Field:
+def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> ParameterField:
     choices = tuple((choice, _choice(choice)) for choice in map(str, schema.get("enum", ())))
     kind = "choice" if choices else _KINDS.get(schema.get("type", ""), "json")
     text = _json(value)
-    return Field(
+    return ParameterField(
         name=name,
         title=_declared(schema.get("title", name)),
         help=_declared(schema.get("description", "")),

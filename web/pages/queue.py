@@ -18,26 +18,26 @@ from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
 from hetsched.placement.lifecycle import State
-from hetsched.placement.queries.pending_order import InLine, Standing, line, standings
+from hetsched.placement.queries.pending_order import InLine, QueueState, line, queue_states
 
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind, Number
-from .lists.view import Listing, View
-from .message_translation import told
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
+from .lists.view import Listing, ListView
+from .message_translation import translate
 from .row_selection import pickable
 from .script_texts import state_words
 from .shell import Shell, page
 
 # Maximum number of listed pods; the page counts the others, and the workload list shows them.
 MOST_LISTED = 1000
-_TONES = {Standing.DUE: "info", Standing.BACK_OFF: "wait", Standing.IMAGES: "wait", Standing.GATED: "wait"}
+_TONES = {QueueState.DUE: "info", QueueState.BACK_OFF: "wait", QueueState.IMAGES: "wait", QueueState.GATED: "wait"}
 LABELS = {
-    Standing.DUE: gettext_lazy("due"),
-    Standing.BACK_OFF: gettext_lazy("backing off"),
-    Standing.IMAGES: gettext_lazy("reading images"),
-    Standing.RESTING: gettext_lazy("unschedulable"),
-    Standing.GATED: gettext_lazy("gated"),
+    QueueState.DUE: gettext_lazy("due"),
+    QueueState.BACK_OFF: gettext_lazy("backing off"),
+    QueueState.IMAGES: gettext_lazy("reading images"),
+    QueueState.RESTING: gettext_lazy("unschedulable"),
+    QueueState.GATED: gettext_lazy("gated"),
 }
 # In addition to the queue states: pods that never fit.
 NEVER = "never-fits"
@@ -46,11 +46,11 @@ NEVER_FITS = gettext_lazy("never fits")
 
 def waits(one: InLine) -> str:
     """Describe the event that a pod waits for."""
-    if one.standing is Standing.DUE:
+    if one.standing is QueueState.DUE:
         return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
-    if one.standing is Standing.IMAGES:
+    if one.standing is QueueState.IMAGES:
         return _("the platforms of its images (being read)")
-    if one.standing is Standing.GATED:
+    if one.standing is QueueState.GATED:
         return one.message or _("removal of its scheduling gates")
     return in_words(one.waits_for) or _("a change of the cluster")
 
@@ -69,17 +69,17 @@ def _standing_cell(one: InLine) -> Cell:
 
 def _waits_cell(one: InLine) -> Cell:
     url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
-    return Cell(told(waits(one)), url=url, look="text")
+    return Cell(translate(waits(one)), url=url, look="text")
 
 
 def _again_cell(one: InLine) -> Cell:
-    if one.standing is Standing.DUE:
+    if one.standing is QueueState.DUE:
         return Cell(_("in one of the next batches"), look="muted")
     if one.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
     if one.again_at is None:
         return Cell(_("on that event"), look="muted")
-    return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is Standing.RESTING else "")
+    return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is QueueState.RESTING else "")
 
 
 def _policy_cell(one: InLine) -> Cell:
@@ -109,18 +109,18 @@ COLUMNS = (
     Column("workload", gettext_lazy("Workload"), lambda one: one.workload_id, shown=False),
 )  # fmt: skip
 FIELDS = (
-    Field("pod", Kind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
-    Field("namespace", Kind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
-    Field("policy", Kind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
-    Field("gang", Kind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
-    Field("priority", Number(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
-    Field("tries", Number(), gettext_lazy("number of attempts"), lambda one: one.attempts),
-    Field("place", Number(), gettext_lazy("1 is next"), lambda one: one.position),
-    Field(
-        "state", Choice("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
+    FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
+    FilterField("namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
+    FilterField("policy", ValueKind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
+    FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
+    FilterField("priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
+    FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda one: one.attempts),
+    FilterField("place", NumberKind(), gettext_lazy("1 is next"), lambda one: one.position),
+    FilterField(
+        "state", ChoiceKind("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
         lambda one: one.state,
     ),
-    Field("age", Age(), gettext_lazy("pending time"), lambda one: one.created_at),
+    FilterField("age", Age(), gettext_lazy("pending time"), lambda one: one.created_at),
 )  # fmt: skip
 LISTING = Listing(
     "queue", FIELDS, COLUMNS, lambda one: f"{one.key} {one.policy} {one.gang or ''} {waits(one)}".lower(),
@@ -133,14 +133,14 @@ def queue(shell: Shell) -> HttpResponseBase:
     if shell.cluster is None:
         return shell.render("queue", {})
     wanted = shell.text("standing")
-    only = Standing(wanted) if wanted in set(Standing) else None
+    only = QueueState(wanted) if wanted in set(QueueState) else None
     here = NEVER if wanted == NEVER else only or ""
-    view = View(shell, LISTING, standing=here)
+    view = ListView(shell, LISTING, standing=here)
     shell.follow(cluster_topic(shell.cluster))
     rows = line(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
     if view.wanted_values:
         return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
-    counts, never = standings(shell.cluster.pk)
+    counts, never = queue_states(shell.cluster.pk)
     waiting = sum(counts.values())
     tabs = [
         ("", _("all"), waiting + never),
@@ -151,7 +151,7 @@ def queue(shell: Shell) -> HttpResponseBase:
         "waiting": waiting,
         "never": never,
         "listed": len(rows),
-        "due": counts[Standing.DUE],
+        "due": counts[QueueState.DUE],
         "more": len(rows) >= MOST_LISTED,
         "filtered": bool(view.query or here),
         "offers": pickable(view, "retry", "priority", "cancel"),

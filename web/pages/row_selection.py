@@ -12,7 +12,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
 
 from .lists.columns import Cell, Column
-from .lists.view import View
+from .lists.view import ListView
 
 
 def _cell(row: Any) -> Cell:
@@ -23,7 +23,7 @@ def _cell(row: Any) -> Cell:
 _PICK = Column("pick", "", lambda row: row.workload_id, _cell, sortable=False)
 
 
-def pickable(view: View, *offered: str) -> dict[str, bool]:
+def pickable(view: ListView, *offered: str) -> dict[str, bool]:
     """Enable row selection for users with the permission; return the context of the action bar.
 
     `offered` are of retry, priority and cancel.

@@ -27,7 +27,7 @@ from web.api import request_scope
 
 from .extensions import find
 from .holds import LABELS as HOLD_LABELS
-from .message_translation import told
+from .message_translation import translate
 from .script_texts import after_name
 from .shell import Shell, page, places_for
 
@@ -131,7 +131,7 @@ def _decisions(shell: Shell, query: str) -> Group:
         Hit(
             f"{pk} {space}/{pod}",
             _address(shell, "decision", pk),
-            Truncator(told(after_name(f"{space}/{pod}", summary))).chars(NOTE_CHARACTERS),
+            Truncator(translate(after_name(f"{space}/{pod}", summary))).chars(NOTE_CHARACTERS),
         )
         for pk, space, pod, summary in found
     ]

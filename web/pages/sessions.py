@@ -14,7 +14,7 @@ from hetsched.access.sessions import sessions_of
 from hetsched.access.subject import subject_of
 from web.api.sessions import current
 
-from .actions import Act, body_of
+from .actions import ActionButton, body_of
 from .shell import Shell, page
 
 _ADDRESS = "/api/v1/sessions/end/"
@@ -35,8 +35,8 @@ def device(told: str) -> str:
     return _("%(browser)s on %(system)s") % {"browser": browser, "system": system} if browser and system else browser
 
 
-def _end(row: BrowserSession) -> Act:
-    return Act(
+def _end(row: BrowserSession) -> ActionButton:
+    return ActionButton(
         label=_("End…"),
         url=_ADDRESS,
         title=_("End this session?"),
@@ -49,13 +49,13 @@ def _end(row: BrowserSession) -> Act:
     )
 
 
-def _end_others(others: int) -> Act:
+def _end_others(others: int) -> ActionButton:
     text = ngettext(
         "%(count)d other session ends and must log in again. This session continues.",
         "%(count)d other sessions end and must log in again. This session continues.",
         others,
     )
-    return Act(
+    return ActionButton(
         label=_("End all other sessions…"),
         url=_ADDRESS,
         title=_("Log out all other sessions?"),

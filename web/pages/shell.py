@@ -31,7 +31,7 @@ from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import watch_topic, watched_now
 from hetsched.journal.publish import revision_of
-from web.api.problems import Refused
+from web.api.problems import RequestRefused
 from web.api.rates import READ, take_turn
 
 from .sentences_document import address as sentences
@@ -196,7 +196,7 @@ def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[.
                 )
             try:
                 headers = take_turn(READ, subject_of(request))
-            except Refused as refused:
+            except RequestRefused as refused:
                 from .errors import too_many_requests  # a late import: that module imports this one
 
                 return too_many_requests(request, refused)

@@ -18,11 +18,11 @@ from hetsched.access.subject import subject_of
 from hetsched.access.tokens import LIFETIME
 from hetsched.inventory.models import Cluster
 
-from .actions import Act
+from .actions import ActionButton
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind
-from .lists.view import Listing, View
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, ValueKind
+from .lists.view import Listing, ListView
 from .shell import Shell, page
 
 SOON = timedelta(days=7)
@@ -83,7 +83,7 @@ def _used_cell(row: Token) -> Cell:
 
 def _act_cell(row: Token) -> Cell:
     names = {"name": row.name, "key": _shown(row)}
-    act = Act(
+    act = ActionButton(
         label=_("Revoke…"),
         url=f"/api/v1/tokens/{row.token_key}/revoke/",
         title=_("Revoke %(name)s?") % names,
@@ -124,13 +124,13 @@ COLUMNS = (
 )  # fmt: skip
 _ACT = Column("act", gettext_lazy("Action"), lambda row: "", _act_cell, sortable=False)
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("name; * is a wildcard"), path="name"),
-    Field("role", Choice(*(role.value for role in Role)), gettext_lazy("role of the token"), path="role"),
-    Field("owner", Kind(), gettext_lazy("account of the token"), path="user__username"),
-    Field("node", Kind(), gettext_lazy("node of an agent token"), path="node"),
-    Field("cluster", Kind(), gettext_lazy("cluster of that node"), path="cluster"),
-    Field("age", Age(), gettext_lazy("age of the token"), path="created"),
-    Field("unused", Age(), gettext_lazy("time since the last use"), path="last_used_at"),
+    FilterField("name", ValueKind(), gettext_lazy("name; * is a wildcard"), path="name"),
+    FilterField("role", ChoiceKind(*(role.value for role in Role)), gettext_lazy("role of the token"), path="role"),
+    FilterField("owner", ValueKind(), gettext_lazy("account of the token"), path="user__username"),
+    FilterField("node", ValueKind(), gettext_lazy("node of an agent token"), path="node"),
+    FilterField("cluster", ValueKind(), gettext_lazy("cluster of that node"), path="cluster"),
+    FilterField("age", Age(), gettext_lazy("age of the token"), path="created"),
+    FilterField("unused", Age(), gettext_lazy("time since the last use"), path="last_used_at"),
 )
 
 
@@ -149,7 +149,7 @@ def tokens(shell: Shell) -> HttpResponseBase:
         raise PermissionDenied(
             _("Only administrators can manage tokens. Ask an administrator to create or revoke one.")
         )
-    view = View(shell, LISTING)
+    view = ListView(shell, LISTING)
     rows = Token.objects.select_related("user")
     if view.wanted_values:
         return view.answer_values(())

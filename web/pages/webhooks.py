@@ -23,11 +23,11 @@ from hetsched.placement.models import Delivery, Webhook
 from web.api import deliveries as told
 from web.api import webhooks as hooks
 
-from .actions import Act, body_of
+from .actions import ActionButton, body_of
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind
-from .lists.view import Listing, View
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, ValueKind
+from .lists.view import Listing, ListView
 from .shell import Shell, page
 
 _TONES = {Delivery.DUE: "wait", Delivery.DELIVERED: "good", Delivery.DEAD: "bad"}
@@ -46,12 +46,12 @@ def _about_cell(row: Delivery) -> Cell:
     return Cell(row.workload, url=reverse("workload", args=[row.workload]), look="mono")
 
 
-def again(row: Delivery) -> Act | None:
+def again(row: Delivery) -> ActionButton | None:
     """Return the button that repeats a delivery; none while it is in progress."""
     if row.state == Delivery.DUE:
         return None
     names = {"event": row.event, "host": row.host}
-    return Act(
+    return ActionButton(
         label=_("Deliver again…"),
         url=f"/api/v1/deliveries/{row.pk}/redeliver/",
         title=_("Deliver to %(host)s again?") % names,
@@ -89,14 +89,17 @@ COLUMNS = (
 )  # fmt: skip
 _ACT = Column("act", gettext_lazy("Action"), lambda row: "", _again_cell, sortable=False)
 FIELDS = (
-    Field(
-        "state", Choice(*(name for name, _label in Delivery.STATES)), gettext_lazy("state of the hold"), path="state"
+    FilterField(
+        "state",
+        ChoiceKind(*(name for name, _label in Delivery.STATES)),
+        gettext_lazy("state of the hold"),
+        path="state",
     ),
-    Field("event", Kind(), gettext_lazy("for example workload.failed; * is a wildcard"), path="event"),
-    Field("workload", Kind(), gettext_lazy("ID of the workload"), path="workload"),
-    Field("to", Kind(), gettext_lazy("receiving host"), path="host"),
-    Field("webhook", Kind(), gettext_lazy("name of the webhook"), path="webhook__name"),
-    Field("age", Age(), gettext_lazy("age of the entry"), path="created_at"),
+    FilterField("event", ValueKind(), gettext_lazy("for example workload.failed; * is a wildcard"), path="event"),
+    FilterField("workload", ValueKind(), gettext_lazy("ID of the workload"), path="workload"),
+    FilterField("to", ValueKind(), gettext_lazy("receiving host"), path="host"),
+    FilterField("webhook", ValueKind(), gettext_lazy("name of the webhook"), path="webhook__name"),
+    FilterField("age", Age(), gettext_lazy("age of the entry"), path="created_at"),
 )
 
 
@@ -116,7 +119,7 @@ LISTING = Listing(
 @page("webhooks")
 def webhooks(shell: Shell) -> HttpResponseBase:
     subject = _submitter(shell)
-    view = View(shell, LISTING)
+    view = ListView(shell, LISTING)
     if view.wanted_values:
         return view.answer_values(())
     rows = told.visible(subject).select_related("webhook").defer("body")
@@ -145,7 +148,7 @@ def delivery(shell: Shell, pk: str) -> HttpResponseBase:
     return shell.render("delivery", {**context, "to": _hook_name(row)})
 
 
-def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str, Act | None]]:
+def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str, ActionButton | None]]:
     """Return the deliveries of a workload that the user may see, the latest first."""
     if not subject.may(Action.SUBMIT):
         return []

@@ -17,7 +17,7 @@ from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
 from web.api.facts import HandedCards, handed_cards
 
-from .message_translation import told
+from .message_translation import translate
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             for reason in decision.reasons
         ],
         "funnel": funnel(decision.reasons),
-        "waits": told(in_words(pod.waits_for if latest else decision.waits_for)),
+        "waits": translate(in_words(pod.waits_for if latest else decision.waits_for)),
         "tried_at": pod.tried_at if latest else None,
         "top": top,
         "weights": sum(score.weight for score in top[0].scores) if top else 0.0,

@@ -19,11 +19,11 @@ from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
 
 from .lists.columns import Cell, Column
-from .lists.expressions import Field
-from .lists.kinds import Age, Choice, Kind, Number
+from .lists.expressions import FilterField
+from .lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from .lists.reasons import Code, codes_of
-from .lists.view import Listing, View
-from .message_translation import told
+from .lists.view import Listing, ListView
+from .message_translation import translate
 from .row_selection import pickable
 from .script_texts import after_name, state_tone, state_words
 from .shell import Shell, page
@@ -75,8 +75,8 @@ def _why_cell(pod: Pod) -> Cell:
     if pod.decision is None:
         return Cell(_("no attempt yet") if pod.workload_id else _("present at import"), look="muted")
     waits = in_words(pod.waits_for)
-    note = _("Waits for: %(events)s") % {"events": told(waits)} if waits else ""
-    short = Truncator(told(_sentence(pod))).chars(SENTENCE_CHARACTERS)
+    note = _("Waits for: %(events)s") % {"events": translate(waits)} if waits else ""
+    short = Truncator(translate(_sentence(pod))).chars(SENTENCE_CHARACTERS)
     return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
 
 
@@ -89,29 +89,29 @@ def _time(name: str) -> Any:
 
 
 FIELDS = (
-    Field("name", Kind(), gettext_lazy("pod name; * is a wildcard"), path="name"),
-    Field("namespace", Kind(), gettext_lazy("namespace"), path="namespace", found=True),
-    Field(
+    FilterField("name", ValueKind(), gettext_lazy("pod name; * is a wildcard"), path="name"),
+    FilterField("namespace", ValueKind(), gettext_lazy("namespace"), path="namespace", found=True),
+    FilterField(
         "state",
-        Choice(*(state.value for state in State)),
+        ChoiceKind(*(state.value for state in State)),
         gettext_lazy("pod state"),
         path="state",
     ),
-    Field("node", Kind(), gettext_lazy("node of the pod"), path="node__name", found=True),
-    Field("pool", Kind(), gettext_lazy("pool of the node"), path="node__pool", found=True),
-    Field("policy", Kind(), gettext_lazy("requested policy"), path="policy", found=True),
-    Field("gang", Kind(), gettext_lazy("gang of the pod"), path="gang", found=True),
-    Field(
+    FilterField("node", ValueKind(), gettext_lazy("node of the pod"), path="node__name", found=True),
+    FilterField("pool", ValueKind(), gettext_lazy("pool of the node"), path="node__pool", found=True),
+    FilterField("policy", ValueKind(), gettext_lazy("requested policy"), path="policy", found=True),
+    FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), path="gang", found=True),
+    FilterField(
         "code",
         Code(),
         gettext_lazy("code of a rejection reason"),
         path="decision__reasons",
         found=True,
     ),
-    Field("priority", Number(), gettext_lazy("priority"), path="priority"),
-    Field("attempts", Number(), gettext_lazy("number of attempts"), path="attempts"),
-    Field("age", Age(), gettext_lazy("age of the submission"), path="created_at"),
-    Field("tried", Age(), gettext_lazy("time since the last attempt"), path="tried_at"),
+    FilterField("priority", NumberKind(), gettext_lazy("priority"), path="priority"),
+    FilterField("attempts", NumberKind(), gettext_lazy("number of attempts"), path="attempts"),
+    FilterField("age", Age(), gettext_lazy("age of the submission"), path="created_at"),
+    FilterField("tried", Age(), gettext_lazy("time since the last attempt"), path="tried_at"),
 )
 COLUMNS = (
     Column("name", gettext_lazy("Pod"), lambda pod: pod.key, _pod_cell, order=("namespace", "name")),
@@ -181,7 +181,7 @@ def workloads(shell: Shell) -> HttpResponseBase:
         return shell.render("workloads", {})
     tab = shell.text("state")
     tab = tab if tab in TABS else "running"
-    view = View(shell, LISTING, state=tab)
+    view = ListView(shell, LISTING, state=tab)
     rows = Pod.objects.filter(cluster=shell.cluster)
     if view.wanted_values:
         return view.answer_values(_values(rows, view.wanted_values))
@@ -210,7 +210,7 @@ def _values(rows: Any, name: str) -> list[str]:
     return list(rows.order_by().values_list(_FOUND[name], flat=True).distinct()[:200]) if name in _FOUND else []
 
 
-def _tabs(view: View, counts: dict[str, int], current: str) -> list[dict[str, Any]]:
+def _tabs(view: ListView, counts: dict[str, int], current: str) -> list[dict[str, Any]]:
     labels = {**state_words(), "running": _("running"), "not-now": _("pending")}
     return [
         {

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import Bound, Fate, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind
 from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.adapters.objects.pods import PodReader
@@ -31,25 +31,25 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import Waiting
+from hetsched.placement.queue import PendingPod
 from workers.bind import note, to_bind
 
-from .request_context import Asker, Asking, give_connections_back
+from .request_context import ExtenderCalls, RequestContext, give_connections_back
 
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16
 _LIVE = sorted(state.value for state in LIVE)
 _FATES = {
-    Fate.REFUSED: "BindingRefused",
-    Fate.GONE: "PodGone",
-    Fate.LOST: "PodBoundElsewhere",
-    Fate.UNKNOWN: "BindingUnknown",
-    Fate.UNPROVEN: "WrongUidsAccepted",
+    BindingResult.REFUSED: "BindingRefused",
+    BindingResult.GONE: "PodGone",
+    BindingResult.LOST: "PodBoundElsewhere",
+    BindingResult.UNKNOWN: "BindingUnknown",
+    BindingResult.UNPROVEN: "WrongUidsAccepted",
 }
 log = structlog.get_logger(__name__)
 
 
-class Binder(Asker):
+class Binder(ExtenderCalls):
     """Binds the pods of one cluster."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
@@ -146,7 +146,7 @@ class Binder(Asker):
         return None if node else self._pod(cluster, read_pod(body, reader))
 
 
-def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
+def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) -> int:
     """Reserve a pod on the chosen node and return the id of its row.
 
     The snapshot learns of it like of any external write. Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict,
@@ -169,7 +169,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
         why = outcome.refusal[1].message if outcome.refusal else "refuse it"
         raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     score = round(outcome.score, 6)
-    waiting = Waiting(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
+    waiting = PendingPod(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
     result = Result(
         waiting,
         Verdict.PLACED,
@@ -186,7 +186,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: Asking) -> int:
     return book_asked(cluster.pk, spec, result, revision=revision, snapshot=snapshot)[0]
 
 
-def _note(cluster: Cluster, writing: Future[Bound]) -> None:
+def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:
     """Record a binding result, even if the call has timed out."""
     try:
         if writing.exception() is None:

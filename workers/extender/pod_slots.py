@@ -16,7 +16,7 @@ import time
 MOST_MISSED = 3
 
 
-class Turns:
+class PodSlots:
     """The pod whose turn it is, by uid; safe for several threads."""
 
     def __init__(self, patience_seconds: float) -> None:

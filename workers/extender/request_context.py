@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 from django.db import connections
 
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
@@ -25,27 +25,27 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
 from hetsched.placement.actions.submissions import prepare
 from hetsched.placement.models import Pod
-from hetsched.placement.snapshot import Loaded, warm
+from hetsched.placement.snapshot import ClusterSnapshot, warm
 from hetsched.policies.effective import active_specs
 
-from .pod_slots import Turns
+from .pod_slots import PodSlots
 
 
-class Asking(msgspec.Struct, frozen=True):
+class RequestContext(msgspec.Struct, frozen=True):
     """The snapshot and the scheduler of the pod's policy on it, for one response."""
 
-    loaded: Loaded
+    loaded: ClusterSnapshot
     spec: PolicySpec
     scheduler: Scheduler
 
 
-class Asker:
+class ExtenderCalls:
     """Base of the calls for one cluster; each call has `seconds`. Safe for several threads."""
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self.cluster_id = cluster.pk
         self.seconds = seconds
-        self.turns = Turns(seconds / 4)
+        self.turns = PodSlots(seconds / 4)
         self._warm = warm(cluster.pk)
         self._names: tuple[tuple[int, int], ClusterContent, PodReader] | None = None
 
@@ -72,7 +72,7 @@ class Asker:
         revisions = cluster.layout_revision, cluster.definitions_revision
         if known is None or known[0] != revisions:
             definitions = Cluster.objects.values_list("definitions", flat=True).get(pk=self.cluster_id)
-            known = self._names = (revisions, definitions, PodReader(Names.of(definitions)))
+            known = self._names = (revisions, definitions, PodReader(ReferencedObjects.of(definitions)))
         cluster.definitions = known[1]
         return cluster, known[2]
 
@@ -88,7 +88,7 @@ class Asker:
         return pod
 
     @contextmanager
-    def _asking(self, pod: Pod, until: float) -> Iterator[Asking]:
+    def _asking(self, pod: Pod, until: float) -> Iterator[RequestContext]:
         """Lock the snapshot and yield it with the scheduler of the pod's policy.
 
         Raises: InputError `ExtenderBusy`, `PolicyUnknown`.
@@ -101,7 +101,7 @@ class Asker:
                 try:
                     if self._warm.policy(spec).wants_mix:
                         loaded.state.use_mix(loaded.state.booked_mix())
-                    yield Asking(loaded, spec, self._warm.scheduler(spec))
+                    yield RequestContext(loaded, spec, self._warm.scheduler(spec))
                 except InputError:
                     raise
                 except Exception:

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from hetsched.adapters.kubernetes.extender_messages import (
-    BindingResult,
+    ExtenderBindingResult,
     FilterResult,
     read_args,
     read_binding,
@@ -31,7 +31,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from .answers import Extender
 from .probes import ProbeServer
 from .request_context import give_connections_back
-from .tls_server import Answer, Certificates, Door, Verb
+from .tls_server import Certificates, ExtenderResponse, TlsServer, Verb
 
 log = structlog.get_logger(__name__)
 
@@ -66,37 +66,37 @@ class Extenders:
 def verbs(extenders: Extenders) -> dict[str, Verb]:
     """Return the handlers of the extender's verbs."""
 
-    def filter_(cluster: str, body: bytes) -> Answer:
+    def filter_(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_args(body)
         return _said(lambda: extenders.of(cluster).filter(args), lambda text: FilterResult(error=text))
 
-    def bind(cluster: str, body: bytes) -> Answer:
+    def bind(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_binding(body)
 
-        def bound() -> BindingResult:
+        def bound() -> ExtenderBindingResult:
             extenders.of(cluster).bind(args)
-            return BindingResult()
+            return ExtenderBindingResult()
 
-        return _said(bound, BindingResult)
+        return _said(bound, ExtenderBindingResult)
 
-    def prioritize(cluster: str, body: bytes) -> Answer:
+    def prioritize(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_args(body)
         return _said(lambda: extenders.of(cluster).prioritize(args))
 
-    def preempt(cluster: str, body: bytes) -> Answer:
+    def preempt(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_preemption(body)
         return _said(lambda: extenders.of(cluster).preempt(args))
 
     return {"filter": filter_, "prioritize": prioritize, "preempt": preempt, "bind": bind}
 
 
-def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> Answer:
+def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> ExtenderResponse:
     """Build a response; `no` wraps a rejection in the response body.
 
     Raises: InputError where the response has no field for a rejection.
     """
     try:
-        return Answer(msgspec.json.encode(answer()))
+        return ExtenderResponse(msgspec.json.encode(answer()))
     except InputError as error:
         refusal = error
     except DatabaseError as error:
@@ -109,7 +109,7 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
         give_connections_back()
     if no is None or refusal.code == "ExtenderArgsInvalid":
         raise refusal
-    return Answer(msgspec.json.encode(no(f"hetsched: {refusal}")), refused=True)
+    return ExtenderResponse(msgspec.json.encode(no(f"hetsched: {refusal}")), refused=True)
 
 
 def clients_of(listed: list[str]) -> dict[str, str]:
@@ -127,7 +127,7 @@ def serve(ended: threading.Event) -> None:
     clients = clients_of(settings.HETSCHED_EXTENDER_CLIENTS)
     certificates = Certificates(Path(settings.HETSCHED_EXTENDER_CERTIFICATES))
     host = settings.HETSCHED_EXTENDER_HOST
-    door = _open(host, settings.HETSCHED_EXTENDER_PORT, lambda at: Door(
+    door = _open(host, settings.HETSCHED_EXTENDER_PORT, lambda at: TlsServer(
         at, certificates, clients, verbs(extenders), settings.HETSCHED_EXTENDER_BYTES
     ))  # fmt: skip
     probes = _open(host, settings.HETSCHED_EXTENDER_PROBE_PORT, ProbeServer)

@@ -36,17 +36,17 @@ FILES = ("tls.crt", "tls.key", "ca.crt")
 log = structlog.get_logger(__name__)
 
 
-class Answer(NamedTuple):
+class ExtenderResponse(NamedTuple):
     """A response body, and whether it is a rejection."""
 
     body: bytes
     refused: bool = False
 
 
-Verb = Callable[[str, bytes], Answer]  # cluster, body; raises InputError
+Verb = Callable[[str, bytes], ExtenderResponse]  # cluster, body; raises InputError
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """Reject the request with this problem document."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, *, hint: str = "") -> None:
@@ -56,7 +56,7 @@ class Refused(Exception):
         self.hint = hint
 
 
-class Problem(msgspec.Struct, omit_defaults=True):
+class CallProblem(msgspec.Struct, omit_defaults=True):
     """A problem document (RFC 9457)."""
 
     title: str
@@ -105,7 +105,7 @@ class Certificates:
         return context
 
 
-class Door(BoundedServer):
+class TlsServer(BoundedServer):
     """TLS server with one thread per connection; `clients` maps certificate names to clusters."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "hetsched", ""
     disable_nagle_algorithm = True
     wbufsize = -1
-    server: Door
+    server: TlsServer
     cluster: str | None = None
 
     def handle(self) -> None:
@@ -186,13 +186,13 @@ class Handler(BaseHTTPRequestHandler):
             if answer.refused:
                 outcome = "refused"
             self._send(HTTPStatus.OK, answer.body, "application/json")
-        except Refused as refused:
+        except CallRefused as refused:
             self._refuse(refused)
         except InputError as refusal:
             wrong = refusal.code == "ExtenderArgsInvalid"
             outcome = "wrong" if wrong else "refused"
             status = HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.SERVICE_UNAVAILABLE
-            self._refuse(Refused(status, refusal.code, refusal.message, hint=refusal.hint), close=False)
+            self._refuse(CallRefused(status, refusal.code, refusal.message, hint=refusal.hint), close=False)
         finally:
             if outcome:
                 CALLS.labels(verb, outcome).observe(time.perf_counter() - began)
@@ -204,29 +204,29 @@ class Handler(BaseHTTPRequestHandler):
         """
         if self.cluster is None:
             message = "the certificate has no allowed client name"
-            raise Refused(HTTPStatus.FORBIDDEN, "ClientNotAllowed", message)
+            raise CallRefused(HTTPStatus.FORBIDDEN, "ClientNotAllowed", message)
         if not self.path.startswith(PREFIX) or self.path.removeprefix(PREFIX) not in self.server.verbs:
-            raise Refused(HTTPStatus.NOT_FOUND, "NotFound", f"POST {PREFIX}VERB: {', '.join(self.server.verbs)}")
+            raise CallRefused(HTTPStatus.NOT_FOUND, "NotFound", f"POST {PREFIX}VERB: {', '.join(self.server.verbs)}")
         if self.headers.get_content_type() != "application/json":
-            raise Refused(
+            raise CallRefused(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", "use Content-Type application/json"
             )
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 12):
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "LengthRequired", "send a body with Content-Length")
+            raise CallRefused(HTTPStatus.LENGTH_REQUIRED, "LengthRequired", "send a body with Content-Length")
         if int(length) > self.server.most_bytes:
             hint = "Set nodeCacheCapable: true, or raise HETSCHED_EXTENDER_BYTES"
             message = f"at most {self.server.most_bytes} bytes"
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BodyTooLarge", message, hint=hint)
+            raise CallRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BodyTooLarge", message, hint=hint)
         body: bytes = self.rfile.read(int(length))
         self.close_connection = self.close_connection or len(body) < int(length)
         return body if len(body) == int(length) else None
 
-    def _refuse(self, refused: Refused, *, close: bool = True) -> None:
+    def _refuse(self, refused: CallRefused, *, close: bool = True) -> None:
         """Respond with a problem document; close the connection if the body was not read."""
         self.close_connection = self.close_connection or close
         status = refused.status
-        problem = Problem(status.phrase, status.value, refused.code, str(refused)[:1000], refused.hint)
+        problem = CallProblem(status.phrase, status.value, refused.code, str(refused)[:1000], refused.hint)
         self._send(status, msgspec.json.encode(problem), "application/problem+json")
 
     def _send(self, status: HTTPStatus, body: bytes, content: str) -> None:
@@ -245,7 +245,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Reject requests that the HTTP parser does not accept, and all methods except POST."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
-        self._refuse(Refused(status, status.name.title().replace("_", ""), message or status.phrase))
+        self._refuse(CallRefused(status, status.name.title().replace("_", ""), message or status.phrase))
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("call", client=self.client_address[0], said=format % args)

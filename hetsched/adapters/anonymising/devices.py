@@ -16,11 +16,11 @@ from hetsched.contracts.devices import (
     DeviceWish,
     ResourceClaim,
     SameAttribute,
+    SelectorVerdict,
     Value,
-    Verdict,
 )
 
-from .names import WITHHELD, Names, renamed
+from .names import WITHHELD, NameAnonymizer, renamed
 from .realms import ATTRIBUTE, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT, DEVICE_CLAIM, DEVICE_CLASS, POOL, SELECTOR
 
 _DOMAIN = "hetsched.io"  # domain of the attributes with selector results
@@ -29,7 +29,7 @@ _DOMAIN = "hetsched.io"  # domain of the attributes with selector results
 class DeviceNames:
     """Renames devices."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
 
     def devices(self, devices: Devices) -> Devices:
@@ -53,7 +53,7 @@ class DeviceNames:
                 for key, found in devices.claims.items()
             },
             verdicts={
-                self._selector_text(text): Verdict(found.true, found.unknown, WITHHELD if found.unknown else "")
+                self._selector_text(text): SelectorVerdict(found.true, found.unknown, WITHHELD if found.unknown else "")
                 for text, found in devices.verdicts.items()
             },
             incomplete=renamed(self._incomplete, devices.incomplete),

@@ -44,7 +44,7 @@ _ZONE = re.compile(r"(.*?)([0-9]{1,9})?", re.DOTALL | re.ASCII)
 _T = TypeVar("_T")
 
 
-class Names:
+class NameAnonymizer:
     """Renames names that occur in several places; `by_size` are keys whose values are compared by size.
 
     Until `pseudonyms` are settled nothing is renamed: the names are only collected.

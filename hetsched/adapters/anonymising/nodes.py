@@ -30,7 +30,7 @@ from hetsched.contracts.times import seconds
 
 from ..objects import keys
 from . import well_known
-from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
+from .names import WITHHELD, NameAnonymizer, known_isa, moment, one_of, renamed
 from .realms import CARD
 
 _CPU_MANAGERS = ("none", "static")
@@ -53,10 +53,10 @@ def _known_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if f"{name}={value}" not in unknown}
 
 
-class Nodes:
+class NodeAnonymizer:
     """Renames nodes and the facts that describe them."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
 
     def node(self, node: NodeReport) -> NodeReport:

@@ -37,7 +37,7 @@ from hetsched.isa.platforms import normalise
 
 from ..objects import keys
 from . import well_known
-from .names import WITHHELD, Names, known_isa, moment, one_of, renamed
+from .names import WITHHELD, NameAnonymizer, known_isa, moment, one_of, renamed
 from .realms import ADDRESS, CARD, CLAIM, CONTAINER, DEVICE_CLAIM, GANG, GATE, IMAGE, POD, REQUEST, SCHEDULER, VOLUME
 
 _FIELD = re.compile(r"(spec|metadata)(\.[A-Za-z]+|\[[0-9]+\])*")
@@ -45,10 +45,10 @@ _VARIANT = re.compile(r"(v?[0-9.]{1,4}|rv[ab0-9u]{1,10})?", re.ASCII)
 _STAYS = ("", "annotation", "local-volume", "hold")
 
 
-class Pods:
+class PodAnonymizer:
     """Renames pods; pods that share a shape share the renamed one."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
         self._shapes: dict[int, Shape] = {}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hetsched.contracts.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
 
 from . import well_known
-from .names import Names, one_of, renamed
+from .names import NameAnonymizer, one_of, renamed
 from .realms import CLAIM, CLASS, HANDLE, VOLUME
 
 
-class Volumes:
+class VolumeAnonymizer:
     """Renames storage."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
 
     def storage(self, storage: Storage) -> Storage:

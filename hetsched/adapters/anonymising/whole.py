@@ -22,12 +22,12 @@ from hetsched.contracts.workload import PodGroup
 
 from . import well_known
 from .devices import DeviceNames
-from .names import WITHHELD, Names, one_of, renamed
-from .nodes import Nodes
-from .pods import Pods
+from .names import WITHHELD, NameAnonymizer, one_of, renamed
+from .nodes import NodeAnonymizer
+from .pods import PodAnonymizer
 from .pseudonyms import Pseudonyms
 from .realms import BUDGET, GANG, PRIORITY, QUOTA, RUNTIME
-from .volumes import Volumes
+from .volumes import VolumeAnonymizer
 
 _UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
 
@@ -35,19 +35,19 @@ _UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
 def anonymised(content: ClusterContent) -> ClusterContent:
     """Return a content that gives the same decisions and contains no names."""
     pseudonyms = Pseudonyms()
-    names = Names(pseudonyms)
+    names = NameAnonymizer(pseudonyms)
     _Renaming(names).content(content)
     pseudonyms.settle()
-    return _Renaming(Names(pseudonyms, frozenset(names.sized))).content(content)
+    return _Renaming(NameAnonymizer(pseudonyms, frozenset(names.sized))).content(content)
 
 
 class _Renaming:
     """One pass over a content; the first pass only collects the names."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
-        self._nodes = Nodes(names)
-        self._pods = Pods(names)
+        self._nodes = NodeAnonymizer(names)
+        self._pods = PodAnonymizer(names)
 
     def content(self, content: ClusterContent) -> ClusterContent:
         return ClusterContent(
@@ -71,7 +71,7 @@ class _Renaming:
                 for name, found in content.runtime_classes.items()
             },
             pod_groups={self._names.key_of(GANG, key): self._group(found) for key, found in content.pod_groups.items()},
-            storage=Volumes(self._names).storage(content.storage),
+            storage=VolumeAnonymizer(self._names).storage(content.storage),
             devices=DeviceNames(self._names).devices(content.devices),
             quotas=renamed(self._quota, content.quotas),
             budgets=renamed(self._budget, content.budgets),

@@ -20,7 +20,7 @@ _MOST_WATTS = 999_999_999
 _ENDING = re.compile(r"(?<![0-9])[0-9]{1,9}$", re.ASCII)
 
 
-class Told:
+class FactReader:
     """Reader of values that collects problems."""
 
     def __init__(self) -> None:

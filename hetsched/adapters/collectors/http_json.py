@@ -17,16 +17,16 @@ from typing import Annotated, Any
 import msgspec
 
 from hetsched.adapters.json_path import MISSING, find, parse
-from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.contracts.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 
-from .facts import Told
+from .facts import FactReader
 from .node_names import Naming
 from .registry import collector
-from .requests import Asker, SourceFailed
+from .requests import CollectorClient, SourceError
 
 MOST_ITEMS = 50_000
 _Path = Annotated[str, msgspec.Meta(max_length=300)]
@@ -81,13 +81,13 @@ class HttpJson:
             except InputError as error:
                 raise error.at(f"params.{field}") from None
 
-    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        params, told, naming = self.params, Told(), Naming(nodes)
+    def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        params, told, naming = self.params, FactReader(), Naming(nodes)
         listed = find(ask.json(params.url), params.nodes)
         if not isinstance(listed, list | dict) or len(listed) > MOST_ITEMS:
-            raise SourceFailed("AnswerMalformed", f"there is no list or mapping of nodes at {params.nodes}")
+            raise SourceError("AnswerMalformed", f"there is no list or mapping of nodes at {params.nodes}")
         seen = rfc3339(datetime.fromtimestamp(now, UTC))
-        findings: dict[str, Finding] = {}
+        findings: dict[str, CollectedNode] = {}
         for name, item in _named(listed, params.name):
             node = naming.of(name)
             if node is not None:
@@ -96,7 +96,7 @@ class HttpJson:
             told.problems.append(f"none of {len(listed)} items names a node of this cluster")
         return Collected(tuple(findings[node] for node in sorted(findings)), tuple(told.problems))
 
-    def _finding(self, node: str, item: Any, told: Told, now: str) -> Finding:
+    def _finding(self, node: str, item: Any, told: FactReader, now: str) -> CollectedNode:
         params = self.params
         state, watts, at = (
             find(item, path) if path else MISSING
@@ -118,7 +118,7 @@ class HttpJson:
             millis = None if _absent(value) else told.millis(node, value)
             if millis is not None:
                 zones[zone] = millis
-        return Finding(node, seen, zones=zones, power=power if power != PowerReport() else None)
+        return CollectedNode(node, seen, zones=zones, power=power if power != PowerReport() else None)
 
 
 def _named(listed: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -16,17 +16,17 @@ from typing import Annotated
 
 import msgspec
 
-from hetsched.adapters.prometheus import Series, query
-from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.adapters.prometheus import LabelledNumber, query
+from hetsched.contracts.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 
-from .facts import Told
+from .facts import FactReader
 from .node_names import Naming
 from .registry import collector
-from .requests import Asker
+from .requests import CollectorClient
 
 _Query = Annotated[str, msgspec.Meta(max_length=2000)]
 _Label = Annotated[str, msgspec.Meta(max_length=100)]
@@ -77,14 +77,14 @@ class PrometheusFacts:
         if not (params.offline_capacity or params.power_state or params.headroom_watts):
             raise InputError("CollectorParamInvalid", "there is no query to ask", place="params")
 
-    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        params, told, naming = self.params, Told(), Naming(nodes)
+    def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
+        params, told, naming = self.params, FactReader(), Naming(nodes)
         zones: dict[str, dict[str, int]] = {}
         states: dict[str, str | None] = {}
         watts: dict[str, int | None] = {}
         at = 0.0
 
-        def rows(text: str) -> Iterator[tuple[str, Series]]:
+        def rows(text: str) -> Iterator[tuple[str, LabelledNumber]]:
             nonlocal at
             for one in query(ask, params.url, text) if text else ():
                 at = max(at, one.at)
@@ -106,5 +106,5 @@ class PrometheusFacts:
         for node in sorted({*zones, *states, *watts}):
             power = PowerReport(states.get(node), watts.get(node))
             known = power if power != PowerReport() else None
-            findings.append(Finding(node, seen, zones=zones.get(node, {}), power=known))
+            findings.append(CollectedNode(node, seen, zones=zones.get(node, {}), power=known))
         return Collected(tuple(findings), tuple(told.problems))

@@ -22,8 +22,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hetsched.adapters.prometheus import MATCHERS, Series, query
-from hetsched.contracts.collected import Collected, Finding, NodeAlias
+from hetsched.adapters.prometheus import MATCHERS, LabelledNumber, query
+from hetsched.contracts.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
@@ -31,7 +31,7 @@ from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 
 from .node_names import LABELS, Naming
 from .registry import collector
-from .requests import Asker, SourceFailed
+from .requests import CollectorClient, SourceError
 
 _MOST = 2**53
 # Factors from Prometheus' units to ours.
@@ -151,7 +151,7 @@ class PrometheusLoad:
                 asked[name] = re.sub("%[LMFW]", lambda mark: marks[mark[0]], text or preset[name])
         return asked
 
-    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+    def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
         queries, naming = self.queries(), Naming(nodes)
         seen = query(ask, self.params.url, queries.pop("time"))
         times = self._by_node(seen, naming)
@@ -162,20 +162,20 @@ class PrometheusLoad:
         for resource, text in queries.items():
             try:
                 found = self._by_node(query(ask, self.params.url, text), naming)
-            except SourceFailed as failed:
+            except SourceError as failed:
                 problems.append(f"{resource}: {failed.message}")
                 continue
             for node, value in found.items():
                 if 0 <= value * _FACTORS[resource] <= _MOST:
                     usage.setdefault(node, {})[resource] = round(value * _FACTORS[resource])
         findings = [
-            Finding(node, rfc3339(datetime.fromtimestamp(times[node], UTC)), usage=dict(sorted(amounts.items())))
+            CollectedNode(node, rfc3339(datetime.fromtimestamp(times[node], UTC)), usage=dict(sorted(amounts.items())))
             for node, amounts in sorted(usage.items())
             if 0 < times.get(node, 0.0) < now + 300
         ]
         return Collected(tuple(findings), tuple(problems))
 
-    def _by_node(self, found: Sequence[Series], naming: Naming) -> dict[str, float]:
+    def _by_node(self, found: Sequence[LabelledNumber], naming: Naming) -> dict[str, float]:
         values: dict[str, float] = {}
         for one in found:
             node = naming.of_labels(one.labels, self.params.node_label)

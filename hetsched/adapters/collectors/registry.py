@@ -22,7 +22,7 @@ from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.params import Params, check_params, default_params, params_schema
 
-from .requests import Asker
+from .requests import CollectorClient
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -31,7 +31,7 @@ class CollectorError(Exception):
     """A collector breaks the rules; the message names its file."""
 
 
-class Collector(Protocol):
+class FactCollector(Protocol):
     """One source of facts about nodes."""
 
     params: Any
@@ -42,7 +42,7 @@ class Collector(Protocol):
     def check(self) -> None:
         """Reject parameters that are contradictory or incomplete. Raises: InputError."""
 
-    def collect(self, ask: Asker, nodes: Sequence[NodeAlias], now: float) -> Collected:
+    def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
         """Query the source once and return its facts about these nodes. Raises: SourceFailed."""
 
 
@@ -57,13 +57,13 @@ class CollectorInfo(msgspec.Struct, frozen=True):
     doc: str
     source: str
 
-    def build(self, values: dict[str, Any]) -> Collector:
+    def build(self, values: dict[str, Any]) -> FactCollector:
         """Return the collector with these parameters. Raises: InputError `CollectorParamInvalid`."""
         try:
             params = check_params(self.params, values, plugin=self.name)
         except InputError as error:
             raise InputError("CollectorParamInvalid", error.message, place="params", hint=error.hint) from None
-        made: Collector = self.factory()
+        made: FactCollector = self.factory()
         made.params = params
         made.check()
         return made
@@ -123,7 +123,7 @@ def load_collectors() -> dict[str, CollectorInfo]:
     return dict(sorted(found.items()))
 
 
-def build(kind: str, values: dict[str, Any]) -> Collector:
+def build(kind: str, values: dict[str, Any]) -> FactCollector:
     """Return a collector of a kind with these parameters. Raises: InputError."""
     info = load_collectors().get(kind)
     if info is None:

@@ -13,13 +13,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, Refused
+from hetsched.adapters.http.outbound import Allowed, OutboundError
 
 MOST_BYTES = 8 << 20
 _FORM = "application/x-www-form-urlencoded"
 
 
-class SourceFailed(Exception):
+class SourceError(Exception):
     """A source returned no usable response; `code` is stable, the message is for people and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -28,7 +28,7 @@ class SourceFailed(Exception):
         self.message = message
 
 
-class Asker:
+class CollectorClient:
     """HTTP client of a collector: the allowed hosts, the token and the limits."""
 
     def __init__(
@@ -54,15 +54,15 @@ class Asker:
                 most=self._most,
                 seconds=self._seconds,
             )
-        except Refused as refused:
-            raise SourceFailed(refused.code, refused.message) from None
+        except OutboundError as refused:
+            raise SourceError(refused.code, refused.message) from None
         host = urlsplit(url).netloc
         if answer.status != 200:
-            raise SourceFailed(f"Answer{answer.status}", f"{host} answers with status {answer.status}")
+            raise SourceError(f"Answer{answer.status}", f"{host} answers with status {answer.status}")
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
-            raise SourceFailed("AnswerNotJson", f"{host} sends another type than JSON")
+            raise SourceError("AnswerNotJson", f"{host} sends another type than JSON")
         try:
             return msgspec.json.decode(answer.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise SourceFailed("AnswerNotJson", f"{host} sends what is no JSON") from None
+            raise SourceError("AnswerNotJson", f"{host} sends what is no JSON") from None

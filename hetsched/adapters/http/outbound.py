@@ -50,7 +50,7 @@ _METADATA = frozenset(
 )
 
 
-class Refused(Exception):
+class OutboundError(Exception):
     """There is no usable response; `code` is stable, the message is for people and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -83,7 +83,7 @@ class Allowed(msgspec.Struct, frozen=True):
         return not _spellings(host).isdisjoint(self.plain)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class OutboundResponse(msgspec.Struct, frozen=True):
     """A response; header names are in lower case. From status 300 on the body is not read."""
 
     status: int
@@ -127,7 +127,7 @@ def call(
     most: int = MOST_BYTES,
     seconds: float = SECONDS,
     quiet_seconds: float | None = None,
-) -> Answer:
+) -> OutboundResponse:
     """Make one call; `quiet_seconds` limits the silence of the other side. Raises: Refused."""
     parts = check(url, allowed)
     host, name = parts.netloc, parts.hostname or ""
@@ -176,10 +176,10 @@ def reach(name: str, port: int, seconds: float) -> socket.socket:
     return _connected(found, port, name, seconds)
 
 
-def _read(answer: http.client.HTTPResponse, host: str, most: int) -> Answer:
+def _read(answer: http.client.HTTPResponse, host: str, most: int) -> OutboundResponse:
     found = {key.lower(): value for key, value in answer.getheaders()}
     if answer.status >= 300 or not most:
-        return Answer(answer.status, found, b"")
+        return OutboundResponse(answer.status, found, b"")
     if found.get("content-encoding", "identity").lower() != "identity":
         _refuse("AnswerUnreadable", f"{host} sends a compressed response that was not requested")
     body = answer.read(most + 1)
@@ -187,7 +187,7 @@ def _read(answer: http.client.HTTPResponse, host: str, most: int) -> Answer:
         _refuse("AnswerTooLarge", f"{host} sends more than {most} bytes")
     if answer.length:
         raise http.client.IncompleteRead(body, answer.length)
-    return Answer(answer.status, found, body)
+    return OutboundResponse(answer.status, found, body)
 
 
 @lru_cache(maxsize=1)
@@ -295,4 +295,4 @@ def _shown(host: str) -> str:
 
 
 def _refuse(code: str, message: str) -> NoReturn:
-    raise Refused(code, message)
+    raise OutboundError(code, message)

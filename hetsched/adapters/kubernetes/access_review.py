@@ -98,7 +98,7 @@ DISCOVERY_RIGHTS = (
 PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RightReview(msgspec.Struct, frozen=True):
     """Review result of one right, in one namespace where the right is per namespace."""
 
     right: Right
@@ -120,7 +120,7 @@ class _Reviewed(msgspec.Struct):
 _reviewed = msgspec.json.Decoder(_Reviewed)
 
 
-def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS) -> Iterator[Answer]:
+def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS) -> Iterator[RightReview]:
     """Yield a review result for each right; rights on kinds that are not served are left out.
 
     Raises: ApiFailure if the API server does not respond.
@@ -132,7 +132,7 @@ def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS
         if served[right.resource]:
             for namespace in namespaces if right.per_namespace else (right.namespace,):
                 review = _asked(api, right, namespace)
-                yield Answer(right, namespace, review.allowed, review.reason or review.evaluation_error)
+                yield RightReview(right, namespace, review.allowed, review.reason or review.evaluation_error)
 
 
 def is_served(api: Api, resource: Resource) -> bool:

@@ -47,7 +47,7 @@ _WAITS_SECONDS = (0.1, 0.5, 2.0)
 _LONGEST_WAIT_SECONDS = 10.0
 
 
-class Fate(enum.StrEnum):
+class BindingResult(enum.StrEnum):
     """Result of a binding."""
 
     BOUND = "bound"
@@ -82,11 +82,11 @@ class ToBind(msgspec.Struct, frozen=True):
     out: bool = False
 
 
-class Bound(msgspec.Struct, frozen=True):
+class BindingOutcome(msgspec.Struct, frozen=True):
     """Result of one binding. `message` is the server's text. `read`: the result comes from reading the pod."""
 
     pod_id: int
-    fate: Fate
+    fate: BindingResult
     message: str = ""
     read: bool = False
 
@@ -126,24 +126,24 @@ def _always() -> bool:
 
 def bind(
     api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
-) -> Bound:
+) -> BindingOutcome:
     """Write one Binding and return its result. Busy servers are retried while `is_ours` returns true."""
-    waiting = Fate.UNKNOWN if one.out else Fate.REFUSED
+    waiting = BindingResult.UNKNOWN if one.out else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
-            return Bound(one.pod_id, Fate.UNKNOWN, "the pod is no longer assigned to this scheduler")
+            return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, "the pod is no longer assigned to this scheduler")
         try:
             return _bind(api, one, waiting)
         except ApiFailure as failure:
             if wait is None:
-                return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
+                return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, str(failure))
             if failure.status != _NOT_TAKEN:
-                waiting = Fate.UNKNOWN
+                waiting = BindingResult.UNKNOWN
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
     raise AssertionError  # the last try returns
 
 
-def _bind(api: Api, one: ToBind, waiting: Fate) -> Bound:
+def _bind(api: Api, one: ToBind, waiting: BindingResult) -> BindingOutcome:
     """Write one Binding once; `waiting` is the result for a pod that is still pending after a refusal.
 
     Raises: ApiFailure if the server is busy.
@@ -151,9 +151,9 @@ def _bind(api: Api, one: ToBind, waiting: Fate) -> Bound:
     try:
         if api not in _proven:
             if not refuses_wrong_uids(api, one.namespace, one.name, one.node):
-                return Bound(one.pod_id, Fate.UNPROVEN, UNPROVEN)
-            found = read_back(api, one, waiting=Fate.WAITING)
-            if found.fate is not Fate.WAITING:  # the API server refuses to bind a bound pod under any uid
+                return BindingOutcome(one.pod_id, BindingResult.UNPROVEN, UNPROVEN)
+            found = read_back(api, one, waiting=BindingResult.WAITING)
+            if found.fate is not BindingResult.WAITING:  # the API server refuses to bind a bound pod under any uid
                 return found
             _proven.add(api)
         _send(api, one.namespace, one.name, one.uid, one.node, one.annotations)
@@ -161,16 +161,16 @@ def _bind(api: Api, one: ToBind, waiting: Fate) -> Bound:
         if failure.status == 409:
             return read_back(api, one, waiting=waiting)
         if failure.status == 404:
-            return Bound(one.pod_id, Fate.GONE, failure.message)
+            return BindingOutcome(one.pod_id, BindingResult.GONE, failure.message)
         if failure.status in _REFUSED:
-            refused = Bound(one.pod_id, Fate.REFUSED, failure.message)
-            return refused if waiting is Fate.REFUSED else read_refused(api, one, refused, waiting=waiting)
+            refused = BindingOutcome(one.pod_id, BindingResult.REFUSED, failure.message)
+            return refused if waiting is BindingResult.REFUSED else read_refused(api, one, refused, waiting=waiting)
         if failure.status in _BUSY:
             raise
         if failure.status == 0:
-            return read_back(api, one, waiting=Fate.UNKNOWN)
-        return Bound(one.pod_id, Fate.UNKNOWN, str(failure))
-    return Bound(one.pod_id, Fate.BOUND)
+            return read_back(api, one, waiting=BindingResult.UNKNOWN)
+        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, str(failure))
+    return BindingOutcome(one.pod_id, BindingResult.BOUND)
 
 
 def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations: dict[str, str], **query: str) -> None:
@@ -183,28 +183,28 @@ def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations:
     api.send("POST", PODS.path(namespace=namespace, name=name, part="binding"), json.dumps(body).encode(), query=query)
 
 
-def read_back(api: Api, one: ToBind, *, waiting: Fate) -> Bound:
+def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod and return the result of its binding; `waiting` is the result if the pod has no node."""
     try:
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
     except ApiFailure as failure:
-        fate = Fate.GONE if failure.status == 404 else Fate.UNKNOWN
-        return Bound(one.pod_id, fate, str(failure), read=True)
+        fate = BindingResult.GONE if failure.status == 404 else BindingResult.UNKNOWN
+        return BindingOutcome(one.pod_id, fate, str(failure), read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
     if uid != one.uid:
-        return Bound(one.pod_id, Fate.GONE, "another pod has its name by now", read=True)
+        return BindingOutcome(one.pod_id, BindingResult.GONE, "another pod has its name by now", read=True)
     if not node:
         words = "the API server refused the binding and the pod still waits"
-        return Bound(one.pod_id, waiting, words, read=True)
+        return BindingOutcome(one.pod_id, waiting, words, read=True)
     if node != one.node:
-        return Bound(one.pod_id, Fate.LOST, f"another scheduler bound it to {node}", read=True)
-    return Bound(one.pod_id, Fate.BOUND, read=True)
+        return BindingOutcome(one.pod_id, BindingResult.LOST, f"another scheduler bound it to {node}", read=True)
+    return BindingOutcome(one.pod_id, BindingResult.BOUND, read=True)
 
 
-def read_refused(api: Api, one: ToBind, refused: Bound, *, waiting: Fate) -> Bound:
+def read_refused(api: Api, one: ToBind, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod after a refused attempt. A pod that is still pending gets `waiting` with the refusal's message."""
     found = read_back(api, one, waiting=waiting)
-    return Bound(one.pod_id, waiting, refused.message, read=True) if found.fate is waiting else found
+    return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.fate is waiting else found
 
 
 def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from hetsched.adapters.http.outbound import Refused, reach
+from hetsched.adapters.http.outbound import OutboundError, reach
 
 _SECONDS = 5.0
 
@@ -21,7 +21,7 @@ def _reached(connection: HTTPConnection) -> socket.socket:
     seconds = connection.timeout if isinstance(connection.timeout, (int, float)) else _SECONDS
     try:
         made = reach(connection.host, connection.port, seconds)
-    except Refused as refused:
+    except OutboundError as refused:
         raise urllib3.exceptions.NewConnectionError(connection, refused.message) from None
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made

@@ -21,7 +21,7 @@ from hetsched.contracts.allocation import DeviceGrant
 from hetsched.contracts.devices import DeviceId
 
 from .api import Api, ApiFailure
-from .binding import Bound, Fate, ToBind
+from .binding import BindingOutcome, BindingResult, ToBind
 from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -30,18 +30,18 @@ _REFUSED = frozenset({400, 403, 404, 422})
 Plain = dict[str, Any]
 
 
-def allocate(api: Api, one: ToBind) -> Bound | None:
+def allocate(api: Api, one: ToBind) -> BindingOutcome | None:
     """Allocate the pod's claims. Return None once all are allocated and reserved for the pod."""
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
         try:
             told = _claim(api, one, name, grants)
         except ApiFailure as failure:
-            fate = Fate.REFUSED if failure.status in _REFUSED else Fate.WAITING
-            told = Bound(one.pod_id, fate, str(failure))
+            fate = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
+            told = BindingOutcome(one.pod_id, fate, str(failure))
         if told is not None:
-            if told.fate is Fate.WAITING and not one.patient:
-                return Bound(one.pod_id, Fate.REFUSED, told.message)
+            if told.fate is BindingResult.WAITING and not one.patient:
+                return BindingOutcome(one.pod_id, BindingResult.REFUSED, told.message)
             return told
     return None
 
@@ -61,25 +61,29 @@ def release(api: Api, one: ToBind) -> None:
             _patch(api, claim, {"status": status}, "status")
 
 
-def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> Bound | None:
+def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
     claim = _read(api, name, one.namespace)
     if claim is None:
-        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is gone")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is gone")
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
-        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is being deleted")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is being deleted")
     if grants and grants[0].uid not in ("", meta["uid"]):
-        return Bound(one.pod_id, Fate.REFUSED, f"another claim has the name {name} by now")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"another claim has the name {name} by now")
     user = {"resource": "pods", "name": one.name, "uid": one.uid}
     users = _users(claim)
     if "allocation" in status:
         if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
-            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} was allocated other devices by another scheduler")
+            return BindingOutcome(
+                one.pod_id, BindingResult.REFUSED, f"claim {name} was allocated other devices by another scheduler"
+            )
         if not any(known.get("uid") == one.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
     if not grants:
-        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} has no devices, and none were chosen for it")
+        return BindingOutcome(
+            one.pod_id, BindingResult.REFUSED, f"claim {name} has no devices, and none were chosen for it"
+        )
     if FINALIZER not in meta.get("finalizers", []):
         claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
     allocation = _allocation(api, claim, grants, one.node)

@@ -32,7 +32,7 @@ _BUDGET = "DisruptionBudget"
 _TWO_BUDGETS = "more than one PodDisruptionBudget"
 
 
-class Fate(enum.StrEnum):
+class EvictionResult(enum.StrEnum):
     """Result of an eviction request."""
 
     ASKED = "asked"
@@ -51,15 +51,15 @@ class ToEvict(msgspec.Struct, frozen=True):
     sentence: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class EvictionResponse(msgspec.Struct, frozen=True):
     """Response to one eviction request; `message` is the server's text."""
 
-    fate: Fate
+    fate: EvictionResult
     message: str = ""
     retry_after_seconds: float = 0.0
 
 
-def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> Answer:
+def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
     """Request an eviction; `only_ask` sends it as a dry run."""
     options: dict[str, Any] = {"preconditions": {"uid": one.uid}}
     body = {
@@ -72,20 +72,20 @@ def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> Answer:
     try:
         api.send("POST", path, json.dumps(body).encode())
     except ApiFailure as failure:
-        return Answer(_fate(failure), failure.message or str(failure), failure.retry_after_seconds)
-    return Answer(Fate.ASKED)
+        return EvictionResponse(_fate(failure), failure.message or str(failure), failure.retry_after_seconds)
+    return EvictionResponse(EvictionResult.ASKED)
 
 
-def _fate(failure: ApiFailure) -> Fate:
+def _fate(failure: ApiFailure) -> EvictionResult:
     if failure.status == 404 or (failure.status == 409 and "uid" in failure.message.lower()):
-        return Fate.GONE
+        return EvictionResult.GONE
     budget = failure.status == 429 and _BUDGET in failure.causes and not failure.retry_after_seconds
     if budget or failure.status in _REFUSED or (failure.status == 500 and _TWO_BUDGETS in failure.message):
-        return Fate.REFUSED
-    return Fate.UNKNOWN
+        return EvictionResult.REFUSED
+    return EvictionResult.UNKNOWN
 
 
-def tell_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
+def mark_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
     """Write the condition and the event of one victim. `now` is RFC 3339 with microseconds, UTC."""
     condition = {
         "type": "DisruptionTarget",

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.workload import PodSpec
@@ -123,7 +123,7 @@ class BindingArgs(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
 
 
-class BindingResult(msgspec.Struct, rename="pascal"):
+class ExtenderBindingResult(msgspec.Struct, rename="pascal"):
     error: str = ""
 
 
@@ -165,7 +165,7 @@ def read_pod(body: bytes, reader: PodReader) -> PodSpec:
     Raises: InputError `ExtenderArgsInvalid`, `PodNotWaiting`, or the reader's error for an invalid pod.
     """
     try:
-        spec = reader.pod(View(json.loads(body)))
+        spec = reader.pod(FieldView(json.loads(body)))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:

@@ -19,9 +19,9 @@ from typing import TypeVar
 import msgspec
 
 from hetsched.adapters.objects.documents import Document
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
@@ -31,7 +31,7 @@ from hetsched.contracts.workload import PodSpec
 from .api import Resource
 from .pod_content import content_digest
 from .pod_failures import refusal, waiting
-from .reflector import Gone, Seen
+from .reflector import Deleted, Upserted
 from .resources import (
     CLAIMS,
     DEVICE_CLASSES,
@@ -83,16 +83,16 @@ class Mirror:
         self._stopped: set[str] = set()
         self._redefined = {_NAMES, _STORAGE, _DEVICES}
         self._definitions = ClusterContent()
-        self._reader = PodReader(Names.of(self._definitions))
+        self._reader = PodReader(ReferencedObjects.of(self._definitions))
         # Pods that refer to missing definitions; they are reread when definitions change.
         self._wanting: dict[str, bytes] = {}
         # Pending pods that name a policy; they are reread when the policy changes.
         self._by_policy: dict[str, tuple[str, bytes]] = {}
         self._dirty_policies: dict[str, bytes | None] = {}
 
-    def feed(self, resource: Resource, event: Seen | Gone) -> None:
+    def feed(self, resource: Resource, event: Upserted | Deleted) -> None:
         """Apply one event of a reflector."""
-        body = event.body if isinstance(event, Seen) else None
+        body = event.body if isinstance(event, Upserted) else None
         self.quarantined.pop((resource.plural, event.key), None)
         if resource is PODS:
             self._wanting.pop(event.key, None)
@@ -118,20 +118,20 @@ class Mirror:
             _put(self._defining.setdefault(part, {}), (_id(resource), event.key), body)
             self._redefined.add(part)
 
-    def only_binds(self, event: Seen) -> bool:
+    def only_binds(self, event: Upserted) -> bool:
         """Return whether an event changes only the node of a pod since the last state that `take` returned."""
         known = self._unbound.get(event.key)
         if known is None or known.digest is None or event.key in self._dirty_pods:
             return False
         return known.digest == content_digest(event.body)
 
-    def pass_over(self, event: Seen) -> None:
+    def pass_over(self, event: Upserted) -> None:
         """Record that a pod is bound, from an event for which `only_binds` is true."""
         self.quarantined.pop((PODS.plural, event.key), None)
         for kept in (self._wanting, self._by_policy, self._dirty_pods, self._unbound):
             kept.pop(event.key, None)
 
-    def feed_late(self, event: Seen) -> None:
+    def feed_late(self, event: Upserted) -> None:
         """Apply an event that `pass_over` skipped, unless a newer one has arrived."""
         if event.key not in self._dirty_pods:
             self.feed(PODS, event)
@@ -178,7 +178,7 @@ class Mirror:
 
     def _read_pod(self, key: str, body: bytes) -> None:
         try:
-            root = View(json.loads(body))
+            root = FieldView(json.loads(body))
             spec = self._reader.pod(root)
             seen = self._dirty_pods[key] = _observed(root, spec)
         except (InputError, ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ class Mirror:
         if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):
             self._wanting[key] = body
 
-    def _note_end(self, event: Seen | Gone) -> None:
+    def _note_end(self, event: Upserted | Deleted) -> None:
         """Record a deleted pod without running containers. An event without the last state leaves this unknown.
 
         The same holds for a last state that cannot be read. It is not quarantined: an object of this name may never
@@ -201,7 +201,7 @@ class Mirror:
         """
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
-                root = View(json.loads(event.body))
+                root = FieldView(json.loads(event.body))
                 if not _runs(root):
                     self._stopped.add(root.view("metadata").text("uid"))
 
@@ -221,7 +221,7 @@ class Mirror:
             return None
         self._definitions = found
         if _NAMES in parts:
-            self._reader = PodReader(Names.of(found))
+            self._reader = PodReader(ReferencedObjects.of(found))
             wanting, self._wanting = self._wanting, {}
             for key, body in wanting.items():
                 self._read_pod(key, body)  # includes pods of this batch, which were read with the old definitions
@@ -266,7 +266,7 @@ class Mirror:
     def _is_rebooted(self, name: str) -> bool:
         """Return whether a node reports a new boot id. Nothing that ran before the reboot still runs."""
         try:
-            boot = View(json.loads(self._nodes[name])).view("status").view("nodeInfo").text("bootID")
+            boot = FieldView(json.loads(self._nodes[name])).view("status").view("nodeInfo").text("bootID")
         except (InputError, ValueError, RecursionError):
             return False
         if not boot:
@@ -311,7 +311,7 @@ def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, 
 
 def _policy(key: str, body: bytes) -> ObservedPolicy:
     """Read a policy with the file reader; an invalid policy carries a problem with the field."""
-    meta = View(json.loads(body)).view("metadata")
+    meta = FieldView(json.loads(body)).view("metadata")
     told = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
     try:
         (spec,) = read_content([_document(_id(SCHEDULING_POLICIES), key, body)], workload=False).policies
@@ -323,7 +323,7 @@ def _policy(key: str, body: bytes) -> ObservedPolicy:
     return msgspec.structs.replace(told, spec=spec)
 
 
-def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
+def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:
     meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
     bound = bool(wanted.text("nodeName"))
     return ObservedPod(
@@ -345,7 +345,7 @@ def _observed(root: View, spec: PodSpec | None) -> ObservedPod:
     )
 
 
-def _runs(root: View) -> bool:
+def _runs(root: FieldView) -> bool:
     """Return whether a kubelet accepted the pod and some container, sidecars included, has not terminated."""
     status = root.view("status")
     phase = status.text("phase")
@@ -357,7 +357,7 @@ def _runs(root: View) -> bool:
     return not ended or any("running" in state for state in before)
 
 
-def _end(status: View) -> ContainerEnd | None:
+def _end(status: FieldView) -> ContainerEnd | None:
     """Return the first container that terminated with a non-zero exit code."""
     for group in ("initContainerStatuses", "containerStatuses"):
         for container in status.views(group):

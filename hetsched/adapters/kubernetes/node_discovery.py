@@ -19,8 +19,8 @@ import msgspec
 
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.export import card_object, topology_object
-from hetsched.adapters.objects.node_labels import Stated, coarse_labels, emulated_labels, native_labels
-from hetsched.contracts.discovery import Kept
+from hetsched.adapters.objects.node_labels import LabelGroup, coarse_labels, emulated_labels, native_labels
+from hetsched.contracts.discovery import FieldConflict
 from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS, parse_amount
 
@@ -39,7 +39,7 @@ _THEIRS_BY_LABEL = ((keys.ISA,), (keys.EMULATED_ISA, keys.CROSS_ISA), ())
 Plain = dict[str, Any]
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PublishedNode(msgspec.Struct, frozen=True):
     """A node as the API server has it; None for an object that does not exist."""
 
     node: Plain
@@ -63,7 +63,7 @@ class Standing(msgspec.Struct, frozen=True):
         return self.node["metadata"].get("annotations") or {}
 
 
-class Known(msgspec.Struct, frozen=True):
+class AcceptedNodeFacts(msgspec.Struct, frozen=True):
     """Accepted agent facts of a node, None if no agent has reported; `stale_since` if the agent stopped reporting.
 
     `doubted` are resources whose amount is quarantined, so the written amount stays.
@@ -84,16 +84,18 @@ class Write(msgspec.Struct, frozen=True):
     part: str = ""
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedKinds(msgspec.Struct, frozen=True):
     """Optional kinds that the cluster serves."""
 
     topologies: bool = True
     gpus: bool = True
 
 
-def plan(standing: Standing, known: Known, served: Served) -> tuple[list[Write], list[Kept]]:
+def plan(
+    standing: PublishedNode, known: AcceptedNodeFacts, served: ServedKinds
+) -> tuple[list[Write], list[FieldConflict]]:
     """Return the writes for a node, and the values that other managers keep."""
-    kept: list[Kept] = []
+    kept: list[FieldConflict] = []
     writes = [_labels(standing, known, kept)]
     facts = known.facts
     if facts is not None:
@@ -133,7 +135,7 @@ def is_guarded(api: Api, node: str) -> bool:
 # -- labels and annotations ------------------------------------------------------------------------------------------
 
 
-def _labels(standing: Standing, known: Known, kept: list[Kept]) -> Write | None:
+def _labels(standing: PublishedNode, known: AcceptedNodeFacts, kept: list[FieldConflict]) -> Write | None:
     by_label = owners(standing.node, "metadata", "labels")
     by_annotation = owners(standing.node, "metadata", "annotations")
     labels: dict[str, str] = {}
@@ -142,7 +144,7 @@ def _labels(standing: Standing, known: Known, kept: list[Kept]) -> Write | None:
         theirs = [
             *_contradicted(standing.name, "label", standing.labels, by_label, group.labels),
             *_contradicted(standing.name, "annotation", standing.annotations, by_annotation, group.annotations),
-            *(Kept(standing.name, f"label {key}", standing.labels[key], "") for key in by_person
+            *(FieldConflict(standing.name, f"label {key}", standing.labels[key], "") for key in by_person
               if key in standing.labels),
         ]  # fmt: skip
         kept += theirs
@@ -155,7 +157,7 @@ def _labels(standing: Standing, known: Known, kept: list[Kept]) -> Write | None:
     return Write(NODES, standing.name, {**_head(NODES), "metadata": {**_meta(standing), **said}}, "labels")
 
 
-def _ours(standing: Standing) -> tuple[dict[str, str], dict[str, str]]:
+def _ours(standing: PublishedNode) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations that we applied before."""
     return (
         _present(standing.labels, applied(standing.node, MANAGER, "metadata", "labels")),
@@ -163,7 +165,7 @@ def _ours(standing: Standing) -> tuple[dict[str, str], dict[str, str]]:
     )
 
 
-def _groups(standing: Standing, known: Known) -> Iterator[Stated]:
+def _groups(standing: PublishedNode, known: AcceptedNodeFacts) -> Iterator[LabelGroup]:
     """Yield the desired labels and annotations of a node, group by group."""
     labels, annotations = _ours(standing)
     facts = known.facts
@@ -171,24 +173,26 @@ def _groups(standing: Standing, known: Known) -> Iterator[Stated]:
         yield native_labels(facts.isa)
     elif keys.ISA in annotations:  # a known ISA stays while the agent is silent
         bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
-        yield Stated({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
+        yield LabelGroup({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
     else:
         yield coarse_labels(standing.labels.get(keys.KUBERNETES_ARCH, ""))
     if facts is not None:
         yield emulated_labels(facts.isa)
     else:
         said = {key: annotations[key] for key in (keys.EMULATED_ISA, keys.CROSS_ISA) if key in annotations}
-        yield Stated({key: labels[key] for key in (keys.QEMU,) if key in labels}, said)
-    yield Stated({}, {keys.FACTS_STALE: known.stale_since} if known.stale_since else {})
+        yield LabelGroup({key: labels[key] for key in (keys.QEMU,) if key in labels}, said)
+    yield LabelGroup({}, {keys.FACTS_STALE: known.stale_since} if known.stale_since else {})
 
 
 def _contradicted(
     node: str, kind: str, standing: Mapping[str, str], by: Mapping[str, set[str]], wanted: Mapping[str, str]
-) -> Iterator[Kept]:
+) -> Iterator[FieldConflict]:
     """Yield the keys that another manager sets to a different value."""
     for key, value in wanted.items():
         if key in standing and standing[key] != value and by.get(key, set()) != {MANAGER}:
-            yield Kept(node, f"{kind} {key}", standing[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER})))
+            yield FieldConflict(
+                node, f"{kind} {key}", standing[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER}))
+            )
 
 
 def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -198,7 +202,9 @@ def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str
 # -- extended resources ----------------------------------------------------------------------------------------------
 
 
-def _capacity(standing: Standing, facts: NodeReport, doubted: frozenset[str], kept: list[Kept]) -> Write | None:
+def _capacity(
+    standing: PublishedNode, facts: NodeReport, doubted: frozenset[str], kept: list[FieldConflict]
+) -> Write | None:
     """Build the write of network and disk bandwidth as extended resources."""
     told = facts.allocatable
     amounts = {name: str(told[name]) for name in OUR_RESOURCES if name in told and name not in doubted}
@@ -229,12 +235,16 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 # -- objects ---------------------------------------------------------------------------------------------------------
 
 
-def _object(kind: Resource, standing: Standing, there: Plain | None, content: Plain, kept: list[Kept]) -> Write | None:
+def _object(
+    kind: Resource, standing: PublishedNode, there: Plain | None, content: Plain, kept: list[FieldConflict]
+) -> Write | None:
     """Build the write of an object named after the node, unless another manager owns the object."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
-            kept.append(Kept(standing.name, kind.kind, "an object of their own", "", ", ".join(managers(there))))
+            kept.append(
+                FieldConflict(standing.name, kind.kind, "an object of their own", "", ", ".join(managers(there)))
+            )
             return None
         owned = {owner.get("uid") for owner in meta.get("ownerReferences") or ()}
         if owned == {standing.uid} and all(there.get(name) == value for name, value in content.items()):
@@ -244,7 +254,7 @@ def _object(kind: Resource, standing: Standing, there: Plain | None, content: Pl
     return Write(kind, standing.name, {**_head(kind), "metadata": own, **content}, kind.kind)
 
 
-def _counts(standing: Standing, facts: NodeReport) -> bool:
+def _counts(standing: PublishedNode, facts: NodeReport) -> bool:
     """Return whether a node needs a GPU object; an empty one is written only for nodes that offer GPU resources."""
     offered = (standing.node.get("status") or {}).get("allocatable") or {}
     return bool(facts.gpus) or standing.gpus is not None or any(name in offered for name in GPU_RESOURCES)
@@ -273,6 +283,6 @@ def _head(kind: Resource) -> Plain:
     return {"apiVersion": kind.api_version, "kind": kind.kind}
 
 
-def _meta(standing: Standing) -> Plain:
+def _meta(standing: PublishedNode) -> Plain:
     """Return the node's name and uid: a recreated node of the same name must not match."""
     return {"name": standing.name, "uid": standing.uid}

@@ -21,7 +21,7 @@ from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.submitted import WORKLOAD_LABEL, Wanted
+from hetsched.contracts.submitted import WORKLOAD_LABEL, ObjectToCreate
 from hetsched.contracts.workload import PodSpec
 
 from .access_review import SUBMITTED
@@ -33,7 +33,7 @@ _BY_KIND = {(resource.api_version, resource.kind): resource for resource in SUBM
 _BY_PLURAL = {resource.plural: resource for resource in SUBMITTED}
 
 
-class Fate(enum.Enum):
+class SubmissionResult(enum.Enum):
     """Result of a call: done, refused permanently, or not known yet."""
 
     DONE = "done"
@@ -41,22 +41,22 @@ class Fate(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Came(msgspec.Struct, frozen=True):
+class SubmissionResponse(msgspec.Struct, frozen=True):
     """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, empty while it is active."""
 
-    fate: Fate
+    fate: SubmissionResult
     uid: str = ""
     message: str = ""
     ended: str = ""
 
 
-def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str) -> list[Wanted]:
+def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str) -> list[ObjectToCreate]:
     """Return the objects of a manifest, ready to be created; `identity` names the submission permanently.
 
     Raises: InputError, `KindNotSubmitted` for a kind that submissions do not create.
     """
     suffix = blake2b(identity.encode(), digest_size=5).hexdigest()
-    found: list[Wanted] = []
+    found: list[ObjectToCreate] = []
     taken: set[tuple[str, str, str]] = set()
     for document in load_documents(manifest, name="manifest"):
         plain = document.object
@@ -78,7 +78,9 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
     return found
 
 
-def _ready(plain: dict[str, Any], resource: Resource, workload: str, suffix: str, scheduler_name: str) -> Wanted:
+def _ready(
+    plain: dict[str, Any], resource: Resource, workload: str, suffix: str, scheduler_name: str
+) -> ObjectToCreate:
     meta = plain.get("metadata") or {}
     given = str(meta.get("name") or str(meta.get("generateName") or "").rstrip("-.") or resource.kind.lower())
     name = f"{given[:MOST_NAME].rstrip('-.')}-{suffix}"
@@ -96,10 +98,10 @@ def _ready(plain: dict[str, Any], resource: Resource, workload: str, suffix: str
         spec["template"] = template
     kept = {"name": name, "namespace": namespace, "labels": labels, "annotations": meta.get("annotations") or {}}
     document = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": kept, "spec": spec}
-    return Wanted(resource.plural, resource.kind, namespace, name, document)
+    return ObjectToCreate(resource.plural, resource.kind, namespace, name, document)
 
 
-def pods_of(objects: Iterable[Wanted], known: ClusterContent | None) -> tuple[PodSpec, ...]:
+def pods_of(objects: Iterable[ObjectToCreate], known: ClusterContent | None) -> tuple[PodSpec, ...]:
     """Return the pods that the objects will create; `known` is the cluster.
 
     Raises: InputError, `PodBound` for a pod that names its node.
@@ -121,7 +123,7 @@ def makes(kind: str, name: str, pod_name: str, controller: str) -> bool:
     return controller == f"{kind}/{name}"
 
 
-def create(api: Api, one: Wanted) -> Came:
+def create(api: Api, one: ObjectToCreate) -> SubmissionResponse:
     """Create an object, or find the one that an earlier attempt created."""
     try:
         made = api.send("POST", _path(one, named=False), json.dumps(one.document).encode(), query=_BY_US)
@@ -129,38 +131,38 @@ def create(api: Api, one: Wanted) -> Came:
         if failure.status == 409:
             return _read_back(api, one, failure)
         return _failed(failure)
-    return Came(Fate.DONE, _meta(made).get("uid", ""))
+    return SubmissionResponse(SubmissionResult.DONE, _meta(made).get("uid", ""))
 
 
-def delete(api: Api, one: Wanted, uid: str) -> Came:
+def delete(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
     """Delete an object and its dependents; done if it does not exist or is not ours."""
     try:
         if not uid:
             found = _meta(api.get(_path(one)))
             if not _is_ours(found, one):
-                return Came(Fate.DONE)
+                return SubmissionResponse(SubmissionResult.DONE)
             uid = found["uid"]
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         api.send("DELETE", _path(one), json.dumps(body).encode())
     except ApiFailure as failure:
-        return Came(Fate.DONE) if failure.status in (404, 409) else _failed(failure)
-    return Came(Fate.DONE, uid)
+        return SubmissionResponse(SubmissionResult.DONE) if failure.status in (404, 409) else _failed(failure)
+    return SubmissionResponse(SubmissionResult.DONE, uid)
 
 
-def read(api: Api, one: Wanted, uid: str) -> Came:
+def read(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
     """Read the state of a Job; one that does not exist, or is not ours, is gone."""
     try:
         found = json.loads(api.get(_path(one)))
     except ApiFailure as failure:
-        return Came(Fate.DONE, ended="gone") if failure.status == 404 else _failed(failure)
+        return SubmissionResponse(SubmissionResult.DONE, ended="gone") if failure.status == 404 else _failed(failure)
     if uid and found["metadata"].get("uid") != uid:
-        return Came(Fate.DONE, ended="gone")
+        return SubmissionResponse(SubmissionResult.DONE, ended="gone")
     for condition in found.get("status", {}).get("conditions", ()):
         ended = _ENDS.get(condition.get("type", ""))
         if ended and condition.get("status") == "True":
             told = ": ".join(condition[name] for name in ("reason", "message") if condition.get(name))
-            return Came(Fate.DONE, uid, told[:1000] if ended == "failed" else "", ended)
-    return Came(Fate.UNKNOWN, uid)
+            return SubmissionResponse(SubmissionResult.DONE, uid, told[:1000] if ended == "failed" else "", ended)
+    return SubmissionResponse(SubmissionResult.UNKNOWN, uid)
 
 
 _BY_US = {"fieldManager": "hetsched"}
@@ -170,25 +172,31 @@ _ENDS = {"Complete": "succeeded", "Failed": "failed"}
 _PASSING = frozenset({0, 408, 429})
 
 
-def _failed(failure: ApiFailure) -> Came:
+def _failed(failure: ApiFailure) -> SubmissionResponse:
     passing = failure.status in _PASSING or failure.status >= 500 or failure.status == 401
-    return Came(Fate.UNKNOWN if passing else Fate.REFUSED, "", str(failure)[:1000])
+    return SubmissionResponse(
+        SubmissionResult.UNKNOWN if passing else SubmissionResult.REFUSED, "", str(failure)[:1000]
+    )
 
 
-def _read_back(api: Api, one: Wanted, conflict: ApiFailure) -> Came:
+def _read_back(api: Api, one: ObjectToCreate, conflict: ApiFailure) -> SubmissionResponse:
     try:
         found = _meta(api.get(_path(one)))
     except ApiFailure as failure:
-        return Came(Fate.UNKNOWN, "", str(failure)[:1000])
-    return Came(Fate.DONE, found["uid"]) if _is_ours(found, one) else Came(Fate.REFUSED, "", str(conflict)[:1000])
+        return SubmissionResponse(SubmissionResult.UNKNOWN, "", str(failure)[:1000])
+    return (
+        SubmissionResponse(SubmissionResult.DONE, found["uid"])
+        if _is_ours(found, one)
+        else SubmissionResponse(SubmissionResult.REFUSED, "", str(conflict)[:1000])
+    )
 
 
-def _is_ours(meta: dict[str, Any], one: Wanted) -> bool:
+def _is_ours(meta: dict[str, Any], one: ObjectToCreate) -> bool:
     ours: dict[str, str] = one.document["metadata"]["labels"]
     return bool((meta.get("labels") or {}).get(WORKLOAD_LABEL) == ours[WORKLOAD_LABEL])
 
 
-def _path(one: Wanted, *, named: bool = True) -> str:
+def _path(one: ObjectToCreate, *, named: bool = True) -> str:
     return _BY_PLURAL[one.resource].path(namespace=one.namespace, name=one.name if named else "")
 
 

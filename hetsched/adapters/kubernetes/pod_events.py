@@ -30,7 +30,7 @@ _REASONS = {
 }
 
 
-class Told(msgspec.Struct, frozen=True):
+class PodResult(msgspec.Struct, frozen=True):
     """Result to publish on one pod: `node` if it was bound, otherwise the verdict; `decision_id` makes events unique.
 
     `nominated`: the node nominated for it while it is pending.
@@ -47,7 +47,7 @@ class Told(msgspec.Struct, frozen=True):
     nominated: str = ""
 
 
-def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
+def publish_result(api: Api, one: PodResult, *, now: str, instance: str) -> bool:
     """Write the condition and the event of one decision; return False if the call should be retried.
 
     `now` is RFC 3339 with microseconds, UTC.
@@ -62,7 +62,7 @@ def tell(api: Api, one: Told, *, now: str, instance: str) -> bool:
     return True
 
 
-def _condition(api: Api, one: Told, now: str) -> None:
+def _condition(api: Api, one: PodResult, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -78,7 +78,7 @@ def _condition(api: Api, one: Told, now: str) -> None:
     api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
 
 
-def _event(api: Api, one: Told, now: str, instance: str) -> None:
+def _event(api: Api, one: PodResult, now: str, instance: str) -> None:
     # Programs match kube-scheduler's sentence.
     assigned = f"Successfully assigned {one.namespace}/{one.name} to {one.node} ({one.sentence})"
     note = assigned if one.node else one.sentence

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.contracts.observed import ContainerWait, NodeRefusal
 from hetsched.contracts.units import GPU_RESOURCES
 
@@ -49,7 +49,7 @@ _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LONGEST = 1000
 
 
-def refusal(status: View) -> NodeRefusal | None:
+def refusal(status: FieldView) -> NodeRefusal | None:
     """Return why the node does not run a pod; None if the pod runs or the cause is not the node."""
     reason, message = status.text("reason"), status.text("message")[:_LONGEST]
     if status.text("phase") == "Failed" and not any(_begun(container) for container in _containers(status)):
@@ -67,7 +67,7 @@ def refusal(status: View) -> NodeRefusal | None:
     return None
 
 
-def waiting(status: View) -> ContainerWait | None:
+def waiting(status: FieldView) -> ContainerWait | None:
     """Return the first container that waits for a reason other than normal start-up."""
     for container in _containers(status):
         wait = container.view("state").view("waiting")
@@ -76,17 +76,17 @@ def waiting(status: View) -> ContainerWait | None:
     return None
 
 
-def _containers(status: View) -> Iterator[View]:
+def _containers(status: FieldView) -> Iterator[FieldView]:
     for group in ("initContainerStatuses", "containerStatuses"):
         yield from status.views(group)
 
 
-def _begun(container: View) -> bool:
+def _begun(container: FieldView) -> bool:
     states = container.view("state"), container.view("lastState")
     return any(kind in state for state in states for kind in ("running", "terminated"))
 
 
-def _of_container(container: View) -> NodeRefusal | None:
+def _of_container(container: FieldView) -> NodeRefusal | None:
     state, last = container.view("state"), container.view("lastState")
     wait = state.view("waiting")
     for told in (wait, state.view("terminated"), last.view("terminated")):

@@ -22,7 +22,7 @@ _LONGEST = 1024  # characters of a message
 _FOR_NOTHING = (400, 403, 404, 409, 422)
 
 
-class PolicyTold(msgspec.Struct, frozen=True):
+class PolicyStatus(msgspec.Struct, frozen=True):
     """Status to write on one object; `version` is the one now in effect, 0 if none was accepted yet."""
 
     name: str
@@ -33,7 +33,7 @@ class PolicyTold(msgspec.Struct, frozen=True):
     problem: Problem | None = None
 
 
-def tell_policy(api: Api, one: PolicyTold) -> bool:
+def write_status(api: Api, one: PolicyStatus) -> bool:
     """Write the status of one object; return False if the call should be retried."""
     condition = {
         "type": "Accepted",
@@ -53,7 +53,7 @@ def tell_policy(api: Api, one: PolicyTold) -> bool:
     return True
 
 
-def _message(one: PolicyTold) -> str:
+def _message(one: PolicyStatus) -> str:
     if one.problem is None:
         return f"version {one.version} decides"
     text = f"{one.problem.field}: {one.problem.message}" if one.problem.field else one.problem.message

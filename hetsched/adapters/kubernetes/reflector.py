@@ -30,14 +30,14 @@ QUIET_SECONDS = 75.0
 LONGEST_WAIT_SECONDS = 30.0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Upserted(msgspec.Struct, frozen=True):
     """An object that was added or modified; `body` is the API server's own JSON."""
 
     key: str
     body: bytes
 
 
-class Gone(msgspec.Struct, frozen=True):
+class Deleted(msgspec.Struct, frozen=True):
     """A deleted object; `body` is its last state, empty if a relist detected the deletion."""
 
     key: str
@@ -50,7 +50,7 @@ class Synced(msgspec.Struct, frozen=True):
     count: int
 
 
-class Alive(msgspec.Struct, frozen=True):
+class ServerResponded(msgspec.Struct, frozen=True):
     """The server responded: the known objects were current at this moment."""
 
 
@@ -62,7 +62,7 @@ class Failed(msgspec.Struct, frozen=True):
     status: int = 0
 
 
-Event = Seen | Gone | Synced | Alive | Failed
+Event = Upserted | Deleted | Synced | ServerResponded | Failed
 
 
 class _Meta(msgspec.Struct):
@@ -149,10 +149,10 @@ class Reflector:
             missing.discard(key)
             if self._known.get(key) != meta.resource_version:
                 self._known[key] = meta.resource_version
-                yield Seen(key, body)
+                yield Upserted(key, body)
         for key in sorted(missing):
             del self._known[key]
-            yield Gone(key)
+            yield Deleted(key)
         self._version, self._newest, self._failures = version, _number(version), 0
         yield Synced(len(items))
 
@@ -165,12 +165,12 @@ class Reflector:
         }
         path = self._resource.path()
         with self._api.stream(path, query, quiet_seconds=QUIET_SECONDS) as lines:
-            yield Alive()
+            yield ServerResponded()
             for line in lines:
                 if self._ended():
                     return
                 yield from self._heard(line)
-        yield Alive()
+        yield ServerResponded()
 
     def _heard(self, line: bytes) -> Iterator[Event]:
         event = _event.decode(line)
@@ -181,14 +181,14 @@ class Reflector:
         key = _key(found.metadata)
         if event.type == "DELETED":
             if self._known.pop(key, None) is not None:
-                yield Gone(key, body)
+                yield Deleted(key, body)
         elif event.type != "BOOKMARK":
             self._known[key] = found.metadata.resource_version
-            yield Seen(key, body)
+            yield Upserted(key, body)
         # Advance only after the event was emitted: a resumed watch skips everything up to this version.
         self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
         self._newest = max(self._newest, _number(self._version))
-        yield Alive()
+        yield ServerResponded()
 
 
 def _number(version: str) -> int:

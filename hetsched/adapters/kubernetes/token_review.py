@@ -18,7 +18,7 @@ _NODE = "authentication.kubernetes.io/node-name"
 _POD = "authentication.kubernetes.io/pod-name"
 
 
-class Holder(msgspec.Struct, frozen=True):
+class TokenHolder(msgspec.Struct, frozen=True):
     """Owner of a token: the account as `namespace:name`, its pod and node, empty if the token is not bound to them."""
 
     account: str
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(_Review).decode
 _ACCOUNT = "system:serviceaccount:"
 
 
-def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> Holder | None:
+def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder | None:
     """Return the owner of a token that is valid for our audience; None for any other token.
 
     Raises: ApiFailure if the API server does not respond or denies the review.
@@ -56,7 +56,7 @@ def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> Holder | Non
     # An API server without audience support validates for its own audience and returns no audiences.
     if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None
-    return Holder(
+    return TokenHolder(
         status.user.username.removeprefix(_ACCOUNT), _only(status.user.extra, _POD), _only(status.user.extra, _NODE)
     )
 

@@ -20,7 +20,7 @@ import msgspec
 from hetsched.adapters.objects.storage import SELECTED_NODE
 
 from .api import Api, ApiFailure, Resource
-from .binding import Bound, Fate, ToBind
+from .binding import BindingOutcome, BindingResult, ToBind
 from .resources import CLAIMS, VOLUMES
 
 BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # releases the volume when its claim is deleted
@@ -29,42 +29,42 @@ _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({403, 404, 422})
 
 
-def provide(api: Api, one: ToBind) -> Bound | None:
+def provide(api: Api, one: ToBind) -> BindingOutcome | None:
     """Advance the claims of a pod. Return None once all are bound; without `patient` a wait becomes a refusal."""
     try:
         told = [told for claim, volume in one.claims if (told := _claim(api, one, claim, volume)) is not None]
     except ApiFailure as failure:
-        fate = Fate.REFUSED if failure.status in _REFUSED else Fate.WAITING
-        told = [Bound(one.pod_id, fate, str(failure))]
+        fate = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
+        told = [BindingOutcome(one.pod_id, fate, str(failure))]
     # One refused claim decides for the pod.
-    first = min(told, key=lambda bound: bound.fate is not Fate.REFUSED, default=None)
-    if first is not None and first.fate is Fate.WAITING and not one.patient:
-        return msgspec.structs.replace(first, fate=Fate.REFUSED)
+    first = min(told, key=lambda bound: bound.fate is not BindingResult.REFUSED, default=None)
+    if first is not None and first.fate is BindingResult.WAITING and not one.patient:
+        return msgspec.structs.replace(first, fate=BindingResult.REFUSED)
     return first
 
 
-def _claim(api: Api, one: ToBind, name: str, volume: str) -> Bound | None:
+def _claim(api: Api, one: ToBind, name: str, volume: str) -> BindingOutcome | None:
     found = _read(api, CLAIMS, name, one.namespace)
     if found is None:
-        return Bound(one.pod_id, Fate.WAITING, f"claim {name} is not there yet")
+        return BindingOutcome(one.pod_id, BindingResult.WAITING, f"claim {name} is not there yet")
     meta, spec = found["metadata"], found.get("spec", {})
     if "deletionTimestamp" in meta:
-        return Bound(one.pod_id, Fate.REFUSED, f"claim {name} is being deleted")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is being deleted")
     if found.get("status", {}).get("phase") == "Bound":
         if volume and spec.get("volumeName") != volume:
-            return Bound(one.pod_id, Fate.REFUSED, f"claim {name} got another volume than {volume}")
+            return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} got another volume than {volume}")
         return None
-    waits = Bound(one.pod_id, Fate.WAITING, f"claim {name} is not bound to a volume yet")
+    waits = BindingOutcome(one.pod_id, BindingResult.WAITING, f"claim {name} is not bound to a volume yet")
     if volume:
         return _take(api, one, found, volume) or waits
     return _select(api, one, found) or waits
 
 
-def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> Bound | None:
+def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> BindingOutcome | None:
     """Write the claim into the chosen volume; return a refusal if the volume belongs to another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
-        return Bound(one.pod_id, Fate.REFUSED, f"volume {name} is gone")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"volume {name} is gone")
     meta, own = claim["metadata"], volume.get("spec", {}).get("claimRef")
     if own is None:
         reference = {
@@ -76,20 +76,22 @@ def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> Bound | No
     same = (own.get("namespace"), own.get("name")) == (meta["namespace"], meta["name"])
     if same and own.get("uid") in (None, "", meta["uid"]):
         return None
-    return Bound(one.pod_id, Fate.REFUSED, f"volume {name} is another claim's by now")
+    return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"volume {name} is another claim's by now")
 
 
-def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> Bound | None:
+def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> BindingOutcome | None:
     """Write the node for provisioning on a claim; return a refusal if provisioning failed."""
     name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
     node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"
     if node == one.node:
         return None
     if node:
-        return Bound(one.pod_id, Fate.REFUSED, f"a volume for claim {name} is being made for {node}")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"a volume for claim {name} is being made for {node}")
     if annotations.get(MARK) == mark:
         _patch(api, CLAIMS, claim, {}, {MARK: None})
-        return Bound(one.pod_id, Fate.REFUSED, f"no volume for claim {name} could be made for {one.node}")
+        return BindingOutcome(
+            one.pod_id, BindingResult.REFUSED, f"no volume for claim {name} could be made for {one.node}"
+        )
     _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: one.node, MARK: mark})
     return None
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hetsched.adapters.http.outbound import Refused, reach
+from hetsched.adapters.http.outbound import OutboundError, reach
 
 _LONGEST_HEAD = 1 << 16
 _KEPT = 64
@@ -32,7 +32,7 @@ class WireError(Exception):
     """No complete response arrived; the outcome of a write is unknown."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WireResponse(msgspec.Struct, frozen=True):
     """A response; header names are in lower case."""
 
     status: int
@@ -62,11 +62,11 @@ class Wire:
         *,
         connect_seconds: float,
         read_seconds: float,
-    ) -> Answer:
+    ) -> WireResponse:
         """Make one call. Raises: WireError."""
         try:
             connection = self._taken(connect_seconds)
-        except (OSError, Refused) as error:
+        except (OSError, OutboundError) as error:
             raise WireError(f"no connection: {error}") from None
         try:
             answer = connection.call(method, self._prefix + path, headers, body, read_seconds)
@@ -124,7 +124,9 @@ class _Connection:
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
-    def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes, read_seconds: float) -> Answer:
+    def call(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, read_seconds: float
+    ) -> WireResponse:
         """Make one call. Raises: OSError, ValueError."""
         self.reusable = False
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", *(f"{k}: {v}" for k, v in headers.items())]
@@ -140,7 +142,7 @@ class _Connection:
             status, found = self._head()
         data, ends = self._body(method, status, found)
         self.reusable = not ends and not self._rest and "close" not in found.get("connection", "").lower()
-        return Answer(status, found, data)
+        return WireResponse(status, found, data)
 
     def _head(self) -> tuple[int, dict[str, str]]:
         while (end := self._rest.find(b"\r\n\r\n")) < 0:

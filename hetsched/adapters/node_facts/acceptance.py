@@ -1,6 +1,6 @@
 """Acceptance of reported node facts against the facts known so far.
 
-A faulty or malicious node must neither attract pods nor lose them. `weigh` compares the merged report of all sources
+A faulty or malicious node must neither attract pods nor lose them. `accept` compares the merged report of all sources
 with the facts accepted so far:
     missing GPUs and CPUs  stay known but take no new pods: GPUs become unhealthy, CPUs are listed in `lost_cpus`; for
                            memory the lower amount is used
@@ -37,7 +37,7 @@ _OF_THE_MODEL = ("model", "vendor", *_AMOUNTS)
 _replace = msgspec.structs.replace
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class AcceptedFacts(msgspec.Struct, frozen=True):
     """Facts used for scheduling, facts known (including missing parts), and facts in quarantine."""
 
     report: NodeReport
@@ -70,7 +70,7 @@ class _Scales:
         return state
 
 
-def weigh(
+def accept(
     known: NodeReport,
     candidate: NodeReport,
     *,
@@ -82,7 +82,7 @@ def weigh(
     first: bool = False,
     trusted_cards: bool = False,
     stated: Mapping[str, int] | None = None,
-) -> Weighed:
+) -> AcceptedFacts:
     """Compare a report with the known facts; `first`: there was no report before, so any amount is accepted.
 
     `trusted_cards`: the GPUs are listed by a source other than the node, so new ones are accepted. `stated` are amounts
@@ -92,11 +92,11 @@ def weigh(
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
     anew = known.uid != candidate.uid and bool(known.uid)
     scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
-    counted_cards, known_cards = _weigh_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
-    counted_numa, known_numa = _weigh_zones(scales, known.numa, candidate.numa)
-    counted_amounts, known_amounts = _weigh_amounts(scales, known, candidate, stated or {})
+    counted_cards, known_cards = _accept_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
+    counted_numa, known_numa = _accept_zones(scales, known.numa, candidate.numa)
+    counted_amounts, known_amounts = _accept_amounts(scales, known, candidate, stated or {})
     found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
-    return Weighed(
+    return AcceptedFacts(
         _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),
         _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=known_amounts),
         found,
@@ -106,7 +106,7 @@ def weigh(
 Cards = tuple[GpuCard, ...] | None
 
 
-def _weigh_cards(
+def _accept_cards(
     scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool, trusted: bool
 ) -> tuple[Cards, Cards]:
     before = {card.index: card for card in known.gpus or ()}
@@ -120,7 +120,7 @@ def _weigh_cards(
         if unlimited:
             counts = measure = card
         elif place.index in same:
-            counts, measure = _weigh_card(scales, before[card.index], card)
+            counts, measure = _accept_card(scales, before[card.index], card)
         elif scales.ruled("gpu", card_name(card), "grown", "not there", card_words(card)) == "approved":
             counts = measure = card
         else:
@@ -139,7 +139,7 @@ def _weigh_cards(
     return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
 
 
-def _weigh_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
+def _accept_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
     """Return the accepted facts of a known GPU, and the baseline for later reports: the first or approved facts."""
     first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name))}
     measure = _replace(card, **first)
@@ -207,7 +207,7 @@ def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int,
     ]
 
 
-def _weigh_zones(
+def _accept_zones(
     scales: _Scales, known: NumaReport | None, told: NumaReport | None
 ) -> tuple[NumaReport | None, NumaReport | None]:
     before = _named(known)
@@ -301,7 +301,7 @@ def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tu
     )
 
 
-def _weigh_amounts(
+def _accept_amounts(
     scales: _Scales, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the amounts to use, and the baseline for later reports: at most the approved amounts.

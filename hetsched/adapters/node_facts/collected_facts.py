@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hetsched.adapters.collectors.facts import zone_of
-from hetsched.contracts.collected import CollectedFact, Finding
+from hetsched.contracts.collected import CollectedFact, CollectedNode
 from hetsched.contracts.node_report import NodeReport, NumaReport, PowerReport, Usage
 from hetsched.contracts.times import seconds
 from hetsched.contracts.units import CPU, format_amount
@@ -75,7 +75,7 @@ def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage |
     return Usage(finding.usage, finding.observed_at, late.collector, stale=True)
 
 
-def _at(sample: Usage | Finding) -> float:
+def _at(sample: Usage | CollectedNode) -> float:
     return seconds(sample.observed_at) or 0.0
 
 

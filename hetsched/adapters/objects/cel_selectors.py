@@ -26,7 +26,7 @@ _LONGEST = 200
 Answer = tuple[bool | None, str]
 
 
-class Expression:
+class CelExpression:
     """One compiled expression; `problem` is the reason if it cannot be evaluated at all."""
 
     def __init__(self, text: str) -> None:
@@ -59,9 +59,9 @@ class Expression:
 
 
 @lru_cache(maxsize=4096)
-def expression(text: str) -> Expression:
+def expression(text: str) -> CelExpression:
     """Return the compiled expression of a text, cached."""
-    return Expression(text)
+    return CelExpression(text)
 
 
 def quantity(text: str) -> int:

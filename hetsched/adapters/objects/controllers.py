@@ -15,14 +15,14 @@ import msgspec
 from hetsched.contracts.workload import PodSpec
 
 from . import storage
-from .fields import View, metadata
+from .fields import FieldView, metadata
 from .pods import PodReader, namespace_of
 
 MAX_PODS = 200_000
 KINDS = {"Deployment": "apps/", "ReplicaSet": "apps/", "StatefulSet": "apps/", "Job": "batch/"}
 
 
-def expand(root: View, kind: str, reader: PodReader, taken: set[str]) -> Iterator[PodSpec]:
+def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> Iterator[PodSpec]:
     """Yield the pods of one controller; keys in `taken` belong to other pods.
 
     Raises: InputError, `TooManyPods` above `MAX_PODS`.
@@ -46,7 +46,7 @@ def expand(root: View, kind: str, reader: PodReader, taken: set[str]) -> Iterato
         yield msgspec.structs.replace(pod, name=own, shape=shape, controller=f"{kind}/{name}")
 
 
-def _count(spec: View, kind: str) -> int:
+def _count(spec: FieldView, kind: str) -> int:
     if kind != "Job":
         return spec.integer("replicas", 1, most=2**31 - 1)
     if spec.flag("suspend"):

@@ -26,7 +26,7 @@ from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, MinFie
 
 from . import keys
 from .documents import read_json
-from .fields import View, is_dns_label, is_qualified_name
+from .fields import FieldView, is_dns_label, is_qualified_name
 
 Texts = Mapping[str, str]
 Problems = list[Problem]
@@ -264,7 +264,7 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
     return GangMember(name, least, group.timeout_seconds, group.min_resources, field)
 
 
-def native_group(spec: View) -> tuple[str, str]:
+def native_group(spec: FieldView) -> tuple[str, str]:
     """Return the PodGroup named by Kubernetes' own pod fields, and a used field that is not implemented.
 
     A group of a Workload (v1alpha1) is named `<workload>.<group>`. Such a name may exceed the length of a label value;

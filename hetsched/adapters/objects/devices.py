@@ -24,14 +24,14 @@ from hetsched.contracts.devices import (
     DeviceWish,
     ResourceClaim,
     SameAttribute,
+    SelectorVerdict,
     Value,
-    Verdict,
 )
 from hetsched.contracts.errors import InputError
 
 from . import keys
 from .cel_selectors import Answer, expression, is_version, quantity, version
-from .fields import View
+from .fields import FieldView
 
 _DEVICE = {"name", "attributes", "capacity", "taints", keys.EXPORT_BLOCKED}
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
@@ -45,18 +45,18 @@ class DeviceReader:
 
     def __init__(self, known: Devices | None = None) -> None:
         self._known = known or Devices()
-        self._slices: list[tuple[View, str]] = []
+        self._slices: list[tuple[FieldView, str]] = []
         self._classes: dict[str, tuple[str, ...]] = {}
         self._claims: dict[str, ResourceClaim] = {}
 
-    def slice(self, root: View) -> None:
+    def slice(self, root: FieldView) -> None:
         spec = root.view("spec")
         self._slices.append((spec, f"{spec.text('driver')}/{spec.view('pool').text('name')}"))
 
-    def device_class(self, root: View) -> None:
+    def device_class(self, root: FieldView) -> None:
         self._classes[root.view("metadata").text("name")] = _selectors(root.view("spec"))
 
-    def claim(self, root: View, namespace: str) -> None:
+    def claim(self, root: FieldView, namespace: str) -> None:
         found = resource_claim(root, namespace)
         self._claims[found.key] = found
 
@@ -81,7 +81,7 @@ class DeviceReader:
         return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
 
 
-def _devices_of(spec: View) -> Iterator[Device]:
+def _devices_of(spec: FieldView) -> Iterator[Device]:
     driver, pool = spec.text("driver"), spec.view("pool").text("name")
     blocked = ""
     if spec.value.get("sharedCounters"):
@@ -108,12 +108,12 @@ def _devices_of(spec: View) -> Iterator[Device]:
         )
 
 
-def _taint(device: View) -> str:
+def _taint(device: FieldView) -> str:
     taints = [taint.text("key") for taint in device.views("taints") if taint.text("effect") in _KEEPS_OFF]
     return f"taint {taints[0]}" if taints else ""
 
 
-def _attributes(device: View, driver: str) -> tuple[dict[str, Value], str]:
+def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:
     """Return attributes by qualified name, and the place of one attribute of an unknown type."""
     found: dict[str, Value] = {}
     odd = ""
@@ -129,7 +129,7 @@ def _attributes(device: View, driver: str) -> tuple[dict[str, Value], str]:
     return found, odd
 
 
-def _capacity(device: View, driver: str) -> dict[str, int]:
+def _capacity(device: FieldView, driver: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for key, holder in device.view("capacity").value.items():
         try:
@@ -160,7 +160,7 @@ def _plain_of(device: Device) -> Plain:
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def resource_claim(root: View, namespace: str) -> ResourceClaim:
+def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
     """Read a ResourceClaim; `unsupported` names a feature that is not implemented."""
     meta, devices, status = root.view("metadata"), root.view("spec").view("devices"), root.view("status")
     unsupported: list[str] = []
@@ -194,7 +194,7 @@ def resource_claim(root: View, namespace: str) -> ResourceClaim:
     )
 
 
-def _request(request: View, unsupported: list[str]) -> DeviceRequest:
+def _request(request: FieldView, unsupported: list[str]) -> DeviceRequest:
     alternatives = request.views("firstAvailable")
     wishes = alternatives or [request.view("exactly")]
     extra = sorted(set(request.value) - {"name", "exactly", "firstAvailable"})
@@ -203,7 +203,7 @@ def _request(request: View, unsupported: list[str]) -> DeviceRequest:
     return DeviceRequest(request.text("name"), tuple(_wish(wish, unsupported) for wish in wishes))
 
 
-def _wish(wish: View, unsupported: list[str]) -> DeviceWish:
+def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
     extra = sorted(set(wish.value) - _REQUEST)
     if extra:
         unsupported.append(wish.place(extra[0]))
@@ -216,7 +216,7 @@ def _wish(wish: View, unsupported: list[str]) -> DeviceWish:
     return DeviceWish(wish.text("name"), wish.text("deviceClassName"), _selectors(wish), count, mode == "All")
 
 
-def _node_of(allocation: View) -> tuple[str, bool]:
+def _node_of(allocation: FieldView) -> tuple[str, bool]:
     """Return the one node that an allocation is bound to, and whether its node selector has another form."""
     terms = allocation.view("nodeSelector").views("nodeSelectorTerms")
     if not terms:
@@ -230,7 +230,7 @@ def _node_of(allocation: View) -> tuple[str, bool]:
     return str(values[0]), False
 
 
-def _selectors(holder: View) -> tuple[str, ...]:
+def _selectors(holder: FieldView) -> tuple[str, ...]:
     found = []
     for selector in holder.views("selectors"):
         # A selector that is no CEL expression never matches.
@@ -243,7 +243,7 @@ def _selectors(holder: View) -> tuple[str, ...]:
 
 def _evaluate(
     devices: Sequence[Device], classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]
-) -> dict[str, Verdict]:
+) -> dict[str, SelectorVerdict]:
     """Return the results of each requested selector for its candidate devices."""
     chains = {
         (*classes.get(wish.device_class, ()), *wish.selectors)
@@ -264,10 +264,10 @@ def _evaluate(
     return {selector: _verdict(known) for selector, known in answers.items()}
 
 
-def _verdict(known: dict[int, Answer]) -> Verdict:
+def _verdict(known: dict[int, Answer]) -> SelectorVerdict:
     true = tuple(place for place, (answer, _) in known.items() if answer)
     unknown = tuple(place for place, (answer, _) in known.items() if answer is None)
-    return Verdict(true, unknown, known[unknown[0]][1] if unknown else "")
+    return SelectorVerdict(true, unknown, known[unknown[0]][1] if unknown else "")
 
 
 @lru_cache(maxsize=200_000)

@@ -12,7 +12,7 @@ from hetsched.contracts.units import MEMORY
 from hetsched.contracts.workload import ContainerDemand, Shape
 
 from . import keys
-from .fields import View
+from .fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
@@ -27,7 +27,7 @@ def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple
     return (*kept, *(problem for problem in problems if problem.field not in fields))
 
 
-def with_scoring(shape: Shape, annotations: View) -> Shape:
+def with_scoring(shape: Shape, annotations: FieldView) -> Shape:
     """Replace the amounts for scoring by those of the exported pod."""
     text = annotations.text(keys.EXPORT_SCORING)
     try:
@@ -47,7 +47,7 @@ class ExportedContainers(msgspec.Struct):
     names: tuple[str, ...] = ()
 
 
-def with_containers(shape: Shape, annotations: View) -> tuple[Shape, tuple[str, ...]]:
+def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[str, ...]]:
     """Replace the single container by those of the exported pod; also return their names."""
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)

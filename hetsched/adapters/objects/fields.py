@@ -1,8 +1,8 @@
 """Validated access to the fields of a plain object.
 
-Each error names the full path of its field, and valid objects do not pay for building paths: a `View` knows its value,
-its parent and its key, and builds the path only for an error. Checks are those of the API server's own schema: types,
-names (RFC 1123), label syntax, quantities.
+Each error names the full path of its field, and valid objects do not pay for building paths: a `FieldView` knows its
+value, its parent and its key, and builds the path only for an error. Checks are those of the API server's own schema:
+types, names (RFC 1123), label syntax, quantities.
 Source: Kubernetes apimachinery `validation.go`.
 """
 
@@ -47,12 +47,12 @@ def is_label_value(value: str) -> bool:
     return not value or _QUALIFIED.fullmatch(value) is not None
 
 
-class View:
+class FieldView:
     """A mapping inside an object; absent and null fields read the same."""
 
     __slots__ = ("_key", "_parent", "value")
 
-    def __init__(self, value: Any, parent: View | None = None, key: str | int = "") -> None:
+    def __init__(self, value: Any, parent: FieldView | None = None, key: str | int = "") -> None:
         self._parent = parent
         self._key = key
         if value is None:
@@ -84,11 +84,11 @@ class View:
     def __contains__(self, key: str) -> bool:
         return self.value.get(key) is not None
 
-    def view(self, key: str) -> View:
+    def view(self, key: str) -> FieldView:
         """Return a nested mapping, empty if absent."""
-        return View(self.value.get(key), self, key)
+        return FieldView(self.value.get(key), self, key)
 
-    def views(self, key: str) -> list[View]:
+    def views(self, key: str) -> list[FieldView]:
         """Return the mappings of a list, none if absent."""
         found = self.value.get(key)
         if found is None:
@@ -96,7 +96,7 @@ class View:
         if type(found) is not list:
             self.fail("must be a list", key)
         above = _List(self, key)
-        return [View(item, above, position) for position, item in enumerate(found)]
+        return [FieldView(item, above, position) for position, item in enumerate(found)]
 
     def text(self, key: str, default: str = "") -> str:
         found = self.value.get(key)
@@ -212,12 +212,12 @@ class View:
         return found
 
 
-class _List(View):
+class _List(FieldView):
     """The parent of list items: its path is that of the list itself."""
 
     __slots__ = ()
 
-    def __init__(self, parent: View, key: str) -> None:
+    def __init__(self, parent: FieldView, key: str) -> None:
         self._parent = parent
         self._key = key
 
@@ -226,14 +226,14 @@ def _shown(value: Any) -> str:
     return repr(value) if type(value) in (bool, int, float, str) and len(repr(value)) <= 80 else type(value).__name__
 
 
-def metadata(root: View) -> View:
+def metadata(root: FieldView) -> FieldView:
     """Return an object's metadata after checking its name."""
     found = root.view("metadata")
     found.name()
     return found
 
 
-def unique_names(views: Iterator[View] | list[View], what: str) -> None:
+def unique_names(views: Iterator[FieldView] | list[FieldView], what: str) -> None:
     """Reject two entries of a list with the same name. Raises: InputError."""
     seen: set[str] = set()
     for view in views:

@@ -30,7 +30,7 @@ KIND = "GoldenPlacement"
 API_VERSION = "hetsched.io/v1alpha1"
 
 
-class Agreed(msgspec.Struct, frozen=True):
+class GoldenDefinition(msgspec.Struct, frozen=True):
     """A golden placement of a file, and the policy that it guards, "" for all."""
 
     golden: Golden
@@ -52,7 +52,7 @@ class _Object(msgspec.Struct, frozen=True):
     spec: _Spec
 
 
-def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterContent) -> list[Agreed]:
+def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterContent) -> list[GoldenDefinition]:
     """Read golden placements for a cluster; their pods may refer to classes and groups of `known`.
 
     Raises: InputError `GoldensMissing`, `GoldenMalformed`, or the error of an invalid pod or expectation.
@@ -91,7 +91,7 @@ def _is_golden(document: Document) -> bool:
     return document.object.get("kind") == KIND and document.object.get("apiVersion") == API_VERSION
 
 
-def _read(document: Document, cluster: str, known: ClusterContent) -> Agreed:
+def _read(document: Document, cluster: str, known: ClusterContent) -> GoldenDefinition:
     try:
         found = msgspec.convert(document.object, _Object)
         found.spec.expect.checked()
@@ -103,4 +103,4 @@ def _read(document: Document, cluster: str, known: ClusterContent) -> Agreed:
         raise document.locate(InputError("GoldenMalformed", message, place=place.rstrip("`"))) from None
     except InputError as error:
         raise document.locate(error) from None
-    return Agreed(Golden(found.metadata.name, cluster, pod, found.spec.expect), found.spec.policy)
+    return GoldenDefinition(Golden(found.metadata.name, cluster, pod, found.spec.expect), found.spec.policy)

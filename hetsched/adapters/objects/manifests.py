@@ -39,9 +39,9 @@ from . import controllers, keys, nodes, quotas_and_budgets, selectors, storage
 from .demands import group_name
 from .devices import DeviceReader
 from .documents import Document
-from .fields import View, metadata
+from .fields import FieldView, metadata
 from .manifest_warnings import explains, manifest_warnings, with_misspelling
-from .pods import Names, PodReader, namespace_of, preempts
+from .pods import PodReader, ReferencedObjects, namespace_of, preempts
 
 
 def read_content(
@@ -71,7 +71,7 @@ def _converted(documents: Sequence[Document], reading: _Reading, known: ClusterC
     for document in documents:
         reading.sort(document)
     own = reading.definitions(known)
-    known_names = Names.of(own) if known is None else Names.of(known, own)
+    known_names = ReferencedObjects.of(own) if known is None else ReferencedObjects.of(known, own)
     reading.read_pods(PodReader(known_names))
     return msgspec.structs.replace(
         own,
@@ -101,7 +101,7 @@ class _Reading:
     def __init__(self, workload: bool, names: str) -> None:
         self._workload = workload
         self._names = names
-        self._sorted: dict[str, list[tuple[Document, View]]] = {}
+        self._sorted: dict[str, list[tuple[Document, FieldView]]] = {}
         self._seen: set[tuple[str, str, str]] = set()
         self._taken: set[str] = set()
         self._generated: dict[str, int] = {}
@@ -116,7 +116,7 @@ class _Reading:
                 with _Placed(document):
                     self.left_out.append(_name_of(document))
             return
-        root = View(document.object)
+        root = FieldView(document.object)
         with _Placed(document):
             if kind in _NAMESPACED:
                 root = self._named(root)
@@ -129,16 +129,16 @@ class _Reading:
             (document, root)
         )
 
-    def _named(self, root: View) -> View:
+    def _named(self, root: FieldView) -> FieldView:
         """Give an object with `generateName` its name, as the API server would."""
         meta = root.view("metadata")
         stem = meta.text("generateName")
         if not stem or "name" in meta:
             return root
         number = self._generated[stem] = self._generated.get(stem, -1) + 1
-        return View({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
+        return FieldView({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
 
-    def _each(self, kind: str, read: Callable[[View], Any]) -> dict[str, Any]:
+    def _each(self, kind: str, read: Callable[[FieldView], Any]) -> dict[str, Any]:
         """Read all objects of a kind, by name."""
         found = {}
         for document, root in self._sorted.get(kind, ()):
@@ -242,7 +242,7 @@ class _Reading:
         reports: dict[str, NodeReport] = self._each("Node", nodes.node)
         problems: dict[str, list[str]] = {}
 
-        def topology(root: View) -> dict[str, Any]:
+        def topology(root: FieldView) -> dict[str, Any]:
             own = problems.setdefault(root.view("metadata").text("name"), [])
             power = nodes.power(root, own)
             # An object written only for power carries no zones.
@@ -265,7 +265,7 @@ class _Reading:
         return tuple(nodes.with_vendors(report) for report in reports.values())
 
 
-def _check_size(spec: View) -> None:
+def _check_size(spec: FieldView) -> None:
     """Reject a submitted pod whose spec exceeds the limit; pods of a cluster are read at any size."""
     size = len(msgspec.json.encode(spec.value))
     if size > MOST_SPEC_BYTES:
@@ -289,12 +289,12 @@ class _Placed:
             raise self._document.locate(with_misspelling(self._document, error)) from None
 
 
-def _priority_class(root: View) -> PriorityClass:
+def _priority_class(root: FieldView) -> PriorityClass:
     value = root.integer("value", least=-(2**31), most=2**31 - 1)
     return PriorityClass(value, root.flag("globalDefault"), preempts(root))
 
 
-def _runtime_class(root: View) -> RuntimeClass:
+def _runtime_class(root: FieldView) -> RuntimeClass:
     scheduling = root.view("scheduling")
     return RuntimeClass(
         overhead=tuple(sorted(root.view("overhead").amounts("podFixed").items())),
@@ -303,7 +303,7 @@ def _runtime_class(root: View) -> RuntimeClass:
     )
 
 
-def _pod_group(spec: View) -> PodGroup:
+def _pod_group(spec: FieldView) -> PodGroup:
     return PodGroup(
         min_member=spec.integer("minMember", 1, least=1, most=2**31 - 1),
         timeout_seconds=spec.maybe_integer("scheduleTimeoutSeconds", most=2**31 - 1),
@@ -311,7 +311,7 @@ def _pod_group(spec: View) -> PodGroup:
     )
 
 
-def _native_group(spec: View, policy: str = "schedulingPolicy") -> PodGroup:
+def _native_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGroup:
     """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any member."""
     gang = spec.view(policy).view("gang")
     unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
@@ -322,11 +322,11 @@ def _native_group(spec: View, policy: str = "schedulingPolicy") -> PodGroup:
     )
 
 
-def _namespace_policy(root: View) -> str:
+def _namespace_policy(root: FieldView) -> str:
     return root.view("metadata").annotations().get(keys.POLICY, "").strip()
 
 
-def _policy(root: View) -> PolicySpec:
+def _policy(root: FieldView) -> PolicySpec:
     meta, spec = root.view("metadata"), root.view("spec")
     name = meta.name(label=True)
     if not spec.views("plugins"):
@@ -344,7 +344,7 @@ def _policy(root: View) -> PolicySpec:
 
 
 def _name_of(document: Document) -> str:
-    meta = View(document.object).view("metadata")
+    meta = FieldView(document.object).view("metadata")
     return f"{document.object['kind']} {namespace_of(meta)}/{meta.text('name') or meta.text('generateName')}"
 
 

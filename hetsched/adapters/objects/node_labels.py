@@ -35,18 +35,18 @@ _MOST_EMULATED = 50
 Texts = dict[str, str]
 
 
-class Stated(msgspec.Struct, frozen=True):
+class LabelGroup(msgspec.Struct, frozen=True):
     """Labels and annotations of one group: if another manager sets one of them, none is written."""
 
     labels: Texts = {}
     annotations: Texts = {}
 
 
-def native_labels(offered: IsaReport) -> Stated:
+def native_labels(offered: IsaReport) -> LabelGroup:
     """Return the labels of a machine's native ISA; none if it is unknown."""
     found = _parsed(offered.native)
     if found is None or offered.native is None:
-        return Stated()
+        return LabelGroup()
     labels = {keys.ARCH: short_form(found)}
     level = _level(found)
     if level:
@@ -59,16 +59,16 @@ def native_labels(offered: IsaReport) -> Stated:
     if found.arch == "riscv":
         named = sorted(name for name in found.explicit if len(name) > 1 and _NAME.fullmatch(name))
         labels |= {f"{keys.RISCV_EXTENSION}{name}": "true" for name in named[:_MOST_EXTENSIONS]}
-    return Stated(labels, annotations)
+    return LabelGroup(labels, annotations)
 
 
-def coarse_labels(kubernetes_arch: str) -> Stated:
+def coarse_labels(kubernetes_arch: str) -> LabelGroup:
     """Return the architecture label of a node without ISA facts, marked as a lower bound."""
     known = _COARSE.get(kubernetes_arch)
-    return Stated({keys.ARCH: known}, {keys.ISA_BOUND: keys.LOWER}) if known else Stated()
+    return LabelGroup({keys.ARCH: known}, {keys.ISA_BOUND: keys.LOWER}) if known else LabelGroup()
 
 
-def emulated_labels(offered: IsaReport) -> Stated:
+def emulated_labels(offered: IsaReport) -> LabelGroup:
     """Return the labels of emulated and cross-compiled ISAs of a node; none without any."""
     annotations = {
         key: ",".join(sets[:_MOST_EMULATED])
@@ -78,7 +78,7 @@ def emulated_labels(offered: IsaReport) -> Stated:
     # A label holds a single value: RISC-V ISAs go first, as the usual target of emulation, the richest one leading.
     added = [found for found in map(_parsed, (*offered.emulated, *offered.cross)) if found is not None]
     added.sort(key=lambda found: (found.arch != "riscv", -len(found.extensions), found.canonical))
-    return Stated({keys.QEMU: short_form(added[0])} if added else {}, annotations)
+    return LabelGroup({keys.QEMU: short_form(added[0])} if added else {}, annotations)
 
 
 def short_form(found: isa.Isa) -> str:

@@ -44,7 +44,7 @@ from hetsched.contracts.units import CPU, GPU_RESOURCES, parse_amount
 
 from . import keys
 from .demands import ARCH_BASE
-from .fields import View, metadata, unique_names
+from .fields import FieldView, metadata, unique_names
 from .foreign_gpu_sharing import registered_cards
 from .node_labels import is_short_for
 from .selectors import taint
@@ -82,7 +82,7 @@ _TOPOLOGY_POLICIES = {
 }  # fmt: skip
 
 
-def node(root: View) -> NodeReport:
+def node(root: FieldView) -> NodeReport:
     """Read a Node."""
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     labels = meta.labels()
@@ -120,14 +120,14 @@ def node(root: View) -> NodeReport:
     )
 
 
-def _addresses(status: View) -> tuple[str, ...]:
+def _addresses(status: FieldView) -> tuple[str, ...]:
     """Read the addresses by which other systems may know a node; invalid ones are skipped."""
     found = (view.value.get("address") for view in status.views("addresses"))
     texts = dict.fromkeys(text for text in found if isinstance(text, str) and 0 < len(text) <= 253)
     return tuple(texts)[:_MOST_ADDRESSES]
 
 
-def _exported_problems(annotations: View) -> list[str]:
+def _exported_problems(annotations: FieldView) -> list[str]:
     try:
         return msgspec.json.decode(annotations.text(keys.EXPORT_PROBLEMS), type=list[str])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -247,7 +247,7 @@ def _offer(text: str, problems: list[str]) -> str | None:
 # -- GPUs and usage ----------------------------------------------------------------------------------------------------
 
 
-def cards(root: View) -> tuple[GpuCard, ...]:
+def cards(root: FieldView) -> tuple[GpuCard, ...]:
     """Read the GPUs of a NodeGpu."""
     found: list[GpuCard] = []
     seen: set[int] = set()
@@ -286,7 +286,7 @@ def cards(root: View) -> tuple[GpuCard, ...]:
     return tuple(found)
 
 
-def _links(card: View, index: int) -> tuple[CardLink, ...]:
+def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
     """Read the links of a GPU to other GPUs of its node."""
     found: dict[int, CardLink] = {}
     for view in card.views("links"):
@@ -308,7 +308,7 @@ def with_vendors(report: NodeReport) -> NodeReport:
     return msgspec.structs.replace(report, gpus=named)
 
 
-def usage(root: View) -> Usage:
+def usage(root: FieldView) -> Usage:
     """Read a NodeUsage."""
     return Usage(root.amounts("usage"), root.text("observedAt"), root.text("source"), root.flag("stale"))
 
@@ -316,7 +316,7 @@ def usage(root: View) -> Usage:
 # -- NUMA --------------------------------------------------------------------------------------------------------
 
 
-def numa(root: View, problems: list[str]) -> NumaReport:
+def numa(root: FieldView, problems: list[str]) -> NumaReport:
     """Read a NodeResourceTopology of either group."""
     attributes = _attributes(root)
     crane = root.view("craneManagerPolicy")
@@ -359,7 +359,7 @@ def numa(root: View, problems: list[str]) -> NumaReport:
     )
 
 
-def _grants(root: View, text: str | None) -> tuple[KubeletGrant, ...]:
+def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
     """Read the kubelet's grants to pods from an export's attribute."""
     if text is None:
         return ()
@@ -374,7 +374,7 @@ def _grants(root: View, text: str | None) -> tuple[KubeletGrant, ...]:
     return grants
 
 
-def power(root: View, problems: list[str]) -> PowerReport | None:
+def power(root: FieldView, problems: list[str]) -> PowerReport | None:
     """Read the power attributes of a NodeResourceTopology, None if it has none; an invalid one counts as absent."""
     attributes = _attributes(root)
     state, watts = attributes.get("powerState"), attributes.get("powerHeadroomWatts")
@@ -389,14 +389,14 @@ def power(root: View, problems: list[str]) -> PowerReport | None:
     return PowerReport(state and state.lower(), None if watts is None else int(watts))
 
 
-def _attributes(view: View) -> dict[str, str]:
+def _attributes(view: FieldView) -> dict[str, str]:
     """Read attributes, a list of name and value or (crane) a mapping."""
     if isinstance(view.value.get("attributes"), dict):
         return view.text_map("attributes")
     return {item.text("name"): item.text("value") for item in view.views("attributes")}
 
 
-def _zone(view: View, problems: list[str]) -> NumaZone:
+def _zone(view: FieldView, problems: list[str]) -> NumaZone:
     attributes = _attributes(view)
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
@@ -433,7 +433,7 @@ def _zone(view: View, problems: list[str]) -> NumaZone:
     )
 
 
-def _groups(view: View, attributes: dict[str, str], key: str) -> str | None:
+def _groups(view: FieldView, attributes: dict[str, str], key: str) -> str | None:
     """Read groups of CPUs such as `0,4;1,5`."""
     text = attributes.get(key)
     for group in (text or "").split(";"):
@@ -441,7 +441,7 @@ def _groups(view: View, attributes: dict[str, str], key: str) -> str | None:
     return text
 
 
-def _cpus(view: View, attributes: dict[str, str], key: str) -> str | None:
+def _cpus(view: FieldView, attributes: dict[str, str], key: str) -> str | None:
     text = attributes.get(key)
     if text is None:
         return None

@@ -35,7 +35,7 @@ from hetsched.contracts.workload import (
 from . import demands, keys, selectors, storage
 from .allocation import parse_allocation, parse_topology_result
 from .export_annotations import with_containers, with_problems, with_scoring
-from .fields import View, metadata
+from .fields import FieldView, metadata
 from .foreign_gpu_sharing import held_by_koordinator
 from .requests import is_resized, pod_amounts
 
@@ -55,7 +55,7 @@ _PLACED_VOLUMES = (
 )  # fmt: skip
 
 
-class Names(NamedTuple):
+class ReferencedObjects(NamedTuple):
     """Objects that pods refer to by name: classes and pod groups, from this file and from the cluster."""
 
     priority_classes: dict[str, PriorityClass]
@@ -63,9 +63,9 @@ class Names(NamedTuple):
     pod_groups: dict[str, PodGroup]
 
     @staticmethod
-    def of(*contents: ClusterContent) -> Names:
+    def of(*contents: ClusterContent) -> ReferencedObjects:
         """Merge the names of several contents; later ones win."""
-        names = Names(dict(_SYSTEM_PRIORITIES), {}, {})
+        names = ReferencedObjects(dict(_SYSTEM_PRIORITIES), {}, {})
         for content in contents:
             names.priority_classes.update(content.priority_classes)
             names.runtime_classes.update(content.runtime_classes)
@@ -80,13 +80,13 @@ class Names(NamedTuple):
 class PodReader:
     """Reader of the pods of one file or one API server; equal pods are read once."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ReferencedObjects) -> None:
         self.names = names
         self._default_priority = names.default_priority
         self._shapes: dict[Shape, Shape] = {}
         self._read: dict[bytes, PodSpec] = {}
 
-    def pod(self, root: View) -> PodSpec | None:
+    def pod(self, root: FieldView) -> PodSpec | None:
         """Return the PodSpec of a Pod; None if it is finished, or deleted before it got a node."""
         meta = metadata(root)
         status = root.view("status")
@@ -125,7 +125,7 @@ class PodReader:
             grace_seconds=_grace(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
         )
 
-    def _alike(self, root: View, name: str, namespace: str) -> PodSpec:
+    def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:
         """Read a pod, or reuse the result of an equal one; the caller sets the pod's own names."""
         alike = likeness(root.value, namespace)
         known = self._read.get(alike) if alike is not None else None
@@ -139,7 +139,7 @@ class PodReader:
             self._read[alike] = pod
         return pod
 
-    def template(self, root: View, name: str, namespace: str) -> PodSpec:
+    def template(self, root: FieldView, name: str, namespace: str) -> PodSpec:
         """Read `metadata` and `spec` of a pod or pod template as the pod `namespace/name`."""
         meta, spec = root.view("metadata"), root.view("spec")
         labels, annotations = meta.labels(), meta.annotations()
@@ -221,7 +221,7 @@ class PodReader:
             grace_seconds=_grace(spec, "terminationGracePeriodSeconds", GRACE_SECONDS),
         )
 
-    def _priority(self, spec: View, problems: list[Problem]) -> int:
+    def _priority(self, spec: FieldView, problems: list[Problem]) -> int:
         if "priority" in spec:
             return spec.integer("priority", least=-(2**31), most=2**31 - 1)
         name = spec.text("priorityClassName")
@@ -234,13 +234,13 @@ class PodReader:
             return 0
         return found.value
 
-    def _class(self, spec: View) -> PriorityClass | None:
+    def _class(self, spec: FieldView) -> PriorityClass | None:
         return self.names.priority_classes.get(spec.text("priorityClassName"))
 
-    def _overhead(self, spec: View, runtime: RuntimeClass) -> dict[str, int]:
+    def _overhead(self, spec: FieldView, runtime: RuntimeClass) -> dict[str, int]:
         return spec.amounts("overhead") if "overhead" in spec else dict(runtime.overhead)
 
-    def _runtime_class(self, spec: View, problems: list[Problem]) -> RuntimeClass:
+    def _runtime_class(self, spec: FieldView, problems: list[Problem]) -> RuntimeClass:
         name = spec.text("runtimeClassName")
         found = self.names.runtime_classes.get(name)
         if found is not None:
@@ -252,7 +252,7 @@ class PodReader:
         return RuntimeClass()
 
     def _gang(
-        self, spec: View, labels: dict[str, str], namespace: str, problems: list[Problem]
+        self, spec: FieldView, labels: dict[str, str], namespace: str, problems: list[Problem]
     ) -> GangMember | None:  # fmt: skip
         """Read the gang named by Kubernetes' own fields, otherwise the one named by labels."""
         name, field = demands.native_group(spec)
@@ -269,7 +269,7 @@ class PodReader:
         return self.names.pod_groups.get(f"{namespace}/{group}")
 
 
-def _stays(spec: View, annotations: dict[str, str]) -> str:
+def _stays(spec: FieldView, annotations: dict[str, str]) -> str:
     """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; empty if it may move.
 
     Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir does not count.
@@ -289,26 +289,26 @@ def _stays(spec: View, annotations: dict[str, str]) -> str:
     return ""
 
 
-def _grace(view: View, key: str, default: int) -> int:
+def _grace(view: FieldView, key: str, default: int) -> int:
     """Read a grace period; kubelets treat a negative one as one second."""
     seconds = view.integer(key, default, least=-(2**63))
     return seconds if seconds >= 0 else 1
 
 
-def preempts(spec: View, found: PriorityClass | None = None) -> bool:
+def preempts(spec: FieldView, found: PriorityClass | None = None) -> bool:
     """Read `preemptionPolicy` of a pod or a class; a pod without one inherits that of its class."""
     default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
     return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
 
 
-def _namespace(meta: View) -> str:
+def _namespace(meta: FieldView) -> str:
     return meta.name("namespace", label=True) if "namespace" in meta else "default"
 
 
 namespace_of = _namespace
 
 
-def controller_of(meta: View) -> str:
+def controller_of(meta: FieldView) -> str:
     """Return the pod's controller as `Kind/name`; a ReplicaSet of a Deployment counts as the Deployment."""
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     if owner is None:
@@ -320,17 +320,17 @@ def controller_of(meta: View) -> str:
     return f"{kind}/{name}"
 
 
-def _controller_uid(meta: View) -> str:
+def _controller_uid(meta: FieldView) -> str:
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     return "" if owner is None else owner.text("uid")[:MAX_UID]
 
 
-def _images(spec: View) -> list[str]:
+def _images(spec: FieldView) -> list[str]:
     found = (c.text("image") for key in ("containers", "initContainers") for c in spec.views(key))
     return [image for image in found if image]
 
 
-def _host_ports(spec: View) -> tuple[HostPort, ...]:
+def _host_ports(spec: FieldView) -> tuple[HostPort, ...]:
     """Return the host ports of the pod; with hostNetwork every container port is one."""
     on_host = spec.flag("hostNetwork")
     found = []
@@ -347,7 +347,7 @@ def _host_ports(spec: View) -> tuple[HostPort, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
+def _claims(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ...]:
     """Read the claims of a pod, and the templates that an export recorded for them."""
     found = storage.claims_of(spec, pod)
     if keys.EXPORT_CLAIMS not in meta.view("annotations"):
@@ -360,7 +360,7 @@ def _claims(spec: View, meta: View, pod: str) -> tuple[ClaimUse, ...]:
     return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
 
 
-def _devices(spec: View, status: View) -> tuple[DeviceUse, ...]:
+def _devices(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
     """Read the resource claims of a pod; the name of a claim from a template is in the pod's status."""
     made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
     found = []
@@ -372,11 +372,11 @@ def _devices(spec: View, status: View) -> tuple[DeviceUse, ...]:
     return tuple(found)
 
 
-def _made(status: View | None) -> str:
+def _made(status: FieldView | None) -> str:
     return "" if status is None else status.text("resourceClaimName")
 
 
-def _unsupported(spec: View, problems: list[Problem]) -> None:
+def _unsupported(spec: FieldView, problems: list[Problem]) -> None:
     fields: list[str] = []
     for position, volume in enumerate(spec.views("volumes")):
         fields.extend(f"volumes[{position}].{source}" for source in _PLACED_VOLUMES if source in volume)

@@ -16,7 +16,7 @@ from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
 from hetsched.contracts.labels import selects
 from hetsched.contracts.workload import PodSpec
 
-from .fields import View, metadata
+from .fields import FieldView, metadata
 from .pods import namespace_of
 from .selectors import label_selector
 
@@ -24,14 +24,14 @@ _PERCENT = re.compile(r"([0-9]{1,3})%", re.ASCII)
 _MOST = 2**31 - 1
 
 
-def elastic_quota(root: View) -> ElasticQuota:
+def elastic_quota(root: FieldView) -> ElasticQuota:
     """Read an ElasticQuota."""
     meta, spec = metadata(root), root.view("spec")
     bounds = (tuple(sorted(spec.amounts(key).items())) for key in ("min", "max"))
     return ElasticQuota(namespace_of(meta), meta.text("name"), *bounds)
 
 
-def disruption_budget(root: View, pods: Iterable[PodSpec]) -> DisruptionBudget:
+def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBudget:
     """Read a PodDisruptionBudget that may select some of `pods`."""
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     namespace, selector = namespace_of(meta), label_selector(spec, "selector")
@@ -45,7 +45,7 @@ def disruption_budget(root: View, pods: Iterable[PodSpec]) -> DisruptionBudget:
     return DisruptionBudget(namespace, meta.text("name"), selector, stated)
 
 
-def _amount(spec: View, key: str) -> int | str | None:
+def _amount(spec: FieldView, key: str) -> int | str | None:
     """Return a count, or a percentage as text."""
     if not isinstance(spec.value.get(key), str):
         return spec.maybe_integer(key, most=_MOST)

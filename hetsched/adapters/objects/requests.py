@@ -31,7 +31,7 @@ from hetsched.contracts.units import (
 )
 from hetsched.contracts.workload import ContainerDemand
 
-from .fields import View, unique_names
+from .fields import FieldView, unique_names
 
 MAX_CONTAINERS = 64
 NONZERO_CPU_MILLIS = 100
@@ -71,7 +71,7 @@ class _Container(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def is_resized(spec: View, status: View) -> bool:
+def is_resized(spec: FieldView, status: FieldView) -> bool:
     """Return whether the kubelet reports other requests than the spec, for a container or for the pod."""
     stated = {view.text("name"): view for group in _GROUPS for view in spec.views(group)}
     reported = [(view, stated.get(view.text("name"))) for group in _STATUSES for view in status.views(group)]
@@ -80,13 +80,13 @@ def is_resized(spec: View, status: View) -> bool:
     )
 
 
-def _differ(stated: View, reported: View) -> bool:
+def _differ(stated: FieldView, reported: FieldView) -> bool:
     requests = stated.view("resources").value.get("requests") or {}
     actual = reported.view("resources").value.get("requests") or {}
     return bool(actual != requests or (reported.value.get("allocatedResources") or requests) != requests)
 
 
-def pod_amounts(spec: View, overhead: Amounts, status: View | None = None) -> PodAmounts:
+def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = None) -> PodAmounts:
     """Sum up a pod's containers; with `status`, include in-place resizes.
 
     Raises: InputError for an object that the API server would reject.
@@ -132,8 +132,8 @@ def pod_amounts(spec: View, overhead: Amounts, status: View | None = None) -> Po
 class _Resize:
     """The kubelet's report of in-place resizes; empty without a status."""
 
-    def __init__(self, status: View | None) -> None:
-        self._status = View({}) if status is None else status
+    def __init__(self, status: FieldView | None) -> None:
+        self._status = FieldView({}) if status is None else status
         self._containers = {
             view.text("name"): view for group in _STATUSES for view in self._status.views(group) if "resources" in view
         }
@@ -152,7 +152,7 @@ class _Resize:
         largest = self._largest(stated, self._status)
         return {resource: largest.get(resource, 0) for resource in stated}
 
-    def _largest(self, stated: Amounts, reported: View) -> Amounts:
+    def _largest(self, stated: Amounts, reported: FieldView) -> Amounts:
         found = dict({} if self._infeasible else stated)
         for amounts in (reported.view("resources").amounts("requests"), reported.amounts("allocatedResources")):
             for resource, amount in amounts.items():
@@ -175,18 +175,18 @@ def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) 
     return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init, devices)
 
 
-def _stated_requests(spec: View) -> Amounts:
+def _stated_requests(spec: FieldView) -> Amounts:
     return spec.view("resources").amounts("requests")
 
 
-def _containers(spec: View, key: str) -> list[_Container]:
+def _containers(spec: FieldView, key: str) -> list[_Container]:
     views = spec.views(key)
     if len(views) > 1:
         unique_names((view for view in views if "name" in view), "containers")
     return [_container(view) for view in views]
 
 
-def _container(view: View) -> _Container:
+def _container(view: FieldView) -> _Container:
     if "name" in view:
         view.name(label=True)
     view.text("image")

@@ -20,7 +20,7 @@ from hetsched.contracts.workload import (
     Toleration,
 )
 
-from .fields import View, is_label_value, is_qualified_name
+from .fields import FieldView, is_label_value, is_qualified_name
 
 _SET_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_SET_OPERATORS, "Gt", "Lt")
@@ -28,14 +28,14 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
-def taint(view: View) -> Taint:
+def taint(view: FieldView) -> Taint:
     """Read one taint of a node."""
     if not is_qualified_name(view.text("key")):
         view.fail("is not a taint key", "key", code="LabelInvalid")
     return Taint(view.text("key"), view.text("value"), view.choice("effect", _EFFECTS))
 
 
-def tolerations(spec: View, key: str = "tolerations") -> tuple[Toleration, ...]:
+def tolerations(spec: FieldView, key: str = "tolerations") -> tuple[Toleration, ...]:
     """Read a pod's tolerations."""
     found = []
     for view in spec.views(key):
@@ -51,7 +51,7 @@ def tolerations(spec: View, key: str = "tolerations") -> tuple[Toleration, ...]:
     return tuple(found)
 
 
-def expressions(view: View, key: str, operators: tuple[str, ...]) -> tuple[Expression, ...]:
+def expressions(view: FieldView, key: str, operators: tuple[str, ...]) -> tuple[Expression, ...]:
     """Read `matchExpressions` or `matchFields`."""
     found = []
     for item in view.views(key):
@@ -69,12 +69,12 @@ def expressions(view: View, key: str, operators: tuple[str, ...]) -> tuple[Expre
     return tuple(found)
 
 
-def node_selector(view: View) -> tuple[tuple[str, str], ...]:
+def node_selector(view: FieldView) -> tuple[tuple[str, str], ...]:
     """Read `nodeSelector`, by key."""
     return tuple(sorted(view.labels("nodeSelector").items()))
 
 
-def node_term(view: View) -> NodeTerm:
+def node_term(view: FieldView) -> NodeTerm:
     """Read one node selector term."""
     fields = expressions(view, "matchFields", ("In", "NotIn"))
     for position, field in enumerate(fields):
@@ -83,7 +83,7 @@ def node_term(view: View) -> NodeTerm:
     return NodeTerm(expressions(view, "matchExpressions", _NODE_OPERATORS), fields)
 
 
-def node_affinity(affinity: View) -> tuple[tuple[NodeTerm, ...] | None, tuple[PreferredNodeTerm, ...]]:
+def node_affinity(affinity: FieldView) -> tuple[tuple[NodeTerm, ...] | None, tuple[PreferredNodeTerm, ...]]:
     """Read required terms (None: no requirement) and preferred ones."""
     view = affinity.view("nodeAffinity")
     required: tuple[NodeTerm, ...] | None = None
@@ -99,13 +99,13 @@ def node_affinity(affinity: View) -> tuple[tuple[NodeTerm, ...] | None, tuple[Pr
     return required, preferred
 
 
-def _weight(view: View) -> int:
+def _weight(view: FieldView) -> int:
     if "weight" not in view:
         view.fail("is required", "weight")
     return view.integer("weight", least=1, most=100)
 
 
-def label_selector(view: View, key: str) -> LabelSelector | None:
+def label_selector(view: FieldView, key: str) -> LabelSelector | None:
     """Read a label selector; None if absent, which selects nothing."""
     if key not in view:
         return None
@@ -114,7 +114,7 @@ def label_selector(view: View, key: str) -> LabelSelector | None:
     return LabelSelector(equal + expressions(selector, "matchExpressions", _SET_OPERATORS))
 
 
-def _with_own_labels(selector: LabelSelector | None, view: View, labels: dict[str, str]) -> LabelSelector | None:
+def _with_own_labels(selector: LabelSelector | None, view: FieldView, labels: dict[str, str]) -> LabelSelector | None:
     """Add the expressions of `matchLabelKeys` and `mismatchLabelKeys` for a pod with these labels."""
     added = tuple(
         Expression(key, operator, (labels[key],))
@@ -129,14 +129,14 @@ def _with_own_labels(selector: LabelSelector | None, view: View, labels: dict[st
     return LabelSelector(selector.expressions + added)
 
 
-def _topology_key(view: View) -> str:
+def _topology_key(view: FieldView) -> str:
     key = view.text("topologyKey")
     if not is_qualified_name(key):
         view.fail("must be a label key", "topologyKey", code="LabelInvalid")
     return key
 
 
-def pod_term(view: View, labels: dict[str, str], weight: int = 0) -> PodTerm:
+def pod_term(view: FieldView, labels: dict[str, str], weight: int = 0) -> PodTerm:
     """Read one inter-pod term of a pod with `labels`."""
     namespaces = view.texts("namespaces")
     for namespace in namespaces:
@@ -151,7 +151,7 @@ def pod_term(view: View, labels: dict[str, str], weight: int = 0) -> PodTerm:
     )
 
 
-def pod_affinity(view: View, labels: dict[str, str], sign: int) -> tuple[tuple[PodTerm, ...], tuple[PodTerm, ...]]:
+def pod_affinity(view: FieldView, labels: dict[str, str], sign: int) -> tuple[tuple[PodTerm, ...], tuple[PodTerm, ...]]:
     """Read required and preferred terms; preferred weights are multiplied by `sign`."""
     required = tuple(pod_term(term, labels) for term in view.views("requiredDuringSchedulingIgnoredDuringExecution"))
     preferred = tuple(
@@ -161,7 +161,7 @@ def pod_affinity(view: View, labels: dict[str, str], sign: int) -> tuple[tuple[P
     return required, preferred
 
 
-def spread(spec: View, labels: dict[str, str]) -> tuple[SpreadConstraint, ...]:
+def spread(spec: FieldView, labels: dict[str, str]) -> tuple[SpreadConstraint, ...]:
     """Read topology spread constraints."""
     found = []
     for view in spec.views("topologySpreadConstraints"):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from hetsched.contracts.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
 from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
 
-from .fields import View, metadata
+from .fields import FieldView, metadata
 from .selectors import label_selector, node_term
 
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -33,7 +33,7 @@ _NOT_SOURCES = frozenset({
 _PRESENT = {beta: key for key, beta in BETA_ZONES.items()}
 
 
-def persistent_volume(root: View) -> PersistentVolume:
+def persistent_volume(root: FieldView) -> PersistentVolume:
     """Read a PersistentVolume."""
     meta, spec = metadata(root), root.view("spec")
     reference, csi = spec.view("claimRef"), spec.view("csi")
@@ -58,7 +58,7 @@ def persistent_volume(root: View) -> PersistentVolume:
     )
 
 
-def volume_claim(root: View, namespace: str) -> VolumeClaim:
+def volume_claim(root: FieldView, namespace: str) -> VolumeClaim:
     """Read a PersistentVolumeClaim."""
     meta, spec = metadata(root), root.view("spec")
     phase = root.view("status").choice("phase", _PHASES, "")
@@ -77,7 +77,7 @@ def volume_claim(root: View, namespace: str) -> VolumeClaim:
     )
 
 
-def claim_request(meta: View, spec: View) -> ClaimRequest:
+def claim_request(meta: FieldView, spec: FieldView) -> ClaimRequest:
     """Read the requirements of a claim or of a claim template."""
     return ClaimRequest(
         storage_class=_class(meta, spec),
@@ -88,7 +88,7 @@ def claim_request(meta: View, spec: View) -> ClaimRequest:
     )
 
 
-def storage_class(root: View) -> StorageClass:
+def storage_class(root: FieldView) -> StorageClass:
     """Read a StorageClass."""
     meta = metadata(root)
     mode = root.choice("volumeBindingMode", ("Immediate", "WaitForFirstConsumer"), "Immediate")
@@ -104,7 +104,7 @@ def storage_class(root: View) -> StorageClass:
     )
 
 
-def attach_limits(root: View) -> dict[str, int]:
+def attach_limits(root: FieldView) -> dict[str, int]:
     """Read the maximum number of volumes that each driver can attach to a node, from its CSINode."""
     metadata(root)
     limits = {}
@@ -115,7 +115,7 @@ def attach_limits(root: View) -> dict[str, int]:
     return limits
 
 
-def claims_of(spec: View, pod: str) -> tuple[ClaimUse, ...]:
+def claims_of(spec: FieldView, pod: str) -> tuple[ClaimUse, ...]:
     """Read the claims that a pod of this name uses."""
     found: dict[str, ClaimUse] = {}
     for volume in spec.views("volumes"):
@@ -129,7 +129,7 @@ def claims_of(spec: View, pod: str) -> tuple[ClaimUse, ...]:
     return tuple(found.values())
 
 
-def templates_of(spec: View) -> dict[str, ClaimRequest]:
+def templates_of(spec: FieldView) -> dict[str, ClaimRequest]:
     """Read the claim templates of a StatefulSet, by name."""
     return {
         metadata(template).text("name"): claim_request(template.view("metadata"), template.view("spec"))
@@ -143,14 +143,14 @@ def with_templates(uses: Iterable[ClaimUse], templates: dict[str, ClaimRequest],
     return tuple(({use.name: use for use in uses if use.name not in templates} | own).values())
 
 
-def _class(meta: View, spec: View) -> str | None:
+def _class(meta: FieldView, spec: FieldView) -> str | None:
     old = meta.annotations().get(CLASS_ANNOTATION)
     if old is not None:
         return old
     return spec.text("storageClassName") if "storageClassName" in spec else None
 
 
-def _modes(spec: View) -> tuple[str, ...]:
+def _modes(spec: FieldView) -> tuple[str, ...]:
     modes = spec.texts("accessModes")
     for mode in modes:
         if mode not in MODES:
@@ -158,11 +158,11 @@ def _modes(spec: View) -> tuple[str, ...]:
     return modes
 
 
-def _is_block(spec: View) -> bool:
+def _is_block(spec: FieldView) -> bool:
     return spec.choice("volumeMode", ("Filesystem", "Block"), "Filesystem") == "Block"
 
 
-def _node_terms(spec: View) -> tuple[NodeTerm, ...] | None:
+def _node_terms(spec: FieldView) -> tuple[NodeTerm, ...] | None:
     affinity = spec.view("nodeAffinity")
     if "required" not in affinity:
         return None

@@ -2,8 +2,8 @@
 
 6 MB of gzip may hold 1,000,000 empty members, which tarfile keeps as 500 MiB of objects; xz may request a dictionary of
 1.5 GiB; headers without members, sparse maps and global attributes grow without a member to count. All archives of an
-inspection share one `Effort`. This module decompresses archives in pieces, so every byte is counted independently of
-tarfile; members are discarded after use.
+inspection share one `InspectionBudget`. This module decompresses archives in pieces, so every byte is counted
+independently of tarfile; members are discarded after use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LONG_NUMBER = re.compile(rb"\d{1000}")
 _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RecursionError, ValueError)
 
 
-class Effort:
+class InspectionBudget:
     """Remaining budget of one inspection; processor time is that of the creating thread."""
 
     def __init__(self, seconds: float = MAX_SECONDS) -> None:
@@ -82,7 +82,7 @@ class Readable(Protocol):
 class Unpacked:
     """The decompressed bytes of a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
 
-    def __init__(self, file: Readable, effort: Effort) -> None:
+    def __init__(self, file: Readable, effort: InspectionBudget) -> None:
         self._file = file
         self._effort = effort
         self._packed = file.read(_PIECE)
@@ -224,7 +224,7 @@ def readable(what: str) -> Iterator[None]:
         raise malformed(f"{what}: {why}") from error
 
 
-def members(file: Readable, effort: Effort) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield the members of an archive in order; each must be read before the next.
 
     Raises: InputError (OciTooLarge), and the errors of tarfile and the decompressors.

@@ -24,7 +24,7 @@ from hetsched.isa.platforms import image_floors, image_warnings, normalise
 from hetsched.isa.union import joint_requirement
 
 from .entrypoint import entry_programs
-from .layout import Image, Layout, opened
+from .layout import Image, ImageLayout, opened
 
 MAX_FILES = 100_000
 MAX_PROGRAMS = 5_000
@@ -138,7 +138,7 @@ def _image(place: Path | IO[bytes]) -> Inspection:
     return Inspection(form, requirements, platforms, tuple(programs), _printable(warnings), _printable(problems))
 
 
-def _entry(layout: Layout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
+def _entry(layout: ImageLayout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
     if not image.platform.startswith("linux/") or not image.layers:
         return [], [] if image.layers else ["it has no layers to look into"]
     try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from .archive_reader import MAX_PATH, Effort, Readable, members, readable
+from .archive_reader import MAX_PATH, InspectionBudget, Readable, members, readable
 from .documents import malformed
 
 MAX_LAYERS = 256
@@ -42,7 +42,7 @@ class LayerFiles:
     The index lives as long as the object, so its use of the inspection's budget is returned after indexing.
     """
 
-    def __init__(self, layers: Sequence[Open], effort: Effort) -> None:
+    def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
         if len(layers) > MAX_LAYERS:
             raise malformed(f"it has more than {MAX_LAYERS} layers")
         self._layers = layers

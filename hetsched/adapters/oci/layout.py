@@ -3,8 +3,8 @@
 index.json is the index, and `blobs/` holds the objects that it names. Without a layout, manifest.json lists the images
 as older versions of `docker save` wrote them. Nothing is unpacked to disk: small JSON documents are read and checked
 against their digest, and layers are scanned only when their programs are requested. An archive is read once to index
-its members, without keeping them; a compressed one is decompressed again for each layer. One `Effort` bounds the total
-cost.
+its members, without keeping them; a compressed one is decompressed again for each layer. One `InspectionBudget` bounds
+the total cost.
 Source: opencontainers/image-spec image-layout.md; moby image/spec "Combined Image JSON + Filesystem Changeset".
 """
 
@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from .archive_reader import MAX_PATH, CarefulTarInfo, Effort, Readable, Slice, Unpacked, members, readable
+from .archive_reader import MAX_PATH, CarefulTarInfo, InspectionBudget, Readable, Slice, Unpacked, members, readable
 from .documents import MAX_DOCUMENTS, check_digest, malformed, parse_document, platforms_of, split_digest
 from .layers import LayerFiles
 
@@ -44,10 +44,10 @@ class Image(NamedTuple):
     layers: tuple[str, ...]
 
 
-class Layout:
+class ImageLayout:
     """One layout or archive."""
 
-    def __init__(self, store: Store, effort: Effort) -> None:
+    def __init__(self, store: Store, effort: InspectionBudget) -> None:
         self._store = store
         self._effort = effort
         self.is_oci = store.has("oci-layout") or not store.has("manifest.json")
@@ -128,15 +128,15 @@ class Layout:
 
 
 @contextmanager
-def opened(place: Path | IO[bytes]) -> Iterator[Layout]:
+def opened(place: Path | IO[bytes]) -> Iterator[ImageLayout]:
     """Open a directory, a tar file or an open file. Raises: InputError (OciMalformed, OciTooLarge)."""
-    effort = Effort()
+    effort = InspectionBudget()
     if isinstance(place, Path) and place.is_dir():
-        yield Layout(_Folder(place), effort)
+        yield ImageLayout(_Folder(place), effort)
         return
     with readable("the tar archive cannot be read"), ExitStack() as stack:
         file = stack.enter_context(place.open("rb")) if isinstance(place, Path) else place
-        yield Layout(_Archive(file, effort), effort)
+        yield ImageLayout(_Archive(file, effort), effort)
 
 
 class _Folder:
@@ -169,7 +169,7 @@ class _Archive:
     Small files of a compressed archive are kept in memory, because its documents may come after its layers.
     """
 
-    def __init__(self, file: IO[bytes], effort: Effort) -> None:
+    def __init__(self, file: IO[bytes], effort: InspectionBudget) -> None:
         self._file = file
         self._effort = effort
         self._packed = Unpacked(Slice(file), effort).is_packed

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from .reference import DOCKER_HUB, Reference
-from .registry import Credential
+from .registry import RegistryCredential
 
 _KEYS = {"kubernetes.io/dockerconfigjson": ".dockerconfigjson", "kubernetes.io/dockercfg": ".dockercfg"}
 _HUB_NAMES = {"docker.io", "index.docker.io", "registry-1.docker.io"}
@@ -34,9 +34,9 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-def credential_for(reference: Reference, secrets: Iterable[bytes]) -> Credential | None:
+def credential_for(reference: Reference, secrets: Iterable[bytes]) -> RegistryCredential | None:
     """Return the best match of these secrets (objects of an API server) for an image; the first wins ties."""
-    best: tuple[int, Credential] | None = None
+    best: tuple[int, RegistryCredential] | None = None
     for secret in secrets:
         for name, entry in _entries(secret).items():
             host, _, path = name.removeprefix("https://").removeprefix("http://").rstrip("/").partition("/")
@@ -66,11 +66,11 @@ def _entries(secret: bytes) -> dict[str, _Entry]:
         return {}
 
 
-def _credential(entry: _Entry) -> Credential | None:
+def _credential(entry: _Entry) -> RegistryCredential | None:
     if entry.username and entry.password:
-        return Credential(entry.username, entry.password)
+        return RegistryCredential(entry.username, entry.password)
     try:
         user, colon, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         return None
-    return Credential(user, password) if colon and user else None
+    return RegistryCredential(user, password) if colon and user else None

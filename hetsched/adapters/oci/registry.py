@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 from . import wire
 from .documents import MEDIA_TYPES, check_digest, parse_document, platforms_of
 from .reference import DOCKER_HUB, Reference
-from .wire import Allowed, Answer, Unreadable
+from .wire import Allowed, ImageUnreadable, OutboundResponse
 
 _HUB_API = "registry-1.docker.io"
 _MOST_REDIRECTS = 4
@@ -34,7 +34,7 @@ _ACCEPT = {"Accept": ", ".join(MEDIA_TYPES)}
 _LONGEST_WAIT_SECONDS = 3600.0
 
 
-class Credential(msgspec.Struct, frozen=True):
+class RegistryCredential(msgspec.Struct, frozen=True):
     """Credentials at one registry; never shown."""
 
     user: str
@@ -50,7 +50,7 @@ class Credential(msgspec.Struct, frozen=True):
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-class Found(msgspec.Struct, frozen=True):
+class ImageLookup(msgspec.Struct, frozen=True):
     """Result of a look-up: the digest that the registry serves under a reference, and the platforms in its order."""
 
     digest: str
@@ -62,24 +62,24 @@ class _Token(msgspec.Struct):
     access_token: str = ""
 
 
-def look_up(reference: Reference, allowed: Allowed, credential: Credential | None = None) -> Found:
+def look_up(reference: Reference, allowed: Allowed, credential: RegistryCredential | None = None) -> ImageLookup:
     """Read the platforms of an image from its registry. Raises: Unreadable."""
     if not allowed.reads(reference.host):
-        raise Unreadable("RegistryNotAllowed", f"this server is not allowed to read from {reference.host}")
+        raise ImageUnreadable("RegistryNotAllowed", f"this server is not allowed to read from {reference.host}")
     repository = _Repository(reference, allowed, credential)
     try:
         content = repository.manifest(reference.digest or reference.tag)
         digest = reference.digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
         check_digest(content, digest)
-        return Found(digest, platforms_of(parse_document(content, "the manifest"), repository.read))
+        return ImageLookup(digest, platforms_of(parse_document(content, "the manifest"), repository.read))
     except InputError as error:
-        raise Unreadable("ImageMalformed", f"{reference.host}: {error.message}") from None
+        raise ImageUnreadable("ImageMalformed", f"{reference.host}: {error.message}") from None
 
 
 class _Repository:
     """Calls to one repository with one identity."""
 
-    def __init__(self, reference: Reference, allowed: Allowed, credential: Credential | None) -> None:
+    def __init__(self, reference: Reference, allowed: Allowed, credential: RegistryCredential | None) -> None:
         self._host = _HUB_API if reference.host == DOCKER_HUB else reference.host
         self._path = reference.path
         self._allowed = allowed
@@ -100,7 +100,7 @@ class _Repository:
         """Return a manifest or a configuration by its digest."""
         return self.manifest(digest) if is_manifest else self._ask(f"{self._root}/blobs/{digest}", {}).body
 
-    def _ask(self, url: str, headers: dict[str, str]) -> Answer:
+    def _ask(self, url: str, headers: dict[str, str]) -> OutboundResponse:
         answer = self._follow(url, headers)
         if answer.status == 401 and not self._authorization:
             self._authorization = self._authorized(answer.headers.get("www-authenticate", ""))
@@ -109,7 +109,7 @@ class _Repository:
             self._refused(answer)
         return answer
 
-    def _follow(self, url: str, headers: dict[str, str]) -> Answer:
+    def _follow(self, url: str, headers: dict[str, str]) -> OutboundResponse:
         for _ in range(_MOST_REDIRECTS):
             own = urlsplit(url)[:2] == urlsplit(self._root)[:2]
             proof = {"Authorization": self._authorization} if own and self._authorization else {}
@@ -117,7 +117,7 @@ class _Repository:
             if answer.status not in _REDIRECTS:
                 return answer
             url = urljoin(url, answer.headers.get("location", ""))
-        raise Unreadable("RedirectRefused", f"{self._host} redirects more than {_MOST_REDIRECTS} times")
+        raise ImageUnreadable("RedirectRefused", f"{self._host} redirects more than {_MOST_REDIRECTS} times")
 
     def _authorized(self, challenge: str) -> str:
         """Return the Authorization header that grants read access to this repository."""
@@ -126,7 +126,7 @@ class _Repository:
             return self._credential.basic
         stated = dict(_CHALLENGE.findall(rest))
         if scheme.lower() != "bearer" or "realm" not in stated:
-            raise Unreadable("RegistryRefused", f"{self._host} wants credentials")
+            raise ImageUnreadable("RegistryRefused", f"{self._host} wants credentials")
         query = {"scope": f"repository:{self._path}:pull"}
         if "service" in stated:
             query["service"] = stated["service"]
@@ -138,19 +138,19 @@ class _Repository:
         try:
             token = msgspec.json.decode(answer.body, type=_Token)
         except msgspec.DecodeError:
-            raise Unreadable("RegistryRefused", f"{self._host} gives no token that could be read") from None
+            raise ImageUnreadable("RegistryRefused", f"{self._host} gives no token that could be read") from None
         found = token.token or token.access_token
         if not found or not found.isascii() or not found.isprintable():
-            raise Unreadable("RegistryRefused", f"{self._host} gives no token that could be read")
+            raise ImageUnreadable("RegistryRefused", f"{self._host} gives no token that could be read")
         return f"Bearer {found}"
 
-    def _refused(self, answer: Answer) -> NoReturn:
+    def _refused(self, answer: OutboundResponse) -> NoReturn:
         host, status = self._host, answer.status
         if status in (401, 403):
-            raise Unreadable("RegistryRefused", f"{host} wants other credentials to read this image, or none may")
+            raise ImageUnreadable("RegistryRefused", f"{host} wants other credentials to read this image, or none may")
         if status == 404:
-            raise Unreadable("ImageNotFound", f"{host} has no such image, or none that may be read like this")
+            raise ImageUnreadable("ImageNotFound", f"{host} has no such image, or none that may be read like this")
         wait = answer.headers.get("retry-after", "")
         seconds = min(float(wait), _LONGEST_WAIT_SECONDS) if wait.isdecimal() else 0.0
         code = "RegistryBusy" if status in (429, 503) else "RegistryFailed"
-        raise Unreadable(code, f"{host} answers with status {status}", seconds)
+        raise ImageUnreadable(code, f"{host} answers with status {status}", seconds)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import msgspec
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, Answer
+from hetsched.adapters.http.outbound import Allowed, OutboundResponse
 
 from .documents import MAX_DOCUMENT_BYTES
 
-__all__ = ["Allowed", "Answer", "Unreadable", "get"]
+__all__ = ["Allowed", "ImageUnreadable", "OutboundResponse", "get"]
 
 SECONDS = 10.0
 QUIET_SECONDS = 5.0
@@ -28,7 +28,7 @@ _CODES = {
 }
 
 
-class Unreadable(Exception):
+class ImageUnreadable(Exception):
     """An image could not be looked up; `code` is stable, the message is for people and quotes no response.
 
     `wait_seconds`: the registry's Retry-After value, 0 if absent.
@@ -41,10 +41,10 @@ class Unreadable(Exception):
         self.wait_seconds = wait_seconds
 
 
-def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = MAX_DOCUMENT_BYTES) -> Answer:
+def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = MAX_DOCUMENT_BYTES) -> OutboundResponse:
     """Fetch one address; redirects are returned like other responses. Raises: Unreadable."""
     public = msgspec.structs.replace(allowed, hosts=allowed.hosts | {"*"})
     try:
         return outbound.call(url, public, headers=headers, most=most, seconds=SECONDS, quiet_seconds=QUIET_SECONDS)
-    except outbound.Refused as refused:
-        raise Unreadable(_CODES.get(refused.code, refused.code), refused.message) from None
+    except outbound.OutboundError as refused:
+        raise ImageUnreadable(_CODES.get(refused.code, refused.code), refused.message) from None

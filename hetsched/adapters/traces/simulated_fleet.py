@@ -44,7 +44,7 @@ _EPYC = "x86-64-v3+aes+sha_ni+vaes+vpclmulqdq"
 _XEON = "x86-64-v4+avx512_vnni+avx512_bf16+amx_tile+amx_int8+amx_bf16"
 
 
-class Machine(NamedTuple):
+class MachineSet(NamedTuple):
     """`copies` equal machines `<stem>-0`…; `cards` is (GPU model, count), `taint` is (key, value, effect)."""
 
     stem: str
@@ -63,29 +63,29 @@ class Machine(NamedTuple):
 
 
 FLEET = (
-    Machine("vf2", 6, "StarFive-VisionFive-2", "riscv-edge", "riscv64",
+    MachineSet("vf2", 6, "StarFive-VisionFive-2", "riscv-edge", "riscv64",
             "rv64imafdc_zicntr_zicsr_zifencei_zihpm_zba_zbb", 4, 8, 1000),
-    Machine("k1", 4, "BananaPi-F3-SpacemiT-K1", "riscv-vector", "riscv64", _K1, 8, 16, 1000),
-    Machine("sg2042", 2, "Milk-V-Pioneer-SG2042", "riscv-server", "riscv64",
+    MachineSet("k1", 4, "BananaPi-F3-SpacemiT-K1", "riscv-vector", "riscv64", _K1, 8, 16, 1000),
+    MachineSet("sg2042", 2, "Milk-V-Pioneer-SG2042", "riscv-server", "riscv64",
             "rv64imafdc_zicntr_zicsr_zifencei_zihpm", 64, 128, 10000),
-    Machine("sg2044", 2, "SG2044-server", "riscv-server", "riscv64", _SG2044, 64, 128, 10000),
-    Machine("graviton3", 4, "Graviton3", "arm-cloud", "arm64", "armv8.4-a+aes+bf16+i8mm+sha2+sve", 16, 64, 12500),
-    Machine("altra", 3, "Ampere-Altra-Q80", "arm-server", "arm64", "armv8.2-a+aes+sha1+sha2", 80, 256, 25000),
-    Machine("pi4", 4, "Raspberry-Pi-4B", "arm-edge", "arm64", "armv8.0-a+crc32", 4, 8, 1000,
+    MachineSet("sg2044", 2, "SG2044-server", "riscv-server", "riscv64", _SG2044, 64, 128, 10000),
+    MachineSet("graviton3", 4, "Graviton3", "arm-cloud", "arm64", "armv8.4-a+aes+bf16+i8mm+sha2+sve", 16, 64, 12500),
+    MachineSet("altra", 3, "Ampere-Altra-Q80", "arm-server", "arm64", "armv8.2-a+aes+sha1+sha2", 80, 256, 25000),
+    MachineSet("pi4", 4, "Raspberry-Pi-4B", "arm-edge", "arm64", "armv8.0-a+crc32", 4, 8, 1000,
             taint=("hetsched.io/edge", "", "PreferNoSchedule")),
-    Machine("kunpeng", 2, "Kunpeng-920-4826", "arm-hpc", "arm64", "armv8.2-a+aes+asimddp+sha1+sha2+sha512", 128, 512,
+    MachineSet("kunpeng", 2, "Kunpeng-920-4826", "arm-hpc", "arm64", "armv8.2-a+aes+asimddp+sha1+sha2+sha512", 128, 512,
             25000, zones=4),
-    Machine("ivybridge", 3, "Xeon-E5-2650-v2", "x86-legacy", "amd64", "x86-64-v2+aes+avx+f16c", 16, 64, 1000),
-    Machine("epyc", 6, "EPYC-7543P", "x86-general", "amd64", _EPYC, 32, 128, 25000,
+    MachineSet("ivybridge", 3, "Xeon-E5-2650-v2", "x86-legacy", "amd64", "x86-64-v2+aes+avx+f16c", 16, 64, 1000),
+    MachineSet("epyc", 6, "EPYC-7543P", "x86-general", "amd64", _EPYC, 32, 128, 25000,
             emulates="rv64gc_zba_zbb_zbc_zbs"),
-    Machine("sapphire", 4, "Xeon-8480C", "x86-compute", "amd64", _XEON, 64, 256, 25000),
-    Machine("t4", 2, "EPYC-7302P-4xT4", "gpu-inference", "amd64", _EPYC, 32, 128, 25000, cards=("T4", 4)),
-    Machine("l4", 2, "EPYC-9354P-4xL4", "gpu-inference", "amd64", _XEON, 48, 256, 25000, cards=("L4", 4)),
-    Machine("a100", 2, "EPYC-7713-8xA100", "gpu-training", "amd64", _EPYC, 128, 1024, 100000,
+    MachineSet("sapphire", 4, "Xeon-8480C", "x86-compute", "amd64", _XEON, 64, 256, 25000),
+    MachineSet("t4", 2, "EPYC-7302P-4xT4", "gpu-inference", "amd64", _EPYC, 32, 128, 25000, cards=("T4", 4)),
+    MachineSet("l4", 2, "EPYC-9354P-4xL4", "gpu-inference", "amd64", _XEON, 48, 256, 25000, cards=("L4", 4)),
+    MachineSet("a100", 2, "EPYC-7713-8xA100", "gpu-training", "amd64", _EPYC, 128, 1024, 100000,
             cards=("A100-SXM4-80GB", 8)),
-    Machine("h100", 1, "Xeon-8480C-8xH100", "gpu-training", "amd64", _XEON, 192, 2048, 200000,
+    MachineSet("h100", 1, "Xeon-8480C-8xH100", "gpu-training", "amd64", _XEON, 192, 2048, 200000,
             cards=("H100-SXM5-80GB", 8), taint=("hetsched.io/dedicated", "training", "NoSchedule")),
-    Machine("mi300x", 1, "EPYC-9654-8xMI300X", "gpu-amd", "amd64", _XEON, 192, 2048, 200000, cards=("MI300X", 8)),
+    MachineSet("mi300x", 1, "EPYC-9654-8xMI300X", "gpu-amd", "amd64", _XEON, 192, 2048, 200000, cards=("MI300X", 8)),
 )  # fmt: skip
 CORDONED, NOT_READY = "ivybridge-2", "vf2-5"
 
@@ -103,14 +103,14 @@ def _namespaces() -> Iterator[Plain]:
         yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": team}}}
 
 
-def node_names() -> Iterator[tuple[str, Machine]]:
+def node_names() -> Iterator[tuple[str, MachineSet]]:
     """Yield every node's name with its machine."""
     for machine in FLEET:
         for number in range(machine.copies):
             yield f"{machine.stem}-{number}", machine
 
 
-def _machine(machine: Machine, draw: random.Random) -> Iterator[Plain]:
+def _machine(machine: MachineSet, draw: random.Random) -> Iterator[Plain]:
     for number in range(machine.copies):
         name = f"{machine.stem}-{number}"
         yield _node(name, machine, draw.choice(RACKS))
@@ -134,7 +134,7 @@ def _own(kind: str, name: str) -> Plain:
     return {"apiVersion": keys.GROUP, "kind": kind, "metadata": {"name": name}}
 
 
-def _node(name: str, machine: Machine, rack: str) -> Plain:
+def _node(name: str, machine: MachineSet, rack: str) -> Plain:
     labels = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
@@ -177,7 +177,7 @@ def _node(name: str, machine: Machine, rack: str) -> Plain:
     }
 
 
-def _cards(name: str, machine: Machine) -> Iterator[Plain]:
+def _cards(name: str, machine: MachineSet) -> Iterator[Plain]:
     assert machine.cards is not None
     model, count = machine.cards
     facts = facts_of(model)
@@ -196,7 +196,7 @@ def _cards(name: str, machine: Machine) -> Iterator[Plain]:
         yield {key: value for key, value in stated.items() if value is not None}
 
 
-def _topology(name: str, machine: Machine) -> Plain:
+def _topology(name: str, machine: MachineSet) -> Plain:
     """Return the zones of a two-socket machine: zones of one socket are near, the others far."""
     zones, size = range(machine.zones), machine.cpus // machine.zones
     memory = f"{machine.memory_gib * 1024 * 96 // 100 // machine.zones}Mi"
@@ -254,7 +254,7 @@ def _running(draw: random.Random) -> Iterator[Plain]:
 
 
 def _service(
-    service: str, namespace: str, node: str, machine: Machine, cpu_millis: int, cards: int, milli: int, kind: str
+    service: str, namespace: str, node: str, machine: MachineSet, cpu_millis: int, cards: int, milli: int, kind: str
 ) -> Plain:
     memory_mib = max(128, machine.memory_gib * 1024 * cpu_millis // (machine.cpus * 1000))
     annotations: dict[str, str] = {}

@@ -23,7 +23,7 @@ _VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AssignedGpus(msgspec.Struct, frozen=True):
     """One container's GPUs, slot -> GPU, by the grant of pod `uid`, and the share of each; `at` in s since 1970."""
 
     uid: str
@@ -34,19 +34,19 @@ class Entry(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct):
     v: int
-    entries: list[Entry]
+    entries: list[AssignedGpus]
 
 
-class HandedOutCards:
+class AssignmentRecord:
     """Entries of one resource, stored in a file; `path` None: in memory only."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
         self.problems: list[MachineProblem] = []
-        self.entries: list[Entry] = self._read()
+        self.entries: list[AssignedGpus] = self._read()
 
-    def by_slot(self) -> dict[str, Entry]:
+    def by_slot(self) -> dict[str, AssignedGpus]:
         return {slot: entry for entry in self.entries for slot in entry.cards}
 
     def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
@@ -62,14 +62,14 @@ class HandedOutCards:
     def add(self, uid: str, cards: dict[str, str], millis: dict[str, int]) -> None:
         """Record an assignment before it is made; its slots are removed from earlier entries. Raises: OSError."""
         left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
-        self._write([*left, Entry(uid, cards, millis, self._clock())])
+        self._write([*left, AssignedGpus(uid, cards, millis, self._clock())])
 
     def cards_behind(self, slots: Iterable[str]) -> tuple[str, ...]:
         """Return the GPUs behind slots; an unrecorded slot is returned as `unrecorded:<slot>`."""
         known = self.by_slot()
         return tuple(sorted({known[slot].cards[slot] if slot in known else f"unrecorded:{slot}" for slot in slots}))
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[AssignedGpus]:
         if self.path is None:
             return []
         try:
@@ -82,7 +82,7 @@ class HandedOutCards:
             return []
         return found.entries if found.v == _VERSION else []
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[AssignedGpus]) -> None:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             beside = self.path.with_suffix(".new")

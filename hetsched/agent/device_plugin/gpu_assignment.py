@@ -19,12 +19,12 @@ import msgspec
 from hetsched.contracts.agent_message import AgentAnswer
 from hetsched.contracts.agent_report import AgentReport, MachineProblem
 
-from ..podresources import Lister, PodResourcesFailure
+from ..podresources import PodResourcesClient, PodResourcesFailure
 from ..probe_cards import described, read_cards
 from ..tree import Tree
-from .assignments import HandedOutCards
+from .assignments import AssignmentRecord
 from .plugin import CardPlugin
-from .server import Serving
+from .server import PluginServer
 from .settings import CardSettings, card_settings, way_of
 from .slots import Card, cards_from
 from .source import AnsweredGrants
@@ -48,7 +48,7 @@ class CardKeeper:
         self._settings, self._source = settings, source
         self._held = held or HeldByContainers()
         self._read = read or cards_of_this_machine
-        self._serving: dict[str, Serving] = {}
+        self._serving: dict[str, PluginServer] = {}
         self._look_at = float("-inf")
 
     @property
@@ -96,25 +96,25 @@ class CardKeeper:
                 self._serving[resource] = self._plugin(vendor, resource)
             self._serving[resource].plugin.set_cards(cards)
 
-    def _plugin(self, vendor: str, resource: str) -> Serving:
+    def _plugin(self, vendor: str, resource: str) -> PluginServer:
         settings = self._settings
         plugin = CardPlugin(
             resource,
             self._source,
-            HandedOutCards(settings.state / f"cards-{vendor}.json"),
+            AssignmentRecord(settings.state / f"cards-{vendor}.json"),
             in_use=partial(self._held, resource),
             slots=settings.slots,
             way=way_of(settings, Tree()),
             slicing_directory=settings.slicing_directory,
         )
-        return Serving(plugin, settings.kubelet)
+        return PluginServer(plugin, settings.kubelet)
 
 
 class HeldByContainers:
     """Devices of containers according to the kubelet's podresources API."""
 
-    def __init__(self, lister: Lister | None = None) -> None:
-        self._lister = lister or Lister()
+    def __init__(self, lister: PodResourcesClient | None = None) -> None:
+        self._lister = lister or PodResourcesClient()
 
     def __call__(self, resource: str) -> Collection[str] | None:
         try:
@@ -125,14 +125,14 @@ class HeldByContainers:
         return {one for held in devices if held.resource == resource for one in held.ids}
 
 
-class Sender(Protocol):
+class GrantSource(Protocol):
     """Sender of messages to the control plane."""
 
     def hear(self, told: Callable[[AgentAnswer], None]) -> None: ...
     def hurry(self) -> None: ...
 
 
-def card_keeper(node: str, sender: Sender, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
+def card_keeper(node: str, sender: GrantSource, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
     """Return the GPU device plugins of this machine, with the grants that the sender receives. Raises: InputError."""
     source = AnsweredGrants(node, sender.hurry)
     sender.hear(source.hear)

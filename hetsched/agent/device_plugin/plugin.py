@@ -22,8 +22,8 @@ from hetsched.contracts.allocation import CardGrant
 
 from ..rpc import device_plugin_pb2 as api
 from .allocate_response import answer
-from .assignments import HandedOutCards
-from .pod_selection import Chosen, PodGrant, choose
+from .assignments import AssignmentRecord
+from .pod_selection import PodGrant, PodSelection, choose
 from .slots import Card, Slot, slots_of
 
 PATIENCE_SECONDS = 8.0
@@ -51,7 +51,7 @@ class CardPlugin:
         self,
         resource: str,
         source: GrantSource,
-        handed: HandedOutCards,
+        handed: AssignmentRecord,
         *,
         in_use: InUse = lambda: None,
         slots: int = 1,
@@ -169,7 +169,7 @@ class CardPlugin:
     def pre_start(self, _request: Any, _context: Any) -> api.PreStartContainerResponse:
         return api.PreStartContainerResponse()
 
-    def _found(self, slots: Sequence[str]) -> Chosen | None:
+    def _found(self, slots: Sequence[str]) -> PodSelection | None:
         """Find the pod; request newer grants until one fits, and once if several fit."""
         until = time.monotonic() + self._patience_seconds
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
@@ -184,7 +184,7 @@ class CardPlugin:
             pause = min(2 * pause, _LOOK_SECONDS)
         return found
 
-    def _choose(self, slots: Sequence[str]) -> Chosen | None:
+    def _choose(self, slots: Sequence[str]) -> PodSelection | None:
         vendor = self.resource.split(".", 1)[0]
         grants = self._source.grants()
         self.handed.settle(self._in_use(), {grant.uid for grant in grants})

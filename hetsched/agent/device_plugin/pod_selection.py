@@ -24,7 +24,7 @@ import msgspec
 
 from hetsched.contracts.allocation import CardGrant
 
-from .assignments import Entry
+from .assignments import AssignedGpus
 from .slots import Card
 
 WHOLE_MILLI = 1000
@@ -37,7 +37,7 @@ class PodGrant(msgspec.Struct, frozen=True):
     cards: tuple[CardGrant, ...]
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class PodSelection(msgspec.Struct, frozen=True):
     """Pod and its GPUs for one container, as many as requested; `sure`: no other pod could be meant."""
 
     uid: str
@@ -46,8 +46,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def choose(
-    slots: Sequence[str], grants: Sequence[PodGrant], entries: Sequence[Entry], cards: Mapping[str, Card]
-) -> Chosen | None:
+    slots: Sequence[str], grants: Sequence[PodGrant], entries: Sequence[AssignedGpus], cards: Mapping[str, Card]
+) -> PodSelection | None:
     """Return the GPUs of the container that requests these slots, None if no grant remains for it."""
     by_uid = {grant.uid: grant for grant in grants}
     owners = _owners(grants, entries, cards)
@@ -68,18 +68,18 @@ def choose(
         had = {card for place in named for card in entries[place].cards.values()}
         found = _take(by_uid[uid], len(slots), given[uid], used, cards, had)
         if found is not None:
-            return Chosen(uid, found)
+            return PodSelection(uid, found)
     takes = {grant.uid: _take(grant, len(slots), given[grant.uid], used, cards) for grant in grants}
     able = [grant for grant in grants if takes[grant.uid] is not None]
     begun = [grant for grant in able if given[grant.uid]]
     whole = [grant for grant in able if len(grant.cards) == len(slots)]
     for some in (begun, whole, able):
         for grant in some[:1]:
-            return Chosen(grant.uid, takes[grant.uid] or (), sure=len(some) == 1)
+            return PodSelection(grant.uid, takes[grant.uid] or (), sure=len(some) == 1)
     return None
 
 
-def _owners(grants: Sequence[PodGrant], entries: Sequence[Entry], cards: Mapping[str, Card]) -> list[str | None]:
+def _owners(grants: Sequence[PodGrant], entries: Sequence[AssignedGpus], cards: Mapping[str, Card]) -> list[str | None]:
     """Return for each entry the pod that it counts for, None if no grant names its GPUs any more."""
     named = {grant.uid: {card.id for share in grant.cards if (card := card_of(share, cards))} for grant in grants}
     own = [entry.uid if named.get(entry.uid, set()) >= set(entry.cards.values()) else None for entry in entries]
@@ -95,7 +95,7 @@ def _owners(grants: Sequence[PodGrant], entries: Sequence[Entry], cards: Mapping
     return owners
 
 
-def _used(entries: Iterable[Entry]) -> Counter[str]:
+def _used(entries: Iterable[AssignedGpus]) -> Counter[str]:
     used: Counter[str] = Counter()
     for entry in entries:
         for slot, card in entry.cards.items():

@@ -26,7 +26,7 @@ _THREADS = 4
 _SERVICE = "v1beta1.DevicePlugin"
 
 
-class Serving:
+class PluginServer:
     """One plugin on its socket in the kubelet's folder."""
 
     def __init__(self, plugin: CardPlugin, directory: Path) -> None:

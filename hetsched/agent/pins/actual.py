@@ -22,7 +22,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _V1, _V2 = "sys/fs/cgroup/cpuset", "sys/fs/cgroup"
 
 
-class Actual:
+class CpuReader:
     """Reader of the CPUs of containers; the path of each container's file is looked up once."""
 
     def __init__(self, tree: Tree, runtime: Runtime) -> None:

@@ -16,16 +16,16 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import Granted, verify
+from hetsched.contracts.signatures import VerifiedAllocation, verify
 
 ALLOCATION = "hetsched.io/allocation"
 MOST_PROBLEMS = 20
 
 
-class Known(msgspec.Struct, frozen=True):
+class VerifiedGrant(msgspec.Struct, frozen=True):
     """Verified allocation; `answered`: it came in an answer of the control plane, else from the annotation."""
 
-    granted: Granted
+    granted: VerifiedAllocation
     answered: bool = False
 
 
@@ -36,7 +36,7 @@ class Grants:
         self.node = node
         self.cluster = ""
         self.key: bytes | None = None
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, VerifiedGrant] = {}
         self._refused: dict[str, tuple[str, MachineProblem]] = {}
         self._answered: frozenset[str] = frozenset()
         self._carried: dict[str, str] = {}
@@ -46,7 +46,7 @@ class Grants:
         found = sorted(self._refused.items())[:MOST_PROBLEMS]
         return tuple(problem for _, (_, problem) in found)
 
-    def of(self, uid: str) -> Granted | None:
+    def of(self, uid: str) -> VerifiedAllocation | None:
         known = self.known.get(uid)
         return None if known is None else known.granted
 
@@ -99,7 +99,7 @@ class Grants:
                     self._refuse(uid, text, "AllocationOutdated", message)
                 return
         self._refused.pop(uid, None)
-        self.known[uid] = Known(granted, answered)
+        self.known[uid] = VerifiedGrant(granted, answered)
 
     def _refuse(self, uid: str, text: str, code: str, message: str) -> None:
         self._refused[uid] = (

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from hetsched.agent.cri import Container, Runtime, RuntimeFailure, Sandbox
+from hetsched.agent.cri import CriContainer, Runtime, RuntimeFailure, Sandbox
 from hetsched.agent.tree import Tree
 from hetsched.contracts.agent_report import KubeletState, MachineProblem, PinnedContainer
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 
-from .actual import Actual
+from .actual import CpuReader
 from .grants import ALLOCATION, Grants
 from .order import Target, next_write
-from .state import Kept, StateFile
-from .wanted import FIXED, Cpus, Machine, Member, Plan, Pod, Wanted, plan
+from .state import PinState, StateFile
+from .wanted import FIXED, Cpus, MachineCpus, PinPlan, PodContainer, RuntimePod, WantedCpus, plan
 
 LOOKED_AT_SECONDS = 10.0  # check interval of containers with shared CPUs
 MOST_LATE = 1  # timeouts tolerated in one step; after more the runtime hangs
@@ -48,13 +48,13 @@ class Pinner:
         self._tree = tree
         self._kubelet = kubelet
         self._file = StateFile(folder)
-        self._actual = Actual(tree, runtime)
+        self._actual = CpuReader(tree, runtime)
         self._grants = Grants(node)
         self._settled: dict[str, Cpus] = {}
         self._loaded = False
         self._is: dict[str, int] = {}
         self._looked: dict[str, float] = {}
-        self._aims: dict[str, Wanted] = {}
+        self._aims: dict[str, WantedCpus] = {}
         self._failed: dict[str, str] = {}
         self._last: tuple[PinnedContainer, ...] = ()
         self.problems: tuple[MachineProblem, ...] = ()
@@ -142,18 +142,18 @@ class Pinner:
         self._grants.forget({one.uid for one in sandboxes})
 
     def _pods(
-        self, sandboxes: tuple[Sandbox, ...], containers: tuple[Container, ...]
-    ) -> tuple[list[Pod], list[Member]]:
+        self, sandboxes: tuple[Sandbox, ...], containers: tuple[CriContainer, ...]
+    ) -> tuple[list[RuntimePod], list[PodContainer]]:
         uids = {one.id: one.uid for one in sandboxes}
-        members = [Member(one.id, uids[one.sandbox_id], one.name) for one in containers if one.sandbox_id in uids]
+        members = [PodContainer(one.id, uids[one.sandbox_id], one.name) for one in containers if one.sandbox_id in uids]
         alive = {member.pod for member in members}
         created: dict[str, int] = {}
         for one in sandboxes:
             if one.ready or one.uid in alive:
                 created[one.uid] = min(one.created_at, created.get(one.uid, one.created_at))
-        return [Pod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
+        return [RuntimePod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
-    def _look(self, now: float, wanted: Plan, members: list[Member], machine: Machine) -> None:
+    def _look(self, now: float, wanted: PinPlan, members: list[PodContainer], machine: MachineCpus) -> None:
         """Read the actual CPUs of all pinned containers and of those that are due."""
         present = {member.id for member in members}
         self._actual.forget(present)
@@ -177,7 +177,7 @@ class Pinner:
             self._is[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
         self._aims = wanted.containers
 
-    def _settle(self, wanted: Plan, pods: list[Pod], members: list[Member]) -> None:
+    def _settle(self, wanted: PinPlan, pods: list[RuntimePod], members: list[PodContainer]) -> None:
         """Record the CPUs of immovable containers that are, or are about to be, in their final place."""
         fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
         for member in members:
@@ -185,7 +185,7 @@ class Pinner:
             if member.pod in fixed and aim.predicted is not None and not aim.why:
                 self._settled.setdefault(member.id, aim.cpus)
 
-    def _write(self, wanted: Plan, members: list[Member]) -> None:
+    def _write(self, wanted: PinPlan, members: list[PodContainer]) -> None:
         """Write the differences; containers that failed the last time come after all others."""
         targets = {
             member.id: Target(_mask(aim.cpus), member.pod, aim.own)
@@ -220,7 +220,7 @@ class Pinner:
                 if current[one] != cpus:
                     self._failed[one] = f"it was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
 
-    def _report(self, wanted: Plan, members: list[Member]) -> tuple[PinnedContainer, ...]:
+    def _report(self, wanted: PinPlan, members: list[PodContainer]) -> tuple[PinnedContainer, ...]:
         found = []
         for member in sorted(members, key=lambda member: (member.pod, member.name, member.id)):
             aim = wanted.containers[member.id]
@@ -250,7 +250,7 @@ class Pinner:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def _machine(self, kubelet: KubeletState | None) -> Machine:
+    def _machine(self, kubelet: KubeletState | None) -> MachineCpus:
         online = _parsed(self._tree.text("sys/devices/system/cpu/online") or "")
         options: Mapping[str, str] = kubelet.cpu_manager_options if kubelet is not None else {}
         strict = kubelet is not None and options.get("strict-cpu-reservation", "").lower() == "true"
@@ -260,7 +260,7 @@ class Pinner:
             for name in self._tree.names(_NODES)
             if name.startswith("node") and name[4:].isdecimal()
         }
-        return Machine(online, withheld, zones)
+        return MachineCpus(online, withheld, zones)
 
     def _load(self) -> None:
         if self._loaded:
@@ -284,7 +284,7 @@ class Pinner:
         grants = self._grants
         try:
             if self._file.locked():
-                self._file.save(Kept(grants.node, grants.cluster, grants.key, grants.known, settled))
+                self._file.save(PinState(grants.node, grants.cluster, grants.key, grants.known, settled))
         except OSError as error:
             problems.append(
                 MachineProblem(

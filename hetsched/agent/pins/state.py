@@ -20,19 +20,19 @@ import msgspec
 
 from hetsched.contracts.agent_report import MachineProblem
 
-from .grants import Known
+from .grants import VerifiedGrant
 
 FILE = "pins"
 MAX_BYTES = 16 * 1024 * 1024
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PinState(msgspec.Struct, frozen=True):
     """Signing key of the node, its verified allocations by pod UID, and the CPUs of immovable containers by ID."""
 
     node: str
     cluster: str = ""
     key: bytes | None = None
-    known: dict[str, Known] = {}
+    known: dict[str, VerifiedGrant] = {}
     settled: dict[str, str] = {}
 
 
@@ -63,7 +63,7 @@ class StateFile:
         if lock is not None:
             os.close(lock)
 
-    def load(self, node: str) -> Kept:
+    def load(self, node: str) -> PinState:
         """Return the last state of this node, or an empty one."""
         self.problem = None
         path = self._folder / FILE
@@ -72,19 +72,19 @@ class StateFile:
                 data = file.read(MAX_BYTES + 1)
             kept = _read(data)
         except FileNotFoundError:
-            return Kept(node)
+            return PinState(node)
         except (OSError, ValueError) as error:
             self.problem = MachineProblem("PinsForgotten", f"{path} cannot be read and is replaced: {error}", str(path))
-            return Kept(node)
+            return PinState(node)
         if kept.node != node:
             self.problem = MachineProblem(
                 "PinsForgotten", f"{path} belongs to node {kept.node} and is replaced", str(path)
             )
-            return Kept(node)
+            return PinState(node)
         self._written = data
         return kept
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: PinState) -> None:
         """Write the state, if it changed. Raises: OSError."""
         data = _write(kept)
         if data == self._written:
@@ -106,16 +106,16 @@ class StateFile:
         self._written = data
 
 
-def _write(kept: Kept) -> bytes:
+def _write(kept: PinState) -> bytes:
     body = msgspec.json.encode(kept, order="deterministic")
     return sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def _read(data: bytes) -> Kept:
+def _read(data: bytes) -> PinState:
     """Return the state in a file. Raises: ValueError."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     digest, _, body = data.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest:
         raise ValueError("its checksum is wrong")
-    return msgspec.json.decode(body, type=Kept)
+    return msgspec.json.decode(body, type=PinState)

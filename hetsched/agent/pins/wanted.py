@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signatures import Granted
+from hetsched.contracts.signatures import VerifiedAllocation
 
 OWN, FIXED, NUMA = "exclusive", "immovable", "numa"
 _NUMBER_AT_END = re.compile(r"[0-9]{1,5}$", re.ASCII)
 Cpus = frozenset[int]
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineCpus(msgspec.Struct, frozen=True):
     """CPUs of the machine: online, withheld from the shared ones, and those of each zone."""
 
     online: Cpus
@@ -39,7 +39,7 @@ class Machine(msgspec.Struct, frozen=True):
     zones: Mapping[int, Cpus] = {}
 
 
-class Member(msgspec.Struct, frozen=True):
+class PodContainer(msgspec.Struct, frozen=True):
     """Container of a pod."""
 
     id: str
@@ -47,15 +47,15 @@ class Member(msgspec.Struct, frozen=True):
     name: str
 
 
-class Pod(msgspec.Struct, frozen=True):
+class RuntimePod(msgspec.Struct, frozen=True):
     """Pod of the runtime, with its verified allocation. `created_at` is in nanoseconds."""
 
     uid: str
     created_at: int
-    granted: Granted | None = None
+    granted: VerifiedAllocation | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedCpus(msgspec.Struct, frozen=True):
     """CPUs of one container; `predicted` are those of its grant, if it has one; `why` explains the difference."""
 
     cpus: Cpus
@@ -64,22 +64,25 @@ class Wanted(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PinPlan(msgspec.Struct, frozen=True):
     """Target of every container, by ID, and the shared CPUs; empty if none are left."""
 
-    containers: dict[str, Wanted]
+    containers: dict[str, WantedCpus]
     shared: Cpus
 
 
 def plan(
-    machine: Machine, pods: Sequence[Pod], members: Sequence[Member], settled: Mapping[str, Cpus] | None = None
-) -> Plan:
+    machine: MachineCpus,
+    pods: Sequence[RuntimePod],
+    members: Sequence[PodContainer],
+    settled: Mapping[str, Cpus] | None = None,
+) -> PinPlan:
     """Return the target CPUs of every container; `settled` are those of immovable containers already in place."""
     settled = settled or {}
     there: dict[str, set[int]] = {}
     for member in members:
         there.setdefault(member.pod, set()).update(settled.get(member.id, ()))
-    holder: dict[int, Pod] = {}
+    holder: dict[int, RuntimePod] = {}
     lost: dict[str, str] = {}
     own: set[int] = set()
     for pod in sorted(pods, key=lambda pod: _rank(pod, bool(there.get(pod.uid)))):
@@ -99,14 +102,14 @@ def plan(
             containers[member.id] = _settled(member, pod, settled[member.id], machine)
         else:
             containers[member.id] = _wanted(member, pod, machine, shared, lost.get(pod.uid, ""))
-    return Plan(containers, shared)
+    return PinPlan(containers, shared)
 
 
-def _rank(pod: Pod, settled: bool) -> tuple[bool, int, int, str]:
+def _rank(pod: RuntimePod, settled: bool) -> tuple[bool, int, int, str]:
     return not settled, -(pod.granted.epoch if pod.granted else 0), pod.created_at, pod.uid
 
 
-def _named(granted: Granted | None) -> set[int]:
+def _named(granted: VerifiedAllocation | None) -> set[int]:
     """Return the CPUs that no other pod may be given."""
     if granted is None or granted.policy not in (OWN, FIXED):
         return set()
@@ -114,37 +117,37 @@ def _named(granted: Granted | None) -> set[int]:
     return named | parse_cpuset(granted.cpus) if granted.policy == OWN else named
 
 
-def _wanted(member: Member, pod: Pod, machine: Machine, shared: Cpus, lost: str) -> Wanted:
+def _wanted(member: PodContainer, pod: RuntimePod, machine: MachineCpus, shared: Cpus, lost: str) -> WantedCpus:
     granted = pod.granted
     if granted is None or member.name not in granted.containers or granted.policy not in (OWN, FIXED, NUMA):
-        return Wanted(shared)
+        return WantedCpus(shared)
     if granted.policy == NUMA:
         of_zones = _of_zones(granted, machine)
         predicted = of_zones & shared
         if predicted:
-            return Wanted(predicted, predicted=predicted)
+            return WantedCpus(predicted, predicted=predicted)
         why = f"all CPUs {format_cpuset(of_zones)} are exclusive to other pods or offline"
-        return Wanted(shared, predicted=of_zones, why=why)
+        return WantedCpus(shared, predicted=of_zones, why=why)
     predicted = parse_cpuset(granted.containers[member.name])
     if lost or not predicted:
-        return Wanted(shared, predicted=predicted, why=lost or "its allocation names no CPU")
+        return WantedCpus(shared, predicted=predicted, why=lost or "its allocation names no CPU")
     usable = predicted & machine.online
     if not usable:
-        return Wanted(shared, predicted=predicted, why=f"CPUs {format_cpuset(predicted)} are offline")
+        return WantedCpus(shared, predicted=predicted, why=f"CPUs {format_cpuset(predicted)} are offline")
     gone = predicted - usable
     why = f"CPUs {format_cpuset(gone)} are offline" if gone else ""
-    return Wanted(usable, own=granted.policy == OWN, predicted=predicted, why=why)
+    return WantedCpus(usable, own=granted.policy == OWN, predicted=predicted, why=why)
 
 
-def _settled(member: Member, pod: Pod, cpus: Cpus, machine: Machine) -> Wanted:
+def _settled(member: PodContainer, pod: RuntimePod, cpus: Cpus, machine: MachineCpus) -> WantedCpus:
     granted = pod.granted
     said = granted.containers.get(member.name) if granted is not None else None
     predicted = cpus if said is None else parse_cpuset(said)
     why = "" if predicted == cpus else f"its policy is immovable, so it stays on CPUs {format_cpuset(cpus)}"
-    return Wanted(cpus & machine.online or machine.online, predicted=predicted, why=why)
+    return WantedCpus(cpus & machine.online or machine.online, predicted=predicted, why=why)
 
 
-def _of_zones(granted: Granted, machine: Machine) -> Cpus:
+def _of_zones(granted: VerifiedAllocation, machine: MachineCpus) -> Cpus:
     found: set[int] = set()
     for zone in granted.zones:
         number = _NUMBER_AT_END.search(zone.name)

@@ -14,7 +14,7 @@ import msgspec
 MOVED_AWAY = "MovedAway"  # reason of a node from which an operator had a pod of the owner moved away
 
 
-class Refused(msgspec.Struct, frozen=True):
+class NodeRejections(msgspec.Struct, frozen=True):
     """A node's rejections of an owner's pods: their number, the last reason, and the end of the back-off.
 
     `proven` are pods (keys) that run on the node; another pod of the owner there is on trial.
@@ -33,5 +33,5 @@ class Avoided(msgspec.Struct, frozen=True):
     `rest` holds the reason and the end of a back-off on all nodes.
     """
 
-    nodes: dict[str, Refused]
-    rest: Refused | None = None
+    nodes: dict[str, NodeRejections]
+    rest: NodeRejections | None = None

@@ -1,9 +1,9 @@
 """The snapshot as columns: one array row per fact, one array column per node.
 
 A decision reads thousands of nodes; Python objects per node cost a hundred times more than arrays. Facts are stored in
-two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a `Layout`.
-Node rows are in name order, so the first maximum of a score is the lowest name. A `Window` shows the same fields over
-all rows, a few changed rows or hypothetical rows; plugins see only windows.
+two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a
+`ColumnLayout`. Node rows are in name order, so the first maximum of a score is the lowest name. A `Window` shows the
+same fields over all rows, a few changed rows or hypothetical rows; plugins see only windows.
 Invariants: windows are read-only to plugins; a field over a window equals the field over all rows, picked.
 """
 
@@ -61,7 +61,7 @@ class _ResourceRows(dict[str, int]):
         return self[UNKNOWN_RESOURCE]
 
 
-class Resources(Vocabulary[str]):
+class ResourceRows(Vocabulary[str]):
     """The rows of resources; once `UNKNOWN_RESOURCE` has a row, `index[name]` returns it for names that no node has."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Resources(Vocabulary[str]):
             self.id(name)
 
 
-class Layout:
+class ColumnLayout:
     """Mapping of fields to rows of the two blocks.
 
     Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
@@ -129,9 +129,9 @@ class Layout:
             ("zone_devices_free", len(self.devices) * zones),
         )  # fmt: skip
 
-    def wider(self, resources: int) -> Layout:
+    def wider(self, resources: int) -> ColumnLayout:
         """Return the same layout with another number of resources."""
-        return Layout(resources, self.cards, self.zones, self.power, self.words, self.devices)
+        return ColumnLayout(resources, self.cards, self.zones, self.power, self.words, self.devices)
 
     def start(self, field: str) -> int:
         """Return the first row of a field in its block."""
@@ -156,7 +156,9 @@ class Columns:
 
     __slots__ = ("layout", "load", "names", "static")
 
-    def __init__(self, names: Sequence[str], layout: Layout, static: Ints | None = None, load: Ints | None = None):
+    def __init__(
+        self, names: Sequence[str], layout: ColumnLayout, static: Ints | None = None, load: Ints | None = None
+    ):
         self.names = list(names)
         self.layout = layout
         count = len(self.names)

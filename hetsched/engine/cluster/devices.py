@@ -41,7 +41,7 @@ MOST_STEPS = 20_000
 MOST_USERS = 256  # pods that one claim may be reserved for, limit of the API
 
 
-class Devices:
+class DeviceState:
     """The state's devices: inventory and promises to booked pods."""
 
     __slots__ = ("_at", "_everywhere", "_found", "digest", "given", "known", "promised")
@@ -74,8 +74,8 @@ class Devices:
         )
         self._index()
 
-    def copy(self) -> Devices:
-        other = object.__new__(Devices)
+    def copy(self) -> DeviceState:
+        other = object.__new__(DeviceState)
         other.known, other.digest, other.given = self.known, self.digest, dict(self.given)
         other.promised = {claim: dict(pods) for claim, pods in self.promised.items()}
         other._at, other._everywhere, other._found = self._at, self._everywhere, self._found
@@ -171,7 +171,7 @@ class Devices:
 class _Search:
     """Depth-first search for one pod on one node, over the requests of all its claims."""
 
-    def __init__(self, ledger: Devices, places: Sequence[int], taken: set[DeviceId]) -> None:
+    def __init__(self, ledger: DeviceState, places: Sequence[int], taken: set[DeviceId]) -> None:
         self._ledger = ledger
         self._places = sorted(places, key=lambda place: ledger.known.devices[place].id)
         self._taken = taken

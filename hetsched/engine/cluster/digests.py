@@ -18,12 +18,12 @@ import msgspec
 
 from hetsched.contracts.cluster import DisruptionBudget
 
-from .devices import Devices
-from .expected_use import Experience
+from .devices import DeviceState
+from .expected_use import UsageHistory
 from .quotas import Quotas
 from .samples import Samples
 from .state_view import StateView
-from .volumes import Volumes
+from .volumes import VolumeState
 
 _BYTES = 12
 
@@ -32,11 +32,11 @@ class DigestedState(StateView, Protocol):
     """The part of `ClusterState` that its digest covers."""
 
     budgets: tuple[DisruptionBudget, ...]
-    devices: Devices
-    experience: Experience
+    devices: DeviceState
+    experience: UsageHistory
     quotas: Quotas
     samples: Samples
-    volumes: Volumes
+    volumes: VolumeState
 
 
 class Digests:

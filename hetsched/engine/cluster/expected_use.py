@@ -33,7 +33,7 @@ DECLARED, REQUESTED = "declared", "requested"
 _MOST_KEPT = 20_000
 
 
-class Learnt(msgspec.Struct, frozen=True):
+class LearntUse(msgspec.Struct, frozen=True):
     """Use of the pods of one controller, by resource in base units, and how many were measured."""
 
     amounts: tuple[tuple[str, int], ...]
@@ -50,10 +50,10 @@ class Learnt(msgspec.Struct, frozen=True):
         return "idle" if most <= IDLE_RATIO * asked else ""
 
 
-class Experience:
+class UsageHistory:
     """Learnt usage by `namespace/Kind/name` of the controller."""
 
-    def __init__(self, learnt: dict[str, Learnt] | None = None) -> None:
+    def __init__(self, learnt: dict[str, LearntUse] | None = None) -> None:
         self.learnt = learnt or {}
         self._shapes: dict[tuple[int, str], tuple[Shape, Shape]] = {}
 
@@ -86,7 +86,7 @@ class Experience:
         return msgspec.structs.replace(pod, shape=known[1], expected_basis=basis)
 
 
-def _with(learnt: Learnt, shape: Shape) -> Shape:
+def _with(learnt: LearntUse, shape: Shape) -> Shape:
     use = shape.expected_usage or learnt.amounts
     profile = shape.load_profile or learnt.load_profile(shape)
     if (use, profile) == (shape.expected_usage, shape.load_profile):
@@ -99,13 +99,13 @@ def basis_of(pod: PodSpec) -> str:
     return pod.expected_basis or (DECLARED if pod.shape.expected_usage else REQUESTED)
 
 
-def learn(samples: Iterable[PodUsage]) -> Experience:
+def learn(samples: Iterable[PodUsage]) -> UsageHistory:
     """Learn from the measured use of pods, one sample per pod."""
     by_controller: dict[str, list[PodUsage]] = defaultdict(list)
     for sample in samples:
         if sample.controller:
             by_controller[f"{sample.namespace}/{sample.controller}"].append(sample)
-    learnt: dict[str, Learnt] = {}
+    learnt: dict[str, LearntUse] = {}
     for controller, measured in by_controller.items():
         values: dict[str, list[int]] = defaultdict(list)
         for sample in measured:
@@ -114,8 +114,8 @@ def learn(samples: Iterable[PodUsage]) -> Experience:
         known = {resource: p95(found) for resource, found in values.items() if len(found) >= LEAST_PODS}
         if known:
             mean = sum(values[CPU]) / len(values[CPU]) if CPU in known else None
-            learnt[controller] = Learnt(tuple(sorted(known.items())), len(measured), mean)
-    return Experience(learnt)
+            learnt[controller] = LearntUse(tuple(sorted(known.items())), len(measured), mean)
+    return UsageHistory(learnt)
 
 
 def p95(values: Sequence[int]) -> int:

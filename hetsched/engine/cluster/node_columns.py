@@ -18,7 +18,7 @@ from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMO
 from hetsched.engine.gpu.links import Table, link_table
 from hetsched.engine.numa.zones import Setup, Zones, setup_of
 
-from .columns import UNKNOWN, UNLIMITED, WHOLE_CARD_MILLI, Columns, Layout, Vocabulary
+from .columns import UNKNOWN, UNLIMITED, WHOLE_CARD_MILLI, ColumnLayout, Columns, Vocabulary
 from .state_view import StateView
 
 
@@ -90,7 +90,7 @@ def _allocatable(report: NodeReport, resource: str, cards: tuple[GpuCard, ...]) 
     return report.allocatable.get(resource, UNLIMITED if resource == PODS else 0)
 
 
-def widened(old: Columns, layout: Layout) -> Columns:
+def widened(old: Columns, layout: ColumnLayout) -> Columns:
     """Return the same columns in a layout with more resources, which no node has."""
     wider = Columns(old.names, layout)
     for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):

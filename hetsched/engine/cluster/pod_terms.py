@@ -16,7 +16,7 @@ from hetsched.contracts.workload import PodSpec
 
 from .booking import Booking
 from .columns import Bools, Ints, Rows
-from .selector_counts import Matcher, Tallies
+from .selector_counts import Matcher, SelectorCounts
 from .state_view import StateView
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
@@ -26,7 +26,7 @@ Holders = dict[int, int]  # row -> booked pods there
 K = TypeVar("K")
 
 
-class Rule(NamedTuple):
+class BookedTerm(NamedTuple):
     """A term as booked pods state it."""
 
     topology_key: str
@@ -34,7 +34,7 @@ class Rule(NamedTuple):
     weight: int
 
 
-class Neighbours:
+class InterPodTerms:
     """The inter-pod rules of booked pods.
 
     `repelling` are required anti-affinity terms, `attracting` required affinity, `preferring` the preferred terms of
@@ -42,12 +42,12 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self.repelling: dict[Rule, Holders] = {}
-        self.attracting: dict[Rule, Holders] = {}
-        self.preferring: dict[Rule, Holders] = {}
+        self.repelling: dict[BookedTerm, Holders] = {}
+        self.attracting: dict[BookedTerm, Holders] = {}
+        self.preferring: dict[BookedTerm, Holders] = {}
         self.ports: dict[tuple[str, int], dict[str, Holders]] = {}
-        self._tallies = Tallies()
-        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[Rule]] = {}
+        self._tallies = SelectorCounts()
+        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[BookedTerm]] = {}
 
     def charge(self, booking: Booking, sign: int) -> None:
         """Count the rules of a pod that is added (`sign` 1) or removed (-1)."""
@@ -58,14 +58,14 @@ class Neighbours:
             (shape.preferred_affinity, self.preferring),
         ):
             for term in terms:
-                rule = Rule(term.topology_key, Matcher.of(term, namespace), term.weight)
+                rule = BookedTerm(term.topology_key, Matcher.of(term, namespace), term.weight)
                 if _count(held, rule, row, sign):
                     self._meaning.clear()
         for port in shape.host_ports:
             addresses = self.ports.setdefault((port.protocol, port.port), {})
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
-    def meaning(self, rules: dict[Rule, Holders], pod: PodSpec, state: StateView) -> list[Rule]:
+    def meaning(self, rules: dict[BookedTerm, Holders], pod: PodSpec, state: StateView) -> list[BookedTerm]:
         """Return which of `rules`, a mapping of this object, select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
         found = self._meaning.get(key)
@@ -79,16 +79,16 @@ class Neighbours:
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
         """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
         if self._tallies.overgrown:
-            self._tallies = Tallies()
+            self._tallies = SelectorCounts()
         return self._tallies.matching(state, matchers)
 
     def log_restarted(self) -> None:
         """Drop the counts that the state's change log can no longer update."""
-        self._tallies = Tallies()
+        self._tallies = SelectorCounts()
 
-    def copy(self, state: StateView) -> Neighbours:
+    def copy(self, state: StateView) -> InterPodTerms:
         """Return the rules of `state` for a copy of it whose log starts empty."""
-        other = Neighbours()
+        other = InterPodTerms()
         for ours, theirs in (
             (self.repelling, other.repelling),
             (self.attracting, other.attracting),

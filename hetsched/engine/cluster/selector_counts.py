@@ -61,7 +61,7 @@ class _Tally:
         self.read = read
 
 
-class Tallies:
+class SelectorCounts:
     """Counts of matching pods per row, for every selector that was queried."""
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ class Tallies:
             self._faces.append(pod)
         return kind
 
-    def copy(self, state: StateView) -> Tallies:
+    def copy(self, state: StateView) -> SelectorCounts:
         """Return the counts of `state` for a copy of it whose log starts empty."""
-        other = Tallies()
+        other = SelectorCounts()
         if not self._on_row:
             return other
         self._follow(state)

@@ -31,7 +31,7 @@ from .state import ClusterState
 Team = Callable[[PodSpec], str]
 
 
-class Shares:
+class TeamShares:
     """Use of each team, and of each namespace of a team, relative to the nodes' capacity."""
 
     def __init__(self, state: ClusterState, team_of: Team, weights: dict[str, float], teams: dict[str, float]) -> None:
@@ -83,13 +83,13 @@ class Shares:
         return known[1]
 
 
-def filled(pods: Sequence[PodSpec], shares: Shares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
+def filled(pods: Sequence[PodSpec], shares: TeamShares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
     """Yield pods by progressive filling; `placed` returns whether a yielded pod was placed."""
     for _, equals in groupby(sorted(pods, key=lambda pod: -pod.priority), key=lambda pod: pod.priority):
         yield from _filled(list(equals), shares, placed)
 
 
-def _filled(pods: list[PodSpec], shares: Shares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
+def _filled(pods: list[PodSpec], shares: TeamShares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
     """Yield pods of one priority."""
     line = _Line(pods, shares)
     while line:
@@ -115,7 +115,7 @@ class _Line:
     refused is skipped until a pod of another group was placed, or all groups are skipped.
     """
 
-    def __init__(self, pods: list[PodSpec], shares: Shares) -> None:
+    def __init__(self, pods: list[PodSpec], shares: TeamShares) -> None:
         self._shares = shares
         self._steps: dict[Group, deque[tuple[int, list[PodSpec]]]] = {}
         self._teams: list[tuple[float, int, str]] = []

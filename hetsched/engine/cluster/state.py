@@ -27,7 +27,7 @@ from hetsched.contracts.storage import Storage
 from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.framework.gangs import Gangs
 from hetsched.engine.framework.request import CompiledShape, Request
-from hetsched.engine.framework.status import Spared
+from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
 from hetsched.engine.numa.kubelet_admission import predicted
@@ -45,15 +45,15 @@ from hetsched.engine.numa.zones import (
 from .avoided_nodes import Avoided
 from .booking import Booking, grant_card
 from .charges import charge_amounts
-from .columns import UNKNOWN_RESOURCE, Bools, Columns, Ints, Layout, Resources, Vocabulary, Window
-from .devices import Devices
+from .columns import UNKNOWN_RESOURCE, Bools, ColumnLayout, Columns, Ints, ResourceRows, Vocabulary, Window
+from .devices import DeviceState
 from .digests import Digests
-from .expected_use import Experience, learn
+from .expected_use import UsageHistory, learn
 from .node_columns import emptied, resource_names, widened, write_facts
-from .pod_terms import Neighbours
+from .pod_terms import InterPodTerms
 from .quotas import Quotas
 from .samples import Samples, report_now
-from .volumes import Volumes
+from .volumes import VolumeState
 
 _COMPILED_LIMIT = 20_000
 _LOG_LIMIT = 1_000_000
@@ -74,7 +74,7 @@ class ClusterState:
         devices: KnownDevices | None = None,
         quotas: Iterable[ElasticQuota] = (),
         budgets: Iterable[DisruptionBudget] = (),
-        experience: Experience | None = None,
+        experience: UsageHistory | None = None,
         clocked: bool = False,
     ) -> None:
         self.clocked = clocked  # a clock decided which samples are stale: see `samples`
@@ -87,17 +87,17 @@ class ClusterState:
         self.models: Vocabulary[str] = Vocabulary([""])
         self.vendors: Vocabulary[str] = Vocabulary([""])
         self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
-        self.resources = Resources(resource_names(self.reports))
+        self.resources = ResourceRows(resource_names(self.reports))
         self.bookings: dict[str, Booking] = {}
         self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
-        self.neighbours = Neighbours()
+        self.neighbours = InterPodTerms()
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
-        self.volumes = Volumes(storage)
-        self.devices = Devices(devices)
+        self.volumes = VolumeState(storage)
+        self.devices = DeviceState(devices)
         self.budgets = tuple(budgets)
-        self.spared = Spared()
-        self.experience = experience or Experience()
+        self.spared = ProtectedPods()
+        self.experience = experience or UsageHistory()
         self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never mutated
         self.derived: dict[object, Any] = {}  # caches that other modules derive from the state
         self.zones = Zones()
@@ -158,7 +158,7 @@ class ClusterState:
         words = max((words_of(report) for report in self.reports), default=0)
         self._zoned = set[str]().union(*(zoned_devices(report) for report in self.reports))
         devices = devices_by_zone(self._zoned, most_zones)
-        layout = Layout(len(self.resources), most_cards, most_zones, power, words, devices)
+        layout = ColumnLayout(len(self.resources), most_cards, most_zones, power, words, devices)
         self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
             write_facts(self, row)
@@ -204,12 +204,12 @@ class ClusterState:
         """Replace volumes, devices and budgets, including what is booked; all other names are unchanged."""
         self.budgets = tuple(content.budgets)
         if content.storage != self.volumes.storage:
-            self.volumes = Volumes(content.storage)
+            self.volumes = VolumeState(content.storage)
             for booking in self.bookings.values():
                 if booking.compiled.shape.claims:
                     self.volumes.charge(booking, 1)
         if content.devices != self.devices.known:
-            self.devices = Devices(content.devices)
+            self.devices = DeviceState(content.devices)
             for booking in self.bookings.values():
                 self.devices.charge(booking, 1)
         self._facts_changed()
@@ -435,7 +435,7 @@ class ClusterState:
         other.devices = self.devices.copy()
         other.derived = {}
         other.zones, other.links = self.zones.copy(), dict(self.links)
-        other.resources = Resources(self.resources.values)
+        other.resources = ResourceRows(self.resources.values)
         other.taint_sets = Vocabulary(self.taint_sets.values)
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)

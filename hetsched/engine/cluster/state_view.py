@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from hetsched.contracts.node_report import NodeReport
 
 from .booking import Booking
-from .columns import Bools, Columns, Ints, Resources, Vocabulary
+from .columns import Bools, Columns, Ints, ResourceRows, Vocabulary
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class StateView(Protocol):
     namespaces: dict[str, dict[str, str]]
     on_row: list[dict[str, Booking]]
     reports: list[NodeReport]
-    resources: Resources
+    resources: ResourceRows
     row_of: dict[str, int]
     vendors: Vocabulary[str]
 

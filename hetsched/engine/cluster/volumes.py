@@ -49,7 +49,7 @@ V = TypeVar("V")
 Attachment = tuple[str, str]  # driver and attached volume
 
 
-class Waiting(NamedTuple):
+class PendingClaim(NamedTuple):
     """A claim that waits for its first consumer: candidate volumes, smallest first, and the provisioning class."""
 
     claim: VolumeClaim
@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
     made_by: StorageClass | None
 
 
-class Volumes:
+class VolumeState:
     """The state's storage: inventory, users of each claim, chosen volumes and attachments."""
 
     __slots__ = ("attached", "chosen", "digest", "storage", "taken", "users")
@@ -76,8 +76,8 @@ class Volumes:
         self.storage = self.storage.beside(Storage(more.volumes, claims, more.classes))
         self.digest = _digest(self.storage)
 
-    def copy(self) -> Volumes:
-        other = object.__new__(Volumes)
+    def copy(self) -> VolumeState:
+        other = object.__new__(VolumeState)
         other.storage, other.digest, other.taken = self.storage, self.digest, dict(self.taken)
         other.users = {claim: dict(pods) for claim, pods in self.users.items()}
         other.chosen = {claim: dict(pods) for claim, pods in self.chosen.items()}
@@ -97,7 +97,7 @@ class Volumes:
         """Return the volume that a claim has or that was chosen for it, empty if there is none."""
         return claim.volume or next(iter(self.chosen.get(claim.key, {}).values()), "")
 
-    def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | Waiting | Refusal:
+    def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | PendingClaim | Refusal:
         """Return the volume of a claim, the candidates of a waiting claim, or the reason why it cannot be used."""
         claim = self.claim(pod, use)
         if claim is None:
@@ -119,7 +119,7 @@ class Volumes:
             return volume
         return self._waiting(use, claim)
 
-    def _waiting(self, use: ClaimUse, claim: VolumeClaim) -> Waiting | Refusal:
+    def _waiting(self, use: ClaimUse, claim: VolumeClaim) -> PendingClaim | Refusal:
         wanted = self._class_name(claim)
         if not wanted:
             return _refused("VolumeNotBound", f"claim {use.name} is not bound to a volume yet", use.name)
@@ -132,9 +132,9 @@ class Volumes:
         found = [v for v in self.storage.volumes.values() if v.storage_class == wanted and self._suits(v, claim)]
         found.sort(key=lambda volume: (not volume.claim, volume.capacity_bytes, volume.name))
         if found and found[0].claim:
-            return Waiting(claim, (found[0],), None)
+            return PendingClaim(claim, (found[0],), None)
         makes = kind.makes and claim.asks.selector is None
-        return Waiting(claim, tuple(found), kind if makes else None)
+        return PendingClaim(claim, tuple(found), kind if makes else None)
 
     def _class_name(self, claim: VolumeClaim) -> str:
         if claim.asks.storage_class is not None:
@@ -222,7 +222,7 @@ def _refused(code: str, message: str, *missing: str) -> Refusal:
 
 
 class _StorageState(StateView, Protocol):
-    volumes: Volumes
+    volumes: VolumeState
 
 
 def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
@@ -251,7 +251,7 @@ def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
     return fits | ~told
 
 
-def nodes_made(state: StateView, waiting: Waiting) -> Bools:
+def nodes_made(state: StateView, waiting: PendingClaim) -> Bools:
     """Return (N,) on which nodes a volume could be provisioned for a claim."""
     nowhere: Bools = np.zeros(len(state.reports), np.bool_)
     if waiting.made_by is None:
@@ -272,7 +272,7 @@ def nodes_selected(state: _StorageState, claim: VolumeClaim) -> Bools | None:
     return rows
 
 
-def choose(state: StateView, claims: list[Waiting], row: int) -> dict[str, str] | None:
+def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, str] | None:
     """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one gets none."""
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):

@@ -228,7 +228,9 @@ class _Learnt:
         ties = policy.spec.ties
         draws = _draws(ties.seed, keys) if ties.by == "random" else np.zeros(0, np.uint64)
         kernel = self._kernel
-        decided = kernel.Decided(np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64))
+        decided = kernel.BatchDecisions(
+            np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64)
+        )
         count, self._logged = kernel.place(
             positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
             plans.shapes, plans.kept, self._log, self._logged, decided,

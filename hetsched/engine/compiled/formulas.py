@@ -30,7 +30,7 @@ def _same_for_all(shape: Shape) -> None:
     return None
 
 
-class Term(NamedTuple):
+class FormulaInputs(NamedTuple):
     """Formula inputs of one plugin.
 
     `given(plugin, request, state, gpu_fit)` and `key(shape)` are described above; `fields` are read beyond CPU and
@@ -118,13 +118,13 @@ def _ihep(plugin: Any, request: Request, state: ClusterState, gpu_fit: ActivePlu
     return IHEP_GPU, (gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product"))
 
 
-TERMS: dict[str, Term] = {
-    "least-allocated": Term(_least_allocated, ("nonzero",), is_gpu_pod),
-    "balanced-allocation": Term(_balanced_allocation, key=_asks_cpu_or_memory),
-    "tightest-fit": Term(_tightest_fit, ("card_milli_free",), _whole_request),
-    "nash-gain": Term(_nash_gain, ("allocatable", "used"), is_gpu_pod),
-    "gpu-headroom": Term(_gpu_headroom, ("card_milli_free",), _gpu_demand),
-    "ihep": Term(_ihep, ("nonzero", "cards_present"), _for_cards),
+TERMS: dict[str, FormulaInputs] = {
+    "least-allocated": FormulaInputs(_least_allocated, ("nonzero",), is_gpu_pod),
+    "balanced-allocation": FormulaInputs(_balanced_allocation, key=_asks_cpu_or_memory),
+    "tightest-fit": FormulaInputs(_tightest_fit, ("card_milli_free",), _whole_request),
+    "nash-gain": FormulaInputs(_nash_gain, ("allocatable", "used"), is_gpu_pod),
+    "gpu-headroom": FormulaInputs(_gpu_headroom, ("card_milli_free",), _gpu_demand),
+    "ihep": FormulaInputs(_ihep, ("nonzero", "cards_present"), _for_cards),
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Ints
 
 from .machine_code import compiled, compiled_for_good, version
-from .terms import NOWHERE, Cards, Stretch, add_score, keep_out_full, keep_out_without_cards, take_cards
+from .terms import NOWHERE, GpuDemands, Stretch, add_score, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
 # Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
@@ -37,7 +37,7 @@ class Terms(NamedTuple):
     card_worth: Floats  # (G, N)
 
 
-class Kinds(NamedTuple):
+class RequestKinds(NamedTuple):
     """Shapes that request the same resources: the resources, and the nonzero rows of their deltas. K kinds."""
 
     needs_start: Ints  # (K + 1,)
@@ -63,10 +63,10 @@ class Shapes(NamedTuple):
     candidates: Ints  # (B,) how many nodes pass the STATIC filters
     code: Ints  # (V, T) formula, -1 if the plugin skips the shape
     given: Floats  # (V, T, GIVEN)
-    cards: Cards
+    cards: GpuDemands
 
 
-class Kept(NamedTuple):
+class ShapeTotals(NamedTuple):
     """Totals of recurring shapes. Shapes: Q kept shapes, N rounded up to whole blocks."""
 
     totals: Floats  # (Q, N)
@@ -74,7 +74,7 @@ class Kept(NamedTuple):
     seen: Ints  # (Q,) length of the log at the last update, -1 for never
 
 
-class Decided(NamedTuple):
+class BatchDecisions(NamedTuple):
     """Output per pod: its row or -1, its total, its GPUs as a bit set."""
 
     row: Ints

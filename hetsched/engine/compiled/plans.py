@@ -29,12 +29,12 @@ from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
-from hetsched.engine.framework.status import ALONE, SKIP, Alone, Refusal, Skip
+from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 
 from .formulas import TERMS, card_worth
-from .kernel import BLOCK, Kept, Kinds, Shapes, Terms
-from .terms import GIVEN, NOWHERE, At, Cards
+from .kernel import BLOCK, RequestKinds, Shapes, ShapeTotals, Terms
+from .terms import GIVEN, NOWHERE, FieldRows, GpuDemands
 
 # They do not affect a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
 # kubelet rejected.
@@ -60,8 +60,8 @@ class Plans:
         self.state = state
         self.evaluator = evaluator
         self.epoch = state.epoch
-        self.at = At(
-            **{name: state.columns.layout.start(name) for name in At._fields if name != "cards"},
+        self.at = FieldRows(
+            **{name: state.columns.layout.start(name) for name in FieldRows._fields if name != "cards"},
             cards=state.columns.layout.cards,
         )
         self.requests: list[Request] = []
@@ -94,12 +94,12 @@ class Plans:
         self._variant_ids: dict[tuple[Hashable, ...], int] = {}
         self._card_ids: dict[GpuDemand | None, int] = {}
         self.terms = self._laid_out()
-        self.kinds = Kinds(*(np.zeros(1, np.int64) for _ in range(4)))
+        self.kinds = RequestKinds(*(np.zeros(1, np.int64) for _ in range(4)))
         self.shapes = self._no_shapes()
         self._card_id(None)
         width = -(-self._nodes // BLOCK)
         seen = np.full(_MOST_KEPT, UNKNOWN, np.int64)
-        self.kept = Kept(np.empty((_MOST_KEPT, width * BLOCK)), np.empty((_MOST_KEPT, width)), seen)
+        self.kept = ShapeTotals(np.empty((_MOST_KEPT, width * BLOCK)), np.empty((_MOST_KEPT, width)), seen)
         self._kept = self._bases = 0
 
     @property
@@ -208,7 +208,7 @@ class Plans:
         for plugin in self._scores:
             if not plugin.static:
                 continue
-            verdict: None | Skip | Alone = None
+            verdict: None | Skip | NoScore = None
             if plugin.serves("pre-score"):
                 verdict = plugin.instance.pre_score(request, state)
             if verdict is SKIP:
@@ -279,7 +279,7 @@ class Plans:
         found = self._card_ids.get(gpu)
         if found is None:
             found = self._card_ids[gpu] = len(self._card_ids)
-            cards = Cards(*(_grown(array, found + 1) for array in self.shapes.cards))
+            cards = GpuDemands(*(_grown(array, found + 1) for array in self.shapes.cards))
             self.shapes = self.shapes._replace(cards=cards)
             if gpu is not None and self._gpu_fit is not None:
                 wanted = CardDemand(gpu, self.state, self._gpu_fit.instance.params.check)
@@ -306,7 +306,7 @@ class Plans:
         for part in (0, 1):
             rows = [kind[part] for kind in self._kinds]
             columns += [np.cumsum([0, *map(len, rows)]), np.concatenate(rows)]
-        self.kinds = Kinds(*(column.astype(np.int64) for column in columns))
+        self.kinds = RequestKinds(*(column.astype(np.int64) for column in columns))
 
     # -- kept totals ---------------------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Plans:
             candidates=np.zeros(most_bases, np.int64),
             code=np.zeros((0, terms), np.int64),
             given=np.zeros((0, terms, GIVEN)),
-            cards=Cards(none, none, none, none, none, np.zeros(0, np.bool_), accepted),
+            cards=GpuDemands(none, none, none, none, none, np.zeros(0, np.bool_), accepted),
         )
 
     def _grow(self, count: int) -> None:

@@ -25,7 +25,7 @@ GIVEN = 8
 """How many numbers a term may be given per shape."""
 
 
-class At(NamedTuple):
+class FieldRows(NamedTuple):
     """First row of each field in its block, and the maximum number of GPUs per node."""
 
     allocatable: int
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
     rows: Ints
 
 
-class Cards(NamedTuple):
+class GpuDemands(NamedTuple):
     """GPU demands. Shapes: C different demands, M models."""
 
     number: Ints  # (C,)

@@ -22,7 +22,7 @@ from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Verdic
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.diagnosis import Diagnosis, Step
+from hetsched.engine.framework.diagnosis import Diagnosis, FunnelStep
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
@@ -61,7 +61,7 @@ class _Sweep:
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
         self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
         self.refused: dict[str, Bools] = {}  # of the filters that refuse any row
-        self.funnel: list[Step] = []
+        self.funnel: list[FunnelStep] = []
         for plugin in scheduler.policy.gates:
             if now is not None and plugin.info.scope is Scope.CLUSTER:
                 continue
@@ -80,7 +80,7 @@ class _Sweep:
             for charging, _, charged in self.first:
                 if charging is plugin:
                     self.left &= ~charged
-            self.funnel.append(Step(plugin.name, before, int(self.left.sum())))
+            self.funnel.append(FunnelStep(plugin.name, before, int(self.left.sum())))
             if refused.any():
                 self.refused[plugin.name] = refused
 
@@ -138,7 +138,7 @@ def _refusals(scheduler: Handle, plugin: ActivePlugin, request: Request, nodes: 
     return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
 
 
-def _reason(plugin: str, refusal: Refusal, nodes: int, step: Step) -> Reason:
+def _reason(plugin: str, refusal: Refusal, nodes: int, step: FunnelStep) -> Reason:
     return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field, step.before, step.after)
 
 

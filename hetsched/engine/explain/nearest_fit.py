@@ -46,7 +46,7 @@ _WHOLE = 1.0
 _MEMBER_ROWS = 600
 
 
-class Budget:
+class SearchBudget:
     """Number of rows that may still be evaluated; several searches may share one budget."""
 
     def __init__(self, rows: int = _ROWS) -> None:
@@ -68,7 +68,7 @@ class _Candidate(NamedTuple):
         return sum(step.size for step in self.steps), -len(self.rows), fields, values
 
 
-def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[NearestFit, ...]:
+def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[NearestFit, ...]:
     """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the current state.
 
     For a pod of an announced gang, the changes apply to all members with the same request; for a pod of an unknown
@@ -77,16 +77,16 @@ def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None
     return tuple(change.fit for change in changes(scheduler, pod, budget))
 
 
-class Change(NamedTuple):
+class SufficientChange(NamedTuple):
     """A sufficient change with the changed pods: the pod itself, or all pending members of its gang."""
 
     fit: NearestFit
     pods: tuple[PodSpec, ...]
 
 
-def changes(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) -> tuple[Change, ...]:
+def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[SufficientChange, ...]:
     """Return the nearest fits with the changed requests."""
-    budget = budget or Budget()
+    budget = budget or SearchBudget()
     if not pod.ready:
         return ()
     search: _Search = _Search(scheduler, pod, budget)
@@ -96,13 +96,13 @@ def changes(scheduler: Scheduler, pod: PodSpec, budget: Budget | None = None) ->
             return ()
         search = _GangSearch(scheduler, pod, budget, list(roll.members.values()))
     names = scheduler.state.columns.names
-    answers: list[Change] = []
+    answers: list[SufficientChange] = []
     told: set[tuple[str, ...]] = set()
     for candidate in sorted(search.candidates(), key=lambda candidate: candidate.order):
         fields = tuple(step.field for step in candidate.steps)
         if fields not in told and search.places(candidate):
             told.add(fields)
-            answers.append(Change(_answer(candidate, names), search.changed(candidate)))
+            answers.append(SufficientChange(_answer(candidate, names), search.changed(candidate)))
         if len(answers) == MOST_ANSWERS:
             break
     return tuple(answers)
@@ -124,7 +124,7 @@ def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
 class _Search:
     """One search: the fields of one request, and the filters that test them."""
 
-    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget) -> None:
+    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: SearchBudget) -> None:
         state = scheduler.state
         self._scheduler, self._pod, self._budget = scheduler, pod, budget
         # A trial has its own waiting pods, so that it does not affect those of the scheduler.
@@ -227,7 +227,7 @@ class _GangSearch(_Search):
     `places` then runs the whole cycle, gang plugin and quotas included.
     """
 
-    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: Budget, members: list[PodSpec]) -> None:
+    def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: SearchBudget, members: list[PodSpec]) -> None:
         super().__init__(scheduler, pod, budget)
         assert pod.gang is not None
         state = scheduler.state

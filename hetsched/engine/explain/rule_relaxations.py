@@ -32,7 +32,7 @@ MOST_OPTIONS = 12
 Options = Callable[[Shape, Rows], Iterable[Step]]
 
 
-class Choice:
+class FieldOptions:
     """A field without a number; `options` are its changes, given the nodes that fit without the field."""
 
     def __init__(self, loosest: Apply, options: Options) -> None:
@@ -48,18 +48,20 @@ class Choice:
 def rules(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
     """Yield the rules that a shape states, or meets on the nodes of `state`."""
     if shape.node_selector:
-        yield Choice(partial(_with_selector, kept=()), _selector_options)
+        yield FieldOptions(partial(_with_selector, kept=()), _selector_options)
     if shape.node_terms is not None:
-        yield Choice(partial(_replaced, node_terms=None), _term_options)
-    yield Choice(partial(_replaced, tolerations=(Toleration(operator="Exists"),)), partial(_taint_options, state))
+        yield FieldOptions(partial(_replaced, node_terms=None), _term_options)
+    yield FieldOptions(partial(_replaced, tolerations=(Toleration(operator="Exists"),)), partial(_taint_options, state))
     for name, field in (("affinity", "podAffinity"), ("anti_affinity", "podAntiAffinity")):
         if getattr(shape, name):
             nothing: dict[str, Any] = {name: ()}
-            yield Choice(partial(_replaced, **nothing), partial(_neighbour_options, name, f"spec.affinity.{field}"))
+            yield FieldOptions(
+                partial(_replaced, **nothing), partial(_neighbour_options, name, f"spec.affinity.{field}")
+            )
     if any(constraint.hard for constraint in shape.spread):
-        yield Choice(partial(_soft, positions=frozenset(range(len(shape.spread)))), _spread_options)
+        yield FieldOptions(partial(_soft, positions=frozenset(range(len(shape.spread)))), _spread_options)
     if shape.host_ports:
-        yield Choice(partial(_replaced, host_ports=()), _port_options)
+        yield FieldOptions(partial(_replaced, host_ports=()), _port_options)
     if shape.gpu is not None and shape.gpu.models:
         yield _Models(state)
     if state.columns.layout.zones or shape.numa is not None:
@@ -254,5 +256,5 @@ def _with_numa(shape: Shape, **changes: Any) -> Shape:
     return msgspec.structs.replace(shape, numa=msgspec.structs.replace(shape.numa or NumaDemand(), **changes))
 
 
-def _single(step: Step) -> Choice:
-    return Choice(step.apply, lambda shape, rows: (step,))
+def _single(step: Step) -> FieldOptions:
+    return FieldOptions(step.apply, lambda shape, rows: (step,))

@@ -9,7 +9,7 @@ from hetsched.contracts.waits import WaitsFor
 from hetsched.contracts.workload import PodSpec
 
 
-class Step(msgspec.Struct, frozen=True, rename="camel"):
+class FunnelStep(msgspec.Struct, frozen=True, rename="camel"):
     """One step of the funnel: the number of nodes before and after one filter."""
 
     plugin: str
@@ -26,7 +26,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
-    funnel: tuple[Step, ...]
+    funnel: tuple[FunnelStep, ...]
     summary: str
     resolvable: tuple[int, ...] = ()
     waits_for: tuple[WaitsFor, ...] = ()

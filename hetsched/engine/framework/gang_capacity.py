@@ -12,10 +12,10 @@ from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Ints
 from hetsched.engine.cluster.state import ClusterState
 
-from .gangs import Roll
+from .gangs import GangMembers
 
 
-def room_for(roll: Roll, state: ClusterState, *, empty: bool = False) -> int:
+def room_for(roll: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
     """Return an upper bound of the members that could be booked, by free (or, if `empty`, all) amounts alone.
 
     Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the result is

@@ -43,7 +43,7 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
     return ordered
 
 
-class Roll:
+class GangMembers:
     """Members of one gang in an announced queue, and their results so far.
 
     `refusal` is why the gang was rejected. `breaker` is the first member that found no node, with its diagnosis;
@@ -80,7 +80,7 @@ class Gangs:
 
     def __init__(self) -> None:
         self.booked: dict[str, set[str]] = {}
-        self.rolls: dict[str, Roll] = {}
+        self.rolls: dict[str, GangMembers] = {}
         self.resting: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
@@ -103,7 +103,7 @@ class Gangs:
             key = gang_key(pod)
             if key is None or pod.gates:
                 continue
-            roll = self.rolls.setdefault(key, Roll())
+            roll = self.rolls.setdefault(key, GangMembers())
             if pod.problems:
                 roll.unfit.append(pod.key)
             else:
@@ -117,7 +117,7 @@ class Gangs:
             if roll is not None:
                 roll.untried.discard(pod.key)
 
-    def roll_of(self, pod: PodSpec) -> Roll | None:
+    def roll_of(self, pod: PodSpec) -> GangMembers | None:
         """Return the registry entry of an announced member, or None."""
         roll = self.rolls.get(gang_key(pod) or "")
         return roll if roll is not None and pod.key in roll.members else None

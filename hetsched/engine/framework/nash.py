@@ -33,30 +33,30 @@ _QUANTUM = 1e-9
 _QUANTA = 1e9  # in 1
 
 
-class Resources(NamedTuple):
+class FourResources(NamedTuple):
     """Those of the four resources that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
 
     used: Rows
     allocatable: Rows
 
 
-CPU_AND_MEMORY = Resources(np.array([0, 1], np.intp), np.array([0, 1], np.intp))
+CPU_AND_MEMORY = FourResources(np.array([0, 1], np.intp), np.array([0, 1], np.intp))
 
 
-def resources_of(state: ClusterState) -> Resources:
+def resources_of(state: ClusterState) -> FourResources:
     """Find the four resources in a cluster's columns."""
     known = [
         (i, state.resources.index[name]) for i, name in enumerate(USAGE_RESOURCES) if name in state.resources.index
     ]
-    return Resources(np.array([i for i, _ in known], np.intp), np.array([row for _, row in known], np.intp))
+    return FourResources(np.array([i for i, _ in known], np.intp), np.array([row for _, row in known], np.intp))
 
 
-def capacity(nodes: Window, resources: Resources) -> Ints:
+def capacity(nodes: Window, resources: FourResources) -> Ints:
     """Return (k, n) the nodes' capacity; 0 for resources that they lack."""
     return nodes.static("allocatable").take(resources.allocatable, axis=0)
 
 
-def used(nodes: Window, resources: Resources) -> Ints:
+def used(nodes: Window, resources: FourResources) -> Ints:
     """Return (k, n) the usage: measured, or requested if there is no measurement.
 
     A sample may be lower than the expected use of the pods deleted since; the result is clamped at 0.
@@ -65,7 +65,7 @@ def used(nodes: Window, resources: Resources) -> Ints:
     return in_use
 
 
-def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
+def demand(request: Request, nodes: Window, resources: FourResources) -> Ints:
     """Return (k, n) the pod's contribution to `used`: its expected use on measured nodes, else its request."""
     compiled = request.compiled
     requests = _requests(request, nodes, resources)
@@ -76,7 +76,7 @@ def demand(request: Request, nodes: Window, resources: Resources) -> Ints:
     return added
 
 
-def _requests(request: Request, nodes: Window, resources: Resources) -> Ints:
+def _requests(request: Request, nodes: Window, resources: FourResources) -> Ints:
     """Return (k,) the pod's requests."""
     return _rows(request.compiled.delta[nodes.columns.layout.load["used"]], resources.used)
 
@@ -96,7 +96,7 @@ def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple
     return 1.0 - (np.sqrt(spread) if dispersion == "std" else spread), mean
 
 
-def gain(request: Request, nodes: Window, resources: Resources, dispersion: Dispersion) -> tuple[Floats, Floats]:
+def gain(request: Request, nodes: Window, resources: FourResources, dispersion: Dispersion) -> tuple[Floats, Floats]:
     """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
     room = capacity(nodes, resources)
     both: Ints = np.empty((2, *room.shape), np.int64)
@@ -134,7 +134,7 @@ def all_equal(gains: Floats) -> bool:
     return float(gains.max()) - float(gains.min()) < 0.5 * _QUANTUM
 
 
-def overloaded(request: Request, nodes: Window, resources: Resources, free_percent: int = 0) -> Bools:
+def overloaded(request: Request, nodes: Window, resources: FourResources, free_percent: int = 0) -> Bools:
     """Return (k, n) True where the pod would raise the use of a requested resource above the node's capacity.
 
     `free_percent` of every capacity stays free; a resource that a node does not state is not limited.

@@ -16,7 +16,7 @@ from hetsched.engine.cluster.state import ClusterState
 from .diagnosis import Diagnosis
 from .post_filter import Attempt
 from .request import Request
-from .status import Allow, Alone, Eviction, Refusal, Skip, Wait
+from .status import Allow, Eviction, NoScore, Refusal, Skip, Wait
 from .waiting_pods import PermitRoom
 
 
@@ -52,7 +52,7 @@ class PostFilter(Protocol):
 
 
 class PreScore(Protocol):
-    def pre_score(self, request: Request, state: ClusterState) -> None | Skip | Alone:
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip | NoScore:
         """Prepare `request.memo`; SKIP skips this score for the request, ALONE (row scope) skips all other scores."""
 
 

@@ -112,7 +112,7 @@ def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
     return known[demand]
 
 
-class Asker(NamedTuple):
+class RareDemand(NamedTuple):
     """Pod that may need rare nodes: key, shape, and (N,) on which nodes it could run at all."""
 
     key: str
@@ -120,7 +120,7 @@ class Asker(NamedTuple):
     could: Bools
 
 
-def needed_by(row: int, askers: Sequence[Asker], rarity: Rarity, state: ClusterState) -> dict[str, str]:
+def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: ClusterState) -> dict[str, str]:
     """Return, by way, the first of these pods that needs a node in it and could run there."""
     found: dict[str, str] = {}
     for asker in askers:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetsched.contracts.workload import PodSpec, Shape
-from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Ints, Layout, Resources, Rows
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout, Ints, ResourceRows, Rows
 
 # A shape with more node requirements than this counts as several ordinary ones.
 _WIDTH = 100
@@ -39,7 +39,7 @@ class CompiledShape:
         "zoned_devices",
     )  # fmt: skip
 
-    def __init__(self, shape: Shape, layout: Layout, resources: Resources) -> None:
+    def __init__(self, shape: Shape, layout: ColumnLayout, resources: ResourceRows) -> None:
         self.shape = shape
         self.width = width(shape)
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)

@@ -31,7 +31,7 @@ class Skip(enum.Enum):
     SKIP = "skip"
 
 
-class Alone(enum.Enum):
+class NoScore(enum.Enum):
     ALONE = "alone"
 
 
@@ -40,7 +40,7 @@ class Allow(enum.Enum):
 
 
 SKIP = Skip.SKIP
-ALONE = Alone.ALONE
+ALONE = NoScore.ALONE
 ALLOW = Allow.ALLOW
 
 
@@ -54,7 +54,7 @@ class Wait(msgspec.Struct, frozen=True):
     late: Refusal | None = None
 
 
-class Spared(msgspec.Struct, frozen=True):
+class ProtectedPods(msgspec.Struct, frozen=True):
     """Booked pods (keys) that are protected from eviction for now; `foreign`: so are pods of other schedulers."""
 
     keys: frozenset[str] = frozenset()

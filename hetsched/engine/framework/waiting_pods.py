@@ -16,7 +16,7 @@ from .outcome import Outcome
 from .status import Refusal, Wait
 
 
-class Held:
+class WaitingPod:
     """One waiting placement, and the Wait of each plugin that holds it (caller's clock, seconds)."""
 
     __slots__ = ("holders", "outcome", "waits")
@@ -42,14 +42,14 @@ class PermitRoom:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, WaitingPod] = {}
         self.now_seconds = 0.0
         self.to_undo: deque[Outcome] = deque()
         self._allowed: list[Outcome] = []
         self._rejected: list[Outcome] = []
 
     def hold(self, outcome: Outcome, waits: dict[str, Wait]) -> None:
-        self.held[outcome.pod.key] = Held(outcome, waits)
+        self.held[outcome.pod.key] = WaitingPod(outcome, waits)
 
     def allow(self, key: str, plugin: str) -> None:
         """Release the hold of `plugin` on `key`."""

@@ -113,7 +113,7 @@ def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
     return np.maximum(nodes.load("card_milli_free"), 0), nodes.static("card_model"), left
 
 
-class Trial:
+class FragmentationTrial:
     """One pod's demand against a mix: the loss of each row, and of each GPU of it, by taking the pod."""
 
     __slots__ = ("asked", "cards", "count", "fill", "milli", "mix", "published")

@@ -21,19 +21,19 @@ from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
 from hetsched.engine.cluster.state_view import StateView
 
-from .topology_manager import Container, Devices, Machine, Verdict, at_most, reason, verdict
+from .topology_manager import ContainerDemands, DeviceZones, KubeletVerdict, ZoneResources, at_most, reason, verdict
 from .zones import Setup, Zones
 
 T = TypeVar("T")
 _BINDING = ("restricted", "single-numa-node")
 
 
-def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[Container, ...]:
+def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[ContainerDemands, ...]:
     """Return the demands that a kubelet aligns: whole CPUs if Guaranteed, GPUs, and devices of the `resources`."""
     found = []
     for one in shape.containers:
         devices = tuple((name, count) for name, count in one.devices if name in resources)
-        container = Container(one.cpus if shape.guaranteed else 0, one.cards, one.init, devices)
+        container = ContainerDemands(one.cpus if shape.guaranteed else 0, one.cards, one.init, devices)
         if container.cpus or container.cards or devices:
             found.append(container)
     return tuple(found)
@@ -46,12 +46,12 @@ class KubeletState(StateView, Protocol):
     zones: Zones
 
 
-class Admission:
+class KubeletAdmission:
     """The verdicts on one shape, on the nodes of one state."""
 
     __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
 
-    def __init__(self, shape: Shape, state: KubeletState, containers: tuple[Container, ...]) -> None:
+    def __init__(self, shape: Shape, state: KubeletState, containers: tuple[ContainerDemands, ...]) -> None:
         self.containers = containers
         pinned = any(container.cpus for container in containers)
         aligned = any(container.cards or container.devices for container in containers)
@@ -66,15 +66,15 @@ class Admission:
         self._devices = [(name, state.resources.index[name]) for name in sorted(asked)]
 
     @staticmethod
-    def of(shape: Shape, state: KubeletState) -> Admission | None:
+    def of(shape: Shape, state: KubeletState) -> KubeletAdmission | None:
         """Return the verdicts on a shape, None if no kubelet of the cluster restricts it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
             return None
-        admission = Admission(shape, state, containers)
+        admission = KubeletAdmission(shape, state, containers)
         return admission if admission._matters.any() else None
 
-    def verdicts(self, nodes: Window) -> tuple[Rows, list[Verdict]]:
+    def verdicts(self, nodes: Window) -> tuple[Rows, list[KubeletVerdict]]:
         """Return the rows of a window whose kubelet may reject the pod, with their verdicts."""
         return self._each(nodes, verdict)
 
@@ -139,7 +139,7 @@ class Admission:
         devices, at = [], 1 + 4 * size
         for name, _ in self._devices:
             total, left = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
-            devices.append(Devices(name, total, left, int(state[at + 2 * size])))
+            devices.append(DeviceZones(name, total, left, int(state[at + 2 * size])))
             at += 2 * size + 1
         topology, free_cpus = setup.kubelet.topology, None
         if topology is not None:
@@ -147,13 +147,13 @@ class Admission:
             free_cpus = sum(word << WORD_BITS * number for number, word in enumerate(words))
             free_cpus = at_most(topology, free_cpus, tuple(by_zone[1].tolist()))
         cpus, cpus_free, cards, cards_free = (tuple(part[:count].tolist()) for part in by_zone)
-        machine = Machine(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus)
+        machine = ZoneResources(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus)
         return setup.policy, setup.pod_scope, machine, containers, setup.kubelet
 
 
 def predicted(state: KubeletState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
     """Return the zones that a row's kubelet would assign to a pod, empty if it would reject it."""
-    admission = Admission.of(shape, state)
+    admission = KubeletAdmission.of(shape, state)
     facts = state.zones.nodes.get(row)
     if admission is None or facts is None:
         return ()

@@ -39,7 +39,7 @@ Counts = tuple[int, ...]
 Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is preferred
 
 
-class Container(NamedTuple):
+class ContainerDemands(NamedTuple):
     """One container's demands on the kubelet: exclusive CPUs (0: shared pool), GPUs, and other devices by name."""
 
     cpus: int
@@ -48,7 +48,7 @@ class Container(NamedTuple):
     devices: tuple[tuple[str, int], ...] = ()
 
 
-class Devices(NamedTuple):
+class DeviceZones(NamedTuple):
     """The devices of one resource by zone, total and free; `elsewhere` are free and have no zone."""
 
     resource: str
@@ -57,7 +57,7 @@ class Devices(NamedTuple):
     elsewhere: int = 0
 
 
-class Machine(NamedTuple):
+class ZoneResources(NamedTuple):
     """By zone: total CPUs and those free for exclusive use, total and free GPUs, and other devices.
 
     `free_cpus` are the free CPUs as bits of the kubelet's topology; None: CPUs are only counted, each a core of its
@@ -68,11 +68,11 @@ class Machine(NamedTuple):
     cpus_free: Counts
     cards: Counts
     cards_free: Counts
-    devices: tuple[Devices, ...] = ()
+    devices: tuple[DeviceZones, ...] = ()
     free_cpus: int | None = None
 
 
-class Kubelet(NamedTuple):
+class KubeletPolicy(NamedTuple):
     """A kubelet's options besides its policy; `numa_nodes` includes those without CPUs, 0: as many as zones.
 
     `distances` are by position of the zones, empty if unknown.
@@ -84,7 +84,7 @@ class Kubelet(NamedTuple):
     numa_nodes: int = 0
 
 
-class Verdict(NamedTuple):
+class KubeletVerdict(NamedTuple):
     """Verdict of the kubelet: `reason` is its error, empty if it admits the pod.
 
     `cpus` and `cards` are the amounts taken by zone while the pod runs, `devices` by resource and zone; `aligned` are
@@ -100,13 +100,17 @@ class Verdict(NamedTuple):
 
 
 _CARDS = ""  # name of the GPUs among the resources of the device manager
-_PLAIN = Kubelet()
+_PLAIN = KubeletPolicy()
 
 
 @lru_cache(maxsize=65536)
 def verdict(
-    policy: str, pod_scope: bool, machine: Machine, containers: tuple[Container, ...], kubelet: Kubelet = _PLAIN
-) -> Verdict:
+    policy: str,
+    pod_scope: bool,
+    machine: ZoneResources,
+    containers: tuple[ContainerDemands, ...],
+    kubelet: KubeletPolicy = _PLAIN,
+) -> KubeletVerdict:
     """Predict the kubelet's verdict on a pod with these containers, in start order."""
     admission = _Admission(policy, machine, kubelet)
     whole = _whole(containers)
@@ -116,17 +120,21 @@ def verdict(
         if not pod_scope or not number:
             affinity = admission.affinity(whole if pod_scope else container)
         if affinity is None:
-            return Verdict(TOPOLOGY_AFFINITY_ERROR)
+            return KubeletVerdict(TOPOLOGY_AFFINITY_ERROR)
         reason = admission.allocate(container, affinity)
         if reason:
-            return Verdict(reason)
+            return KubeletVerdict(reason)
         aligned |= 0 if container.init else affinity
     return admission.admitted(aligned)
 
 
 @lru_cache(maxsize=65536)
 def reason(
-    policy: str, pod_scope: bool, machine: Machine, containers: tuple[Container, ...], kubelet: Kubelet = _PLAIN
+    policy: str,
+    pod_scope: bool,
+    machine: ZoneResources,
+    containers: tuple[ContainerDemands, ...],
+    kubelet: KubeletPolicy = _PLAIN,
 ) -> str:
     """Return the reason of the verdict; for a single container it does not depend on which CPUs are taken."""
     if len(containers) != 1:
@@ -137,7 +145,7 @@ def reason(
     return admission.refusal(containers[0])
 
 
-def policy_in_force(policy: str, kubelet: Kubelet, zones: int) -> str:
+def policy_in_force(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
     """Return the effective policy: none with more NUMA nodes than the kubelet allows, or than are modelled."""
     if max(kubelet.numa_nodes, zones) > kubelet.options.max_allowable_numa_nodes:
         return "none"
@@ -146,10 +154,10 @@ def policy_in_force(policy: str, kubelet: Kubelet, zones: int) -> str:
     return policy
 
 
-def _whole(containers: tuple[Container, ...]) -> Container:
+def _whole(containers: tuple[ContainerDemands, ...]) -> ContainerDemands:
     """Return the total demand under scope `pod`."""
     names = sorted({name for container in containers for name, _ in container.devices})
-    return Container(
+    return ContainerDemands(
         _peak((c.cpus, c.init) for c in containers),
         _peak((c.cards, c.init) for c in containers),
         devices=tuple((name, _peak((dict(c.devices).get(name, 0), c.init) for c in containers)) for name in names),
@@ -168,7 +176,7 @@ def _peak(amounts: Iterable[tuple[int, bool]]) -> int:
 class _Admission:
     """Admission of one pod by the resource managers of one kubelet."""
 
-    def __init__(self, policy: str, machine: Machine, kubelet: Kubelet) -> None:
+    def __init__(self, policy: str, machine: ZoneResources, kubelet: KubeletPolicy) -> None:
         self.zones = len(machine.cpus)
         self.all = (1 << self.zones) - 1
         self.kubelet = kubelet
@@ -176,10 +184,10 @@ class _Admission:
         # single-numa-node uses hints of one zone only.
         self.largest = 1 if self.policy == SINGLE else self.zones
         self.cpus = _CpuManager(machine, kubelet)
-        listed = (Devices(_CARDS, machine.cards, machine.cards_free), *machine.devices)
+        listed = (DeviceZones(_CARDS, machine.cards, machine.cards_free), *machine.devices)
         self.devices = {one.resource: _DeviceManager(one) for one in listed}
 
-    def affinity(self, asked: Container) -> int | None:
+    def affinity(self, asked: ContainerDemands) -> int | None:
         """Return the affinity with which a container or pod is admitted, None if the policy rejects it."""
         if self.policy not in (BEST_EFFORT, RESTRICTED, SINGLE):
             return self.all
@@ -187,17 +195,17 @@ class _Admission:
         hints.append(self.cpus.hints(asked.cpus, self.largest))
         return merge(self.policy, hints, self.zones, self.kubelet)
 
-    def _devices_of(self, asked: Container) -> list[tuple[_DeviceManager, int]]:
+    def _devices_of(self, asked: ContainerDemands) -> list[tuple[_DeviceManager, int]]:
         amounts = ((_CARDS, asked.cards), *asked.devices)
         return [(self.devices[name], amount) for name, amount in amounts if amount and name in self.devices]
 
-    def refusal(self, asked: Container) -> str:
+    def refusal(self, asked: ContainerDemands) -> str:
         """Return the error with which a manager would fail to allocate, empty if none would."""
         if any(amount > manager.available for manager, amount in self._devices_of(asked)):
             return UNEXPECTED_ADMISSION_ERROR
         return self.cpus.refusal(asked.cpus)
 
-    def allocate(self, asked: Container, affinity: int) -> str:
+    def allocate(self, asked: ContainerDemands, affinity: int) -> str:
         """Allocate a container's demand and return "", or the error of the manager that cannot."""
         error = self.refusal(asked)
         if not error:
@@ -206,18 +214,18 @@ class _Admission:
             self.cpus.take(asked.cpus, affinity, asked.init)
         return error
 
-    def admitted(self, aligned: int) -> Verdict:
+    def admitted(self, aligned: int) -> KubeletVerdict:
         held_to = () if aligned == self.all else tuple(members(aligned))
         cards = self.devices.pop(_CARDS)
         taken = tuple((name, tuple(manager.running)) for name, manager in self.devices.items() if any(manager.running))
         ids = tuple(self.cpus.topology.ids(self.cpus.running)) if self.cpus.named else ()
-        return Verdict("", self.cpus.by_zone(self.cpus.running), held_to, tuple(cards.running), taken, ids)
+        return KubeletVerdict("", self.cpus.by_zone(self.cpus.running), held_to, tuple(cards.running), taken, ids)
 
 
 class _CpuManager:
     """The static policy during the admission of one pod; `reusable` are the CPUs released by its init containers."""
 
-    def __init__(self, machine: Machine, kubelet: Kubelet) -> None:
+    def __init__(self, machine: ZoneResources, kubelet: KubeletPolicy) -> None:
         self.named = machine.free_cpus is not None and kubelet.topology is not None
         self.zones = len(machine.cpus)
         if kubelet.topology is not None and machine.free_cpus is not None:
@@ -282,7 +290,7 @@ class _CpuManager:
 class _DeviceManager:
     """One resource of the device manager; the device plugin selects the devices within a zone."""
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: DeviceZones) -> None:
         self.total, self.free, self.elsewhere = devices.total, list(devices.free), devices.elsewhere
         self.reusable = [0] * len(devices.total)
         self.running = [0] * len(devices.total)
@@ -345,7 +353,7 @@ def _masks(zones: Counts, largest: int) -> tuple[tuple[int, Counts], ...]:
     return tuple((sum(1 << zone for zone in chosen), chosen) for chosen in sets)
 
 
-def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: Kubelet = _PLAIN) -> int | None:
+def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: KubeletPolicy = _PLAIN) -> int | None:
     """Return the affinity that a policy admits, all zones for no restriction; None: rejected."""
     stated = [hints for hints in resources if hints is not None]
     if not stated:

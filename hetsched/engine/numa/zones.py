@@ -45,7 +45,7 @@ from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, WORD_BITS
 
 from .cpu_manager import Cpu, Topology
 from .cpu_selection import Core, cores_of
-from .topology_manager import Kubelet
+from .topology_manager import KubeletPolicy
 
 MOST_ZONES = 64
 MOST_CPUS = 4096  # per node with individually tracked CPUs: each takes a bit of every node's columns
@@ -78,7 +78,7 @@ class Setup(NamedTuple):
     pins: bool = False
     policy: str = "none"
     pod_scope: bool = False
-    kubelet: Kubelet = Kubelet()
+    kubelet: KubeletPolicy = KubeletPolicy()
 
 
 class NodeZones(NamedTuple):
@@ -168,18 +168,18 @@ def setup_of(report: NodeReport) -> Setup:
         pins=pins,
         policy=policy,
         pod_scope=numa.topology_manager_scope == "pod",
-        kubelet=_kubelet(report, numa, pins) if pins or policy != "none" else Kubelet(),
+        kubelet=_kubelet(report, numa, pins) if pins or policy != "none" else KubeletPolicy(),
     )
 
 
-def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> Kubelet:
+def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> KubeletPolicy:
     zones = zones_of(report)
     named = zones if pins and all(zone.cpus for zone in zones) else ()
     if sum(len(parse_cpuset(zone.cpus or "")) for zone in named) > MOST_CPUS:
         named = ()
     texts = tuple((zone.cpus or "", zone.siblings, zone.parent) for zone in named)
     rows = [tuple(zone.costs.get(other.name, -1) for other in zones) for zone in zones]
-    return Kubelet(
+    return KubeletPolicy(
         options=read_options(numa.cpu_manager_options, numa.topology_manager_options),
         topology=_topology(texts, numa.sockets, numa.caches, numa.reserved_cpus or "") if named else None,
         distances=tuple(rows) if rows and min(map(min, rows)) >= 0 else (),

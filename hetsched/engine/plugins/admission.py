@@ -16,7 +16,7 @@ import numpy as np
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, Refused
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
@@ -80,17 +80,17 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
     return closed
 
 
-def _on_trial(request: Request, state: ClusterState, row: int, refused: Refused) -> str:
+def _on_trial(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
     """Return a pod of the same owner that is on its way to a node and does not run yet, empty where there is none."""
     owner = request.pod.owner
     others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
     return next((key for key in others if key not in refused.proven and key != request.pod.key), "")
 
 
-def _resting(rest: Refused) -> Refusal:
+def _resting(rest: NodeRejections) -> Refusal:
     message = f"kubelets everywhere refused {_pods(rest)}; tried again at {rest.until}"
     return Refusal(_CODE, message, verdict=Verdict.NOT_NOW)
 
 
-def _pods(refused: Refused) -> str:
+def _pods(refused: NodeRejections) -> str:
     return f"{refused.pods} pod{'s' if refused.pods != 1 else ''} of this owner: {refused.reason}"

@@ -18,7 +18,7 @@ import msgspec
 
 from hetsched.contracts.params import Params
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cluster.shares import Shares, filled
+from hetsched.engine.cluster.shares import TeamShares, filled
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 
@@ -55,5 +55,5 @@ class FairShare:
         def team_of(pod: PodSpec) -> str:
             return "" if not label else pod.labels.get(label) or state.namespaces.get(pod.namespace, {}).get(label, "")
 
-        shares = Shares(state, team_of, self.params.namespace_weights, self.params.team_weights)
+        shares = TeamShares(state, team_of, self.params.namespace_weights, self.params.team_weights)
         return filled(pods, shares, placed)

@@ -16,7 +16,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
-from hetsched.engine.gpu.fragmentation import Trial, fragmented, published_mix
+from hetsched.engine.gpu.fragmentation import FragmentationTrial, fragmented, published_mix
 
 
 @plugin("fgd", summary="Place each pod where it fragments the GPUs least for the workload (FGD, as published).")
@@ -26,15 +26,15 @@ class Fgd:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):
             return SKIP
-        request.memo["fgd"] = Trial(request, state, published_mix(state), published=True)
+        request.memo["fgd"] = FragmentationTrial(request, state, published_mix(state), published=True)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        trial: Trial = request.memo["fgd"]
+        trial: FragmentationTrial = request.memo["fgd"]
         return trial.gains(nodes)[0]
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> None:
-        trial: Trial | None = request.memo.get("fgd")
+        trial: FragmentationTrial | None = request.memo.get("fgd")
         if trial is not None:
             trial.prefer(request, row, state)
 

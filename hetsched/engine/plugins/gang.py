@@ -38,7 +38,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.gang_capacity import room_for, short_of
-from hetsched.engine.framework.gangs import Roll, gang_key
+from hetsched.engine.framework.gangs import GangMembers, gang_key
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
@@ -175,7 +175,7 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
 
-def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Refusal | None:
+def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState) -> Refusal | None:
     """Say why an announced gang need not be tried at all, None if it must be."""
     members = roll.members.values()
     for what, field, values in (
@@ -209,7 +209,7 @@ def _hopeless(key: str, gang: GangMember, roll: Roll, state: ClusterState) -> Re
     return _refusal("GangTooBig", f"{message} {room} at most")
 
 
-def _incomplete(key: str, gang: GangMember, roll: Roll, *, state: ClusterState) -> Refusal:
+def _incomplete(key: str, gang: GangMember, roll: GangMembers, *, state: ClusterState) -> Refusal:
     """Say which member a gang failed on, and why that one found no node."""
     booked = state.gangs.members_booked(key)
     message = f"gang {key}: {booked} of {gang.min_available} members could be placed"
@@ -228,5 +228,5 @@ def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 
 
-def _existing(key: str, roll: Roll, state: ClusterState) -> int:
+def _existing(key: str, roll: GangMembers, state: ClusterState) -> int:
     return len(state.gangs.booked.get(key, set()) | roll.members.keys())

@@ -23,7 +23,7 @@ from hetsched.engine.cluster.columns import Bools, Floats, Ints, Vocabulary, Win
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
-from hetsched.engine.framework.status import ALONE, SKIP, Alone, Skip
+from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Skip
 from hetsched.engine.isa.isa_fit import SECOND, IsaParams, run_on, same_isa
 
 
@@ -52,7 +52,7 @@ class _Candidates(NamedTuple):
 class IsaAffinity:
     params: IsaAffinityParams
 
-    def pre_score(self, request: Request, state: ClusterState) -> None | Skip | Alone:
+    def pre_score(self, request: Request, state: ClusterState) -> None | Skip | NoScore:
         demand, mode = request.shape.isa, self.params.mode
         if demand is None or not demand.is_stated:
             return SKIP

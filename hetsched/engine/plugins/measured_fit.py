@@ -59,7 +59,7 @@ class MeasuredFit:
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        resources: nash.Resources = request.memo["measured-fit"]
+        resources: nash.FourResources = request.memo["measured-fit"]
         over = nash.overloaded(request, nodes, resources, self.params.free_percent)
         added = nash.demand(request, nodes, resources)
         for position, rows, amounts in zip(resources.used.tolist(), over, added, strict=True):

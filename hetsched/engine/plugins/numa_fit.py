@@ -32,7 +32,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.numa.cpu_grants import pinned, shared
-from hetsched.engine.numa.kubelet_admission import Admission
+from hetsched.engine.numa.kubelet_admission import KubeletAdmission
 from hetsched.engine.numa.topology_manager import SMT_ALIGNMENT_ERROR, TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
@@ -73,7 +73,7 @@ class NumaFitParams(Params, frozen=True):
 
 class _Asked(NamedTuple):
     demand: ZoneDemand | None
-    admission: Admission | None
+    admission: KubeletAdmission | None
 
 
 @plugin(
@@ -96,7 +96,7 @@ class NumaFit:
             memory=params.memory,
             local=params.cards == "require",
         )
-        admission = Admission.of(shape, state)
+        admission = KubeletAdmission.of(shape, state)
         request.memo[MEMO] = demand
         if demand is None and admission is None:
             return SKIP
@@ -247,7 +247,7 @@ def _without_memory(
     yield Refusal("ZoneMemoryInsufficient", text, missing=(MEMORY,), resolvable=True), rows & short
 
 
-def _kubelet_refusals(admission: Admission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
     """Yield what kubelets would say, one refusal for each way in which they would reject the pod."""
     if admission is None:
         return

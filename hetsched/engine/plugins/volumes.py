@@ -20,7 +20,14 @@ from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import UNLIMITED, Bools, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.cluster.volumes import Attachment, Waiting, choose, nodes_made, nodes_of_volume, nodes_selected
+from hetsched.engine.cluster.volumes import (
+    Attachment,
+    PendingClaim,
+    choose,
+    nodes_made,
+    nodes_of_volume,
+    nodes_selected,
+)
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -33,7 +40,7 @@ class _Survey(NamedTuple):
     """What was found out about a pod: who refuses which nodes (N,), and its claims that wait."""
 
     refused: list[Refused]
-    waiting: list[Waiting]
+    waiting: list[PendingClaim]
 
 
 @plugin(
@@ -98,7 +105,7 @@ class Volumes:
 
 def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
     refused: list[Refused] = []
-    waiting: list[Waiting] = []
+    waiting: list[PendingClaim] = []
     for use in request.shape.claims:
         found = state.volumes.settle(request.pod, use)
         if isinstance(found, Refusal):
@@ -116,7 +123,7 @@ def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
     return _Survey([*refused, *_full(request, state)], waiting)
 
 
-def _without(waiting: Waiting, state: ClusterState) -> Refused:
+def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
     """Return the nodes on which one waiting claim gets no volume."""
     claim = waiting.claim
     selected = nodes_selected(state, claim)
@@ -142,7 +149,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
     ]
 
 
-def _together(waiting: list[Waiting], refused: list[Refused], state: ClusterState) -> Refused:
+def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
     """Return the nodes on which each waiting claim gets a volume, but not all of them one of their own."""
     left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)

@@ -29,10 +29,10 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.policy import Policy
-from hetsched.engine.framework.rarity import Asker, Rarity, needed_by, needs, rarity_of, wasted_on
+from hetsched.engine.framework.rarity import RareDemand, Rarity, needed_by, needs, rarity_of, wasted_on
 
 from .movable_pods import Unit, Units, units_of
-from .moves import Board, Moved, cost_of
+from .moves import AppliedMove, Board, cost_of
 from .room_search import Failure, RoomSearch, groups_of
 from .what_if import placement
 
@@ -117,7 +117,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     began = board.balance
     left = list(dict.fromkeys(units.all))
     rarity = rarity_of(board.state)
-    made: list[Moved] = []
+    made: list[AppliedMove] = []
     while board.balance < goal - _TRIFLE and len(made) < question.most_moves and board.tries < question.most_tries:
         best = _best_for_balance(board, left, rarity, question.most_tries)
         if best is None:
@@ -188,7 +188,7 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
     return [unit for _, _, unit in sorted(gains, key=lambda item: item[:2])[:CANDIDATES]]
 
 
-def _without_needless(board: Board, made: list[Moved], goal: float) -> list[Moved]:
+def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> list[AppliedMove]:
     """Drop moves that the goal does not need; the board then has the others made."""
     if board.balance < goal - _TRIFLE:
         return made
@@ -205,12 +205,12 @@ def _without_needless(board: Board, made: list[Moved], goal: float) -> list[Move
     return made
 
 
-def _gain_of(made: Sequence[Moved], unit: Unit) -> float:
+def _gain_of(made: Sequence[AppliedMove], unit: Unit) -> float:
     return next((moved.after - moved.before for moved in made if moved.unit is unit), 0.0)
 
 
-def _make(board: Board, plan: Sequence[Unit]) -> list[Moved] | None:
-    made: list[Moved] = []
+def _make(board: Board, plan: Sequence[Unit]) -> list[AppliedMove] | None:
+    made: list[AppliedMove] = []
     for unit in plan:
         moved = board.move(unit)
         if moved is None:
@@ -221,12 +221,12 @@ def _make(board: Board, plan: Sequence[Unit]) -> list[Moved] | None:
     return made
 
 
-def _take_back(board: Board, made: Sequence[Moved]) -> None:
+def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
     for moved in reversed(made):
         board.take_back(moved)
 
 
-def _evens(board: Board, moved: Moved) -> str:
+def _evens(board: Board, moved: AppliedMove) -> str:
     return f"evens out {_nodes(board, moved)}: balance {moved.before:.4f} -> {moved.after:.4f}"
 
 
@@ -258,7 +258,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
     return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=search.at_least, fewest=search.fewest)
 
 
-def _room_move(board: Board, search: RoomSearch, moved: Moved) -> Move:
+def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
     return board.told(moved, f"makes room for {_some(pods)} on {_nodes(board, moved)}", pods)
 
@@ -328,14 +328,14 @@ def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], ra
     }
 
 
-def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[Moved], bool]:
+def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[AppliedMove], bool]:
     """Return a predicate that refuses moves to nodes that are rare in a requested way."""
     ways = frozenset().union(*wanted.values())
     taken = frozenset().union(*(rarity.rows[way] for way in ways))
     return lambda moved: not any(outcome.row in taken for outcome in moved.outcomes)
 
 
-def _rare_move(board: Board, search: RoomSearch, moved: Moved, rarity: Rarity) -> Move:
+def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
     pods = search.helped_by(moved)
     ways = dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row))
     text = f"{_nodes(board, moved)} is rare by its {' and '.join(ways)}; makes room for {_some(pods)}"
@@ -348,15 +348,15 @@ def _stuck(stuck: Sequence[Failure]) -> str:
     return f"{who} no room: {first.nearest.message}"
 
 
-def _askers(board: Board, pods: Iterable[PodSpec]) -> list[Asker]:
+def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
     """Return one pod for each shape, with the nodes on which it could run in an empty cluster."""
-    found: dict[Shape, Asker] = {}
+    found: dict[Shape, RareDemand] = {}
     for pod in pods:
         if pod.shape not in found and pod.ready:
             scheduler = board.scheduler_of(pod)
             evaluation, _ = scheduler.evaluator.evaluate(board.state.compile(pod))
             could = np.zeros(len(board.state.reports), np.bool_) if evaluation.row_refusal else evaluation.static_mask
-            found[pod.shape] = Asker(pod.key, pod.shape, could.copy())
+            found[pod.shape] = RareDemand(pod.key, pod.shape, could.copy())
     return list(found.values())
 
 
@@ -375,7 +375,7 @@ def _some(pods: Sequence[str]) -> str:
     return ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
 
 
-def _nodes(board: Board, moved: Moved) -> str:
+def _nodes(board: Board, moved: AppliedMove) -> str:
     names = board.state.columns.names
     return ", ".join(dict.fromkeys(names[booking.row] for booking in moved.unit))
 

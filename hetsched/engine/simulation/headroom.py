@@ -51,7 +51,7 @@ class Copies(msgspec.Struct, frozen=True):
     emulated: Bools
 
 
-class Budget(msgspec.Struct):
+class BookingBudget(msgspec.Struct):
     """Number of copies that may be booked before the rest is left for the next call."""
 
     bookings: int
@@ -66,7 +66,7 @@ class Headroom:
     def __init__(self) -> None:
         self._known: dict[tuple[Shape, bytes, frozenset[int], int], int] = {}
 
-    def count(self, scheduler: Scheduler, pod: PodSpec, budget: Budget) -> Copies:
+    def count(self, scheduler: Scheduler, pod: PodSpec, budget: BookingBudget) -> Copies:
         """Count the copies of a pod that fit on each row; its shape has to be `alone`."""
         request = scheduler.state.compile(pod)
         evaluation, total = scheduler.evaluator.evaluate(request)
@@ -86,7 +86,7 @@ class Headroom:
         return Copies(counts, exact, emulated)
 
     def _on_row(
-        self, scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int, budget: Budget
+        self, scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int, budget: BookingBudget
     ) -> tuple[int, bool]:
         columns, zones = scheduler.state.columns, scheduler.state.zones
         cells = columns.static[:, row].tobytes() + columns.load[:, row].tobytes()

@@ -26,7 +26,7 @@ from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.preemption.victims import Removable
 
 from .movable_pods import Unit
-from .moves import Board, Moved
+from .moves import AppliedMove, Board
 
 BEST_OF = 8
 PRUNING_TRIES = 200
@@ -38,7 +38,7 @@ class _Spent(Exception):
     """The tries are used up."""
 
 
-class Freed:
+class MinimalMoves:
     """Result: the units to move, in order; None if there is no such plan within the bounds."""
 
     def __init__(self, units: list[Unit] | None, *, fewest: bool, at_least: int) -> None:
@@ -47,7 +47,7 @@ class Freed:
         self.at_least = at_least
 
 
-class Freeing:
+class MoveSearch:
     """Search for the moves that make room for one pod on a board; `accepts` filters the moves of a plan."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Freeing:
         on_row: dict[int, list[Unit]],
         most_moves: int,
         tries: int,
-        accepts: Callable[[Moved], bool] | None = None,
+        accepts: Callable[[AppliedMove], bool] | None = None,
     ) -> None:
         self.board = board
         self._accepts = accepts
@@ -72,7 +72,7 @@ class Freeing:
         self._found: list[list[Unit]] = []
         self.rows = self._rows()
 
-    def search(self) -> Freed:
+    def search(self) -> MinimalMoves:
         """Return the fewest moves that were found."""
         local = self._attempt.local() and all(len(unit) == 1 for unit in self._units)
         length = 0
@@ -86,15 +86,15 @@ class Freeing:
                     if len(self._found) >= BEST_OF:
                         break
                 if self._found:
-                    return Freed(self._cheapest(self._found), fewest=True, at_least=length)
+                    return MinimalMoves(self._cheapest(self._found), fewest=True, at_least=length)
         except _Spent:
             if self._found:
-                return Freed(self._cheapest(self._found), fewest=True, at_least=length)
+                return MinimalMoves(self._cheapest(self._found), fewest=True, at_least=length)
             plans = [plan for row, _ in self.rows[:_NODES] if (plan := self._emptied(row)) is not None]
             shortest = min(map(len, plans), default=0)
             best = [plan for plan in plans if len(plan) == shortest]
-            return Freed(self._cheapest(best) if best else None, fewest=shortest == length, at_least=length)
-        return Freed(None, fewest=False, at_least=length + 1)
+            return MinimalMoves(self._cheapest(best) if best else None, fewest=shortest == length, at_least=length)
+        return MinimalMoves(None, fewest=False, at_least=length + 1)
 
     # -- exact search ------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Freeing:
             if len(self._found) >= BEST_OF:
                 return
 
-    def _move(self, unit: Unit) -> Moved | None:
+    def _move(self, unit: Unit) -> AppliedMove | None:
         """Move a unit if `accepts` allows it."""
         moved = self.board.move(unit)
         if moved is not None and self._accepts is not None and not self._accepts(moved):
@@ -144,7 +144,7 @@ class Freeing:
 
     def _emptied(self, row: int) -> list[Unit] | None:
         """Move pods off a row until the pod fits, then drop the moves that are not needed."""
-        made: list[Moved] = []
+        made: list[AppliedMove] = []
         try:
             for unit in sorted(self.on_row.get(row, ()), key=self._size, reverse=True):
                 moved = self._move(unit)
@@ -179,8 +179,8 @@ class Freeing:
         finally:
             self._take_back(made or [])
 
-    def _made(self, plan: Sequence[Unit]) -> list[Moved] | None:
-        made: list[Moved] = []
+    def _made(self, plan: Sequence[Unit]) -> list[AppliedMove] | None:
+        made: list[AppliedMove] = []
         for unit in plan:
             moved = self._move(unit)
             if moved is None:
@@ -189,7 +189,7 @@ class Freeing:
             made.append(moved)
         return made
 
-    def _take_back(self, made: list[Moved]) -> None:
+    def _take_back(self, made: list[AppliedMove]) -> None:
         for moved in reversed(made):
             self.board.take_back(moved)
 
@@ -260,7 +260,7 @@ class Freeing:
 
     def _staying(self, row: int) -> list[Booking]:
         """Return the pods of a row without another place, tried one by one after all others left."""
-        made: list[Moved] = []
+        made: list[AppliedMove] = []
         stuck: list[Booking] = []
         try:
             for unit in self.on_row.get(row, ()):

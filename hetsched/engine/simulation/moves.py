@@ -19,7 +19,7 @@ from hetsched.contracts.advice import BudgetLeft, Cost, Move, MovedPod
 from hetsched.contracts.decision import Balance, ZonePlacement
 from hetsched.contracts.units import PODS, format_amount
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, Refused
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.disruption import head_room
@@ -31,10 +31,10 @@ from hetsched.engine.framework.policy import Policy
 from .movable_pods import Unit
 
 _DIGITS = 6
-_LEFT = Refused(1, MOVED_AWAY, "", rests=True)
+_LEFT = NodeRejections(1, MOVED_AWAY, "", rests=True)
 
 
-class Moved(msgspec.Struct, eq=False):
+class AppliedMove(msgspec.Struct, eq=False):
     """One move made on the copy, with the data to undo it."""
 
     unit: Unit
@@ -80,7 +80,7 @@ class Board:
             self._schedulers[id(policy)] = Scheduler(self.state, policy)
         return self._schedulers[id(policy)]
 
-    def move(self, unit: Unit) -> Moved | None:
+    def move(self, unit: Unit) -> AppliedMove | None:
         """Move a unit to the node that the policy selects; None, without a change, if it cannot be moved."""
         self.tries += 1
         state, avoided = self.state, self.state.avoided
@@ -92,7 +92,7 @@ class Board:
         self._keep_off(unit)
         for booking in unit:
             state.forget(booking.pod.key)
-        moved = Moved(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.resting))
+        moved = AppliedMove(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.resting))
         for booking in unit:
             moved.outcomes.append(self.scheduler_of(booking.pod).schedule(booking.pod, preempts=False))
             if moved.outcomes[-1].node is None:
@@ -103,7 +103,7 @@ class Board:
         moved.after = self.balance = cluster_balance(state)
         return moved
 
-    def take_back(self, moved: Moved) -> None:
+    def take_back(self, moved: AppliedMove) -> None:
         """Undo a move; undo several in reverse order."""
         for outcome in reversed(moved.outcomes):
             self.scheduler_of(outcome.pod).undo(outcome)
@@ -123,7 +123,7 @@ class Board:
 
     # -- report ------------------------------------------------------------------------------------------------------
 
-    def told(self, moved: Moved, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
+    def told(self, moved: AppliedMove, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
         """Convert a move to its contract type."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:
@@ -160,7 +160,7 @@ class Board:
             return None
         return max(round((self._now - began).total_seconds()), 0)
 
-    def price(self, moves: Sequence[Moved]) -> tuple[int, int, int, int, float]:
+    def price(self, moves: Sequence[AppliedMove]) -> tuple[int, int, int, int, float]:
         """Sort key of plans with equally many moves, the cheapest first.
 
         Pods that are not recreated, pods with exclusive CPUs, restarts, seconds of lost run time, and then the lower

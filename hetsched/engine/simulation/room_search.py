@@ -1,7 +1,7 @@
 """Search for moves of running pods that make room for pending pods, verified by the scheduling cycle.
 
 Pending pods are taken in groups: the members of one gang, or one pod. A group that fits without a move is booked, as
-the scheduler would book it. For the others `Freeing` finds moves, member by member; the whole group then has to be
+the scheduler would book it. For the others `MoveSearch` finds moves, member by member; the whole group then has to be
 placed by the real cycle, permits included, else its moves are dropped. At the end each move is tested for necessity: a
 move without which all groups are still placed is dropped.
 Invariant: `steps` are made on the board, in their order; nothing else is.
@@ -19,12 +19,12 @@ from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.outcome import Outcome
 
-from .minimal_moves import Freeing
+from .minimal_moves import MoveSearch
 from .movable_pods import Unit
-from .moves import Board, Moved
+from .moves import AppliedMove, Board
 
 Candidates = dict[int, list[Unit]]
-Accepts = Callable[[Moved], bool]
+Accepts = Callable[[AppliedMove], bool]
 
 PRUNING_STEPS = 3000  # bounds the time spent on dropping moves
 
@@ -45,13 +45,13 @@ class RoomSearch:
         self.fewest = True
         self._question = question
         self._steps: list[Unit | PodSpec] = []
-        self._done: list[Moved | Outcome] = []
+        self._done: list[AppliedMove | Outcome] = []
         self._wanted: dict[int, str] = {}  # id of a unit -> the pod that it was moved for
 
     @property
-    def moves(self) -> list[Moved]:
+    def moves(self) -> list[AppliedMove]:
         """Return the moves that are made, in order."""
-        return [done for done in self._done if isinstance(done, Moved)]
+        return [done for done in self._done if isinstance(done, AppliedMove)]
 
     @property
     def placed(self) -> list[Outcome]:
@@ -77,7 +77,7 @@ class RoomSearch:
             gone = {booking.pod.key for moved in self.moves for booking in moved.unit}
             on_row = {row: kept for row, units in candidates.items() if (kept := [u for u in units if _still(u, gone)])}
             tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
-            search = Freeing(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
+            search = MoveSearch(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
             freed = search.search()
             self.at_least += freed.at_least
             self.fewest = self.fewest and freed.fewest and not self.moves
@@ -113,7 +113,7 @@ class RoomSearch:
         """Undo all steps."""
         self._back_to(0)
 
-    def helped_by(self, moved: Moved) -> tuple[str, ...]:
+    def helped_by(self, moved: AppliedMove) -> tuple[str, ...]:
         """Return the waiting pods that a move makes room for, by key."""
         rows = {booking.row for booking in moved.unit}
         direct = tuple(outcome.pod.key for outcome in self.placed if outcome.row in rows)
@@ -130,7 +130,7 @@ class RoomSearch:
             done = self._pod(step) if isinstance(step, PodSpec) else self.board.move(step)
             if done is None:
                 break
-            if isinstance(done, Moved) and not isinstance(step, PodSpec):
+            if isinstance(done, AppliedMove) and not isinstance(step, PodSpec):
                 done.unit = step
             self._steps = [*self._steps, step]
             self._done.append(done)
@@ -148,7 +148,7 @@ class RoomSearch:
     def _back_to(self, mark: int) -> None:
         while len(self._steps) > mark:
             done = self._done.pop()
-            if isinstance(done, Moved):
+            if isinstance(done, AppliedMove):
                 self.board.take_back(done)
             else:
                 self.board.scheduler_of(done.pod).undo(done)

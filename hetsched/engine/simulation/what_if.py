@@ -37,7 +37,7 @@ from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.expected_use import REQUESTED, basis_of
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose, matrix
-from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
+from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.cycle import ANY_ISA, Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
@@ -152,7 +152,7 @@ class _Explanations:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._left = _ALL_SEARCHES * Budget().rows
+        self._left = _ALL_SEARCHES * SearchBudget().rows
         self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
     def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
@@ -171,7 +171,7 @@ class _Explanations:
         return diagnosis, fits
 
     def _search(self, pod: PodSpec) -> tuple[NearestFit, ...]:
-        budget = Budget(min(Budget().rows, self._left))
+        budget = SearchBudget(min(SearchBudget().rows, self._left))
         self._left -= budget.rows
         fits = nearest_fit(self._scheduler, pod, budget)
         self._left += max(budget.rows, 0)

@@ -29,7 +29,7 @@ from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 
 from . import fleet
-from .measure import Checks, Progress, Row, Scenario, machine, row
+from .measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
         "64 shapes": fleet.pods(size.pods, kinds),
         "all different": fleet.unlike_pods(size.unlike_pods),
     }
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     oracle = _Oracle()
     state = ClusterState(fleet.fleet(size.nodes))
     for case, pods in cases.items():

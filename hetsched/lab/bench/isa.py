@@ -24,7 +24,7 @@ from hetsched.engine.framework.request import Request
 from hetsched.isa import Isa, match, parse
 
 from . import fleet
-from .measure import Checks, Progress, Row, Scenario, machine, row
+from .measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 
 _ADDITIONS = ("zba", "zbb", "zbs", "zbc", "zfh", "zvfh", "zicbom", "zicboz", "zihintpause", "zicond", "zacas", "zvbb")
 
@@ -100,7 +100,7 @@ def _native(state: ClusterState, row: int) -> Isa:
     return parse(state.reports[row].isa.native or "", source="node-label")
 
 
-def _parsing(needs: Sequence[str], rounds: int) -> Row:
+def _parsing(needs: Sequence[str], rounds: int) -> BenchmarkRow:
     """Measure parsing of strings; distinct spaces around them defeat the parser's cache."""
     micros = []
     for turn in range(rounds):

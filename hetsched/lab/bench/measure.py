@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 """Progress callback: the number of finished steps and of all steps."""
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class BenchmarkRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One case: n repeated values in `unit`; `p95` if a goal names it."""
 
     case: str
@@ -45,15 +45,15 @@ class Scenario(msgspec.Struct, frozen=True):
     """Document of one benchmark."""
 
     scenario: str
-    rows: tuple[Row, ...]
+    rows: tuple[BenchmarkRow, ...]
     machine: dict[str, Any]
     checks: Checks
 
 
-def row(case: str, unit: str, values: Sequence[float], *, tail: bool = False) -> Row:
+def row(case: str, unit: str, values: Sequence[float], *, tail: bool = False) -> BenchmarkRow:
     """Summarize repeated values; `tail` adds the 95th percentile."""
     p10, median, p90, p95 = (round(float(value), 3) for value in np.percentile(values, [10, 50, 90, 95]))
-    return Row(case, unit, median, p10, p90, len(values), p95 if tail else None)
+    return BenchmarkRow(case, unit, median, p10, p90, len(values), p95 if tail else None)
 
 
 def machine() -> dict[str, Any]:

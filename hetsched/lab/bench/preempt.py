@@ -29,7 +29,7 @@ from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.preemption.victims import SUM_OFFSET, importance, start_of
 
-from .measure import Checks, Progress, Row, Scenario, machine, row
+from .measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 
 _CPU_MILLIS, _MEMORY = 4_000, 32 * 1024 * MIB
 
@@ -52,7 +52,7 @@ _ROUNDS = 3
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
     """Measure; the checks count compared evictions and those that cost more than the loop's."""
     policy = _policy()
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     compared = worse = 0
     cases = QUICK if quick else CASES
     for done, case in enumerate(cases):

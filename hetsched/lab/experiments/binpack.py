@@ -24,7 +24,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import bar_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 _CARDS, _CPU_MILLIS = 4, 32_000
 _SMALL_JOBS = 6
@@ -57,21 +57,24 @@ _CASES = (
 
 def run(progress: Progress) -> Experiment:
     """Place the jobs under each policy and score the worked cases."""
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
     total = len(_PUBLISHED) + len(_CASES)
     for done, (name, published) in enumerate(_PUBLISHED.items(), 1):
         found = _fragments(name)
         for metric, value, figure in zip(_METRICS, found, published, strict=True):
-            rows.append(Row(name, "2 nodes of 4 cards", metric, value, figure))
+            rows.append(ResultRow(name, "2 nodes of 4 cards", metric, value, figure))
         text = f"{name}: the six jobs lie {found[0]} + {found[1]}, the 2-card job {'runs' if found[2] else 'waits'}"
-        expectations.append(Expectation(text, found == published))
+        expectations.append(ExpectedResult(text, found == published))
         progress(done, total)
     for done, case in enumerate(_CASES, len(_PUBLISHED) + 1):
         plain, upstream = _score(case, "plain") / 10, _score(case, "upstream")
-        rows += [Row("plain", case.title, "score 0-10", plain), Row("upstream", case.title, "score 0-100", upstream)]
+        rows += [
+            ResultRow("plain", case.title, "score 0-10", plain),
+            ResultRow("upstream", case.title, "score 0-100", upstream),
+        ]
         text = f"{case.title}: plain {plain:g} (worked {case.plain:g}), upstream {upstream:g} ({case.upstream:g})"
-        expectations.append(Expectation(text, abs(plain - case.plain) < 1e-9 and upstream == case.upstream))
+        expectations.append(ExpectedResult(text, abs(plain - case.plain) < 1e-9 and upstream == case.upstream))
         progress(done, total)
     bars = [(row.policy, row.value) for row in rows if row.metric == _METRICS[2]]
     return Experiment(

@@ -19,10 +19,10 @@ import msgspec
 
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.colocation import CostModel, machines, machines_of_every_kind
-from hetsched.lab.plots import Series, line_chart
-from hetsched.lab.training import JOBS, STEPS, Tally, World, guaranteed_pod, jobs
+from hetsched.lab.plots import PlotLine, line_chart
+from hetsched.lab.training import JOBS, STEPS, RunCounts, TrainingRun, guaranteed_pod, jobs
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 _SEEDS = (1, 2, 3)
 _BLIND, _CASSINI, _DEFAULT = "default-kube", "cassini", "hetsched"
@@ -55,11 +55,12 @@ def run(progress: Progress) -> Experiment:
     burst = _burst(progress)
     plan = [(policy, case) for policy in (_BLIND, _CASSINI) for case in (_ONLINE, _NOBODY, _STEAL_ONLY)]
     plan.append((_DEFAULT, _ONLINE))
-    found: dict[tuple[str, str], list[Tally]] = {}
+    found: dict[tuple[str, str], list[RunCounts]] = {}
     for done, (policy, case) in enumerate(plan, 1):
         costs = local if case == _STEAL_ONLY else model
         worlds = [
-            World(policy, machines(_MACHINES), jobs(seed), costs, seed=seed, online=case != _NOBODY) for seed in _SEEDS
+            TrainingRun(policy, machines(_MACHINES), jobs(seed), costs, seed=seed, online=case != _NOBODY)
+            for seed in _SEEDS
         ]
         found[policy, case] = [world.run() for world in worlds]
         progress(done, len(plan))
@@ -68,12 +69,12 @@ def run(progress: Progress) -> Experiment:
     rows += [row for policy in (_BLIND, _CASSINI) for row in _rows(policy, _NOBODY, found[policy, _NOBODY], _BASIC)]
     ratios = {case: _ratios(found, case) for case in (_ONLINE, _STEAL_ONLY)}
     for policy, tally in burst.items():
-        rows += [Row(policy, _BURST, _COUNTED[field], float(getattr(tally, field))) for field in _ADMITTED]
+        rows += [ResultRow(policy, _BURST, _COUNTED[field], float(getattr(tally, field))) for field in _ADMITTED]
     for case, (speed, turnaround) in ratios.items():
         rows += [
-            Row(_CASSINI, case, "training speed over default-kube, mean of jobs", _mean(speed)),
-            Row(_CASSINI, case, "training speed over default-kube, best job", max(speed), _PUBLISHED_SPEEDUP),
-            Row(_CASSINI, case, "time in system of default-kube over cassini, mean of jobs", _mean(turnaround)),
+            ResultRow(_CASSINI, case, "training speed over default-kube, mean of jobs", _mean(speed)),
+            ResultRow(_CASSINI, case, "training speed over default-kube, best job", max(speed), _PUBLISHED_SPEEDUP),
+            ResultRow(_CASSINI, case, "time in system of default-kube over cassini, mean of jobs", _mean(turnaround)),
         ]
     return Experiment(
         name="cassini",
@@ -87,47 +88,47 @@ def run(progress: Progress) -> Experiment:
     )
 
 
-def _burst(progress: Progress) -> dict[str, Tally]:
+def _burst(progress: Progress) -> dict[str, RunCounts]:
     """Place many pods at once on many machines of all kinds."""
     draw = random.Random(_SEEDS[0])
     pods = []
     for number in range(_BURST_PODS):
         cards = draw.choice((0,) * 9 + (1,))
         pods.append(guaranteed_pod(f"pod-{number:04}", draw.choice((1, 2, 2, 4, 4, 6, 8, 12)), cards, "none"))
-    found: dict[str, Tally] = {}
+    found: dict[str, RunCounts] = {}
     for policy in (_BLIND, _CASSINI, _DEFAULT):
-        found[policy] = World(policy, machines_of_every_kind(_BURST_MACHINES, _SEEDS[0])).admit(pods)
+        found[policy] = TrainingRun(policy, machines_of_every_kind(_BURST_MACHINES, _SEEDS[0])).admit(pods)
         progress(len(found), 3)
     return found
 
 
-def _burst_expectations(found: dict[str, Tally]) -> list[Expectation]:
+def _burst_expectations(found: dict[str, RunCounts]) -> list[ExpectedResult]:
     ours, blind, default = found[_CASSINI], found[_BLIND], found[_DEFAULT]
     return [
-        Expectation(
+        ExpectedResult(
             f"{_BURST}: kubelets reject {ours.rejections} pods of cassini and {blind.rejections} of default-kube",
             ours.rejections == 0 < blind.rejections,
         ),
-        Expectation(
+        ExpectedResult(
             f"{_BURST}: cassini gets {ours.ran} of {ours.pods} pods to run, default-kube {blind.ran}",
             ours.ran >= blind.ran,
         ),
-        Expectation(
+        ExpectedResult(
             f"{_BURST}: the default policy has {default.rejections} pods rejected and gets {default.ran} to run",
             default.rejections == 0 and default.ran >= blind.ran,
         ),
     ]
 
 
-def _rows(policy: str, case: str, tallies: list[Tally], fields: Iterable[str]) -> list[Row]:
+def _rows(policy: str, case: str, tallies: list[RunCounts], fields: Iterable[str]) -> list[ResultRow]:
     counts = [(_COUNTED[field], float(sum(getattr(tally, field) for tally in tallies))) for field in fields]
     speed = [value for tally in tallies for value in tally.speed.values()]
     published = {_COUNTED["rejections"]: 0.0} if policy == _CASSINI else {}
-    rows = [Row(policy, case, name, value, published.get(name)) for name, value in counts]
-    return [*rows, Row(policy, case, "mean speed of jobs, 1 = alone and local", _mean(speed))]
+    rows = [ResultRow(policy, case, name, value, published.get(name)) for name, value in counts]
+    return [*rows, ResultRow(policy, case, "mean speed of jobs, 1 = alone and local", _mean(speed))]
 
 
-def _ratios(found: dict[tuple[str, str], list[Tally]], case: str) -> tuple[list[float], list[float]]:
+def _ratios(found: dict[tuple[str, str], list[RunCounts]], case: str) -> tuple[list[float], list[float]]:
     """Return by job the ratios cassini / blind policy of speed, and blind policy / cassini of duration."""
     pairs = list(zip(found[_CASSINI, case], found[_BLIND, case], strict=True))
     speed = [ours.speed[job] / blind.speed[job] for ours, blind in pairs for job in ours.speed if job in blind.speed]
@@ -135,7 +136,7 @@ def _ratios(found: dict[tuple[str, str], list[Tally]], case: str) -> tuple[list[
     return speed, took
 
 
-def _expectations(found: dict[tuple[str, str], list[Tally]], speed: list[float]) -> list[Expectation]:
+def _expectations(found: dict[tuple[str, str], list[RunCounts]], speed: list[float]) -> list[ExpectedResult]:
     def total(policy: str, field: str, case: str = _ONLINE) -> int:
         return sum(getattr(tally, field) for tally in found[policy, case])
 
@@ -143,34 +144,34 @@ def _expectations(found: dict[tuple[str, str], list[Tally]], speed: list[float])
     blind = {field: total(_BLIND, field) for field in _COUNTED}
     alone = total(_CASSINI, "evictions", _NOBODY)
     return [
-        Expectation(
+        ExpectedResult(
             f"kubelets reject {ours['rejections']} pods of cassini and {blind['rejections']} of default-kube",
             ours["rejections"] == 0 < blind["rejections"],
         ),
-        Expectation(
+        ExpectedResult(
             f"cassini gets {ours['ran']} of {ours['pods']} pods to run, default-kube {blind['ran']}",
             ours["ran"] >= blind["ran"],
         ),
-        Expectation(
+        ExpectedResult(
             f"stolen CPU evicts {ours['evictions']} pods under cassini, {blind['evictions']} under default-kube and "
             f"{alone} without online workloads: less than a fifth",
             ours["evictions"] * 5 < blind["evictions"],
         ),
-        Expectation(
+        ExpectedResult(
             f"of those, {ours['again']} and {blind['again']} are placed again (evict-reschedule cycles)",
             ours["again"] < blind["again"],
         ),
-        Expectation(
+        ExpectedResult(
             f"jobs train {_mean(speed):.2f} times as fast on average, the best {max(speed):.2f} times",
             _mean(speed) > 1.0,
         ),
-        Expectation(
+        ExpectedResult(
             f"zones fall below what they granted {ours['short_zones']} times and list {ours['at_risk']} pods at risk; "
             f"{ours['freed']} grants are freed by it, {ours['into_short_zones']} pods go into such a zone",
             ours["short_zones"] > 0 < ours["at_risk"] and ours["freed"] == ours["into_short_zones"] == 0,
         ),
-        Expectation(f"{ours['doubled']} CPUs are granted twice", ours["doubled"] == 0),
-        Expectation(
+        ExpectedResult(f"{ours['doubled']} CPUs are granted twice", ours["doubled"] == 0),
+        ExpectedResult(
             f"the default policy has {total(_DEFAULT, 'rejections')} pods rejected and "
             f"{total(_DEFAULT, 'evictions')} evicted",
             total(_DEFAULT, "rejections") == 0 and total(_DEFAULT, "evictions") * 5 < blind["evictions"],
@@ -187,13 +188,13 @@ def _notes(model: CostModel) -> tuple[str, ...]:
     )
 
 
-def _chart(found: dict[tuple[str, str], list[Tally]]) -> str:
+def _chart(found: dict[tuple[str, str], list[RunCounts]]) -> str:
     lines = []
     for policy in (_BLIND, _CASSINI):
         for position, what in enumerate(("rejections", "evictions")):
             steps = zip(*(tally.so_far for tally in found[policy, _ONLINE]), strict=True)
             points = tuple((float(at), float(sum(one[position] for one in step))) for at, step in enumerate(steps, 1))
-            lines.append(Series(f"{policy}: {what}", points))
+            lines.append(PlotLine(f"{policy}: {what}", points))
     title = "Rejections by kubelets and evictions by stolen CPU time, so far"
     return line_chart(title, lines, x_label="step", y_label="pods")
 

@@ -29,9 +29,9 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
-from hetsched.lab.plots import Series, line_chart
+from hetsched.lab.plots import PlotLine, line_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 MEMBERS = 4
 _FEW_NODES = MEMBERS - 1
@@ -65,7 +65,7 @@ _CASES = (
 )
 
 
-class Large(NamedTuple):
+class LargeFleet(NamedTuple):
     """Queue of interleaved gangs of 4 on a large fleet whose nodes have one slot each.
 
     One gang in `big_every` (0: none) requests larger nodes, of which there are only 3; `whole` gangs can be placed.
@@ -93,37 +93,37 @@ class Large(NamedTuple):
 
 # 750 gangs, of which 38 (numbers 0, 20, .. 740) are too big: 712 whole. 5,000 slots / 4 = 1,250 whole of 2,250.
 _LARGE = (
-    Large("5,000 nodes, 750 gangs of 4, one in 20 too big", 5_000, 750, 20, 712),
-    Large("5,000 nodes, 2,250 gangs of 4", 5_000, 2_250, 0, 1_250),
+    LargeFleet("5,000 nodes, 750 gangs of 4, one in 20 too big", 5_000, 750, 20, 712),
+    LargeFleet("5,000 nodes, 2,250 gangs of 4", 5_000, 2_250, 0, 1_250),
 )
 
 
 def run(progress: Progress) -> Experiment:
     """Run the published cases and the large queues under both policies."""
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
-    lines: list[Series] = []
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
+    lines: list[PlotLine] = []
     total = len(_CASES) + len(_LARGE)
     for done, case in enumerate(_CASES, 1):
         for spec in (_RIVAL, GANG):
             found, partial = slots_held(spec, case.slots, case.jobs)
             for job, published in case.held[spec.name].items():
-                rows.append(Row(spec.name, case.title, f"{job}: slots held", found[job], published))
+                rows.append(ResultRow(spec.name, case.title, f"{job}: slots held", found[job], published))
                 if published is not None:
                     text = f"{spec.name}, {case.title}: {job} holds {found[job]} (published {published})"
-                    expectations.append(Expectation(text, found[job] == published))
-            rows.append(Row(spec.name, case.title, "partial gangs", partial))
+                    expectations.append(ExpectedResult(text, found[job] == published))
+            rows.append(ResultRow(spec.name, case.title, "partial gangs", partial))
         progress(done, total)
     for done, large in enumerate(_LARGE, len(_CASES) + 1):
         for spec in (_RIVAL, GANG):
-            fleet = Fleet(spec, *large.drawn())
-            rows += [Row(spec.name, large.title, metric, value) for metric, value in fleet.figures().items()]
+            fleet = FleetTrial(spec, *large.drawn())
+            rows += [ResultRow(spec.name, large.title, metric, value) for metric, value in fleet.figures().items()]
             if large is _LARGE[-1]:
-                lines.append(Series(spec.name, tuple(fleet.stuck)))
+                lines.append(PlotLine(spec.name, tuple(fleet.stuck)))
             expected = f"{fleet.whole} gangs whole, {fleet.partial} in part"
             held = fleet.partial > 0 if spec is _RIVAL else (fleet.whole, fleet.partial) == (large.whole, 0)
             best = "some in part" if spec is _RIVAL else f"{large.whole} whole, none in part"
-            expectations.append(Expectation(f"{spec.name}, {large.title}: {expected} (expected: {best})", held))
+            expectations.append(ExpectedResult(f"{spec.name}, {large.title}: {expected} (expected: {best})", held))
         progress(done, total)
     chart = line_chart(
         f"Slots held by gangs that are not whole: {_LARGE[-1].title}",
@@ -155,11 +155,11 @@ def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -
         for job, (members, least) in jobs.items()
         if number < members
     ]
-    fleet = Fleet(spec, [_node(f"n{number}", 1000) for number in range(slots)], pods)
+    fleet = FleetTrial(spec, [_node(f"n{number}", 1000) for number in range(slots)], pods)
     return {job: fleet.booked[f"default/{job}"] for job in jobs}, fleet.partial
 
 
-class Fleet:
+class FleetTrial:
     """One queue tried on one fleet, with its results."""
 
     def __init__(self, spec: PolicySpec, nodes: Sequence[NodeReport], pods: Sequence[PodSpec]) -> None:

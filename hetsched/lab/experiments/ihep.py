@@ -31,7 +31,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import bar_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 CPU_PODS, GPU_PODS = 16, 4
 _GIB = 2**30
@@ -43,7 +43,7 @@ _ORDERS = {
 _PENDING = {"default-kube": 2, "split-clusters": 6, "ihep": 0}
 
 
-class Lying(NamedTuple):
+class PodsByNode(NamedTuple):
     """CPU and GPU pods by node, nodes in name order, and pending pods by class."""
 
     nodes: tuple[tuple[int, int], ...]
@@ -55,9 +55,9 @@ class Lying(NamedTuple):
 
 
 _TABLE = {
-    "default-kube": Lying(((4, 0), (4, 0), (4, 1), (4, 1)), 0, 2),
-    "split-clusters": Lying(((5, 0), (5, 0), (0, 2), (0, 2)), 6, 0),
-    "ihep": Lying(((5, 0), (5, 0), (3, 2), (3, 2)), 0, 0),
+    "default-kube": PodsByNode(((4, 0), (4, 0), (4, 1), (4, 1)), 0, 2),
+    "split-clusters": PodsByNode(((5, 0), (5, 0), (0, 2), (0, 2)), 6, 0),
+    "ihep": PodsByNode(((5, 0), (5, 0), (3, 2), (3, 2)), 0, 0),
 }
 
 # GPUs, cores a GPU and MiB a GPU of the four pods of experiment 2, in order.
@@ -68,8 +68,8 @@ _IHEP_PLACES, _DEFAULT_PLACES = (1, 0, 1, 0), (0, 1, 0, 1)
 
 def run(progress: Progress) -> Experiment:
     """Run both experiments."""
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
     names = (*_PENDING, "hetsched")
     for done, name in enumerate(names, 1):
         more, expected = _experiment_1(name)
@@ -96,33 +96,33 @@ def run(progress: Progress) -> Experiment:
 # -- experiment 1: 20 pods on 4 nodes ----------------------------------------------------------------------------------
 
 
-def _experiment_1(name: str) -> tuple[list[Row], list[Expectation]]:
+def _experiment_1(name: str) -> tuple[list[ResultRow], list[ExpectedResult]]:
     policy = compile_policy(BUILTIN[name], load_registry())
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for title, order in _ORDERS.items():
         found = place(policy, order)
         published = _PENDING.get(name) if title == "CPU pods first" else None
-        rows.append(Row(name, title, "pending", found.cpu_pending + found.gpu_pending, published))
+        rows.append(ResultRow(name, title, "pending", found.cpu_pending + found.gpu_pending, published))
     most, least = every_order(policy)
-    rows.append(Row(name, "every order", "pending at most", most))
-    rows.append(Row(name, "every order", "pending at least", least))
+    rows.append(ResultRow(name, "every order", "pending at most", most))
+    rows.append(ResultRow(name, "every order", "pending at least", least))
     if name not in _TABLE:
         return rows, []
     found = place(policy, _ORDERS["CPU pods first"])
     text = f"{name}: {found}, {found.cpu_pending} CPU and {found.gpu_pending} GPU pods pending"
-    expectations = [Expectation(text, found == _TABLE[name])]
+    expectations = [ExpectedResult(text, found == _TABLE[name])]
     if name == "ihep":
-        expectations.append(Expectation(f"ihep: in no order is a pod left pending, {most} at most", most == 0))
+        expectations.append(ExpectedResult(f"ihep: in no order is a pod left pending, {most} at most", most == 0))
     return rows, expectations
 
 
-def place(policy: Policy, order: str) -> Lying:
+def place(policy: Policy, order: str) -> PodsByNode:
     """Place pods in an order such as `CCG` and return their distribution."""
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
     lying = Counter((scheduler.schedule(pod(kind, i)).node, kind) for i, kind in enumerate(order))
     nodes = tuple((lying[name, "C"], lying[name, "G"]) for name in names)
-    return Lying(nodes, lying[None, "C"], lying[None, "G"])
+    return PodsByNode(nodes, lying[None, "C"], lying[None, "G"])
 
 
 def every_order(policy: Policy) -> tuple[int, int]:
@@ -158,13 +158,13 @@ def every_order(policy: Policy) -> tuple[int, int]:
 # -- experiment 2: four pods with GPU facts on two kinds of GPU --------------------------------------------------------
 
 
-def _experiment_2() -> tuple[list[Row], list[Expectation]]:
+def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
     product = tuple(
         PluginUse(use.name, use.weight, {"combine": "product"}) if use.name == "ihep" else use
         for use in BUILTIN["ihep"].plugins
     )
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
     for name, spec, places, mismatches in (
         ("default-kube", BUILTIN["default-kube"], _DEFAULT_PLACES, 2),
         ("ihep", BUILTIN["ihep"], _IHEP_PLACES, 0),
@@ -174,17 +174,17 @@ def _experiment_2() -> tuple[list[Row], list[Expectation]]:
         found = mixed_cards(policy)
         short = mismatched(found)
         published = 0.0 if name == "ihep" else None
-        rows.append(Row(name, "cards of two models", "memory mismatches", short, published))
+        rows.append(ResultRow(name, "cards of two models", "memory mismatches", short, published))
         text = f"{name}: tests on gpu-node {' '.join(map(str, found))}, {short} memory mismatches"
-        expectations.append(Expectation(text, (found, short) == (places, mismatches)))
+        expectations.append(ExpectedResult(text, (found, short) == (places, mismatches)))
     scores = card_scores(compile_policy(BUILTIN["ihep"], load_registry()))
     for number, (ours, worked) in enumerate(zip(scores, _SCORES, strict=True), 1):
         for node, (score, expected) in enumerate(zip(ours, worked, strict=True)):
             if score is not None:
-                rows.append(Row("ihep", f"test{number} on gpu-node{node}", "score", round(score, 2)))
+                rows.append(ResultRow("ihep", f"test{number} on gpu-node{node}", "score", round(score, 2)))
             same = score is expected if score is None or expected is None else abs(score - expected) < 0.005
             text = f"test{number} on gpu-node{node}: score {score and round(score, 2)}, worked {expected}"
-            expectations.append(Expectation(text, same))
+            expectations.append(ExpectedResult(text, same))
     return rows, expectations
 
 

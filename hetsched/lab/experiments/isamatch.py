@@ -25,11 +25,11 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
-from hetsched.lab.isa_cluster import GROUPS, TASKS, Group, cluster, node, pod, tasks
+from hetsched.lab.isa_cluster import GROUPS, TASKS, IsaPodGroup, cluster, node, pod, tasks
 from hetsched.lab.isa_regret import regret
 from hetsched.lab.plots import bar_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 FITTED_SEED = 5708
 _OTHER_SEEDS = range(1, 21)
@@ -58,7 +58,7 @@ def run(progress: Progress) -> Experiment:
         rows, expectations = rows + more, expectations + expected
     progress(2, steps)
     took = _match_microseconds(policies["isamatch"])
-    rows.append(Row("isamatch", "5 nodes", "match of one pod, us", round(took, 2), _PUBLISHED_MICROSECONDS))
+    rows.append(ResultRow("isamatch", "5 nodes", "match of one pod, us", round(took, 2), _PUBLISHED_MICROSECONDS))
     progress(3, steps)
     more, expected = _regret(lambda done: progress(3 + done, steps))
     shown = (("default", policies["default-kube"]), ("ISAMatch", policies["isamatch"]))
@@ -87,36 +87,38 @@ def run(progress: Progress) -> Experiment:
 # -- the three groups ------------------------------------------------------------------------------------------------
 
 
-def _groups(policies: dict[str, Policy]) -> tuple[list[Row], list[Expectation]]:
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
+def _groups(policies: dict[str, Policy]) -> tuple[list[ResultRow], list[ExpectedResult]]:
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
     for group in GROUPS:
         for name, policy in policies.items():
             fitted = _right(policy, group, FITTED_SEED)
             others = [_right(policy, group, seed) for seed in _OTHER_SEEDS]
             published = 100.0 if name in _OURS else group.published
-            rows.append(Row(name, group.title, "% right, seed 5708", fitted, published))
-            rows.append(Row(name, group.title, "% right, mean of 20 seeds", round(fmean(others), 1), published))
-            rows.append(Row(name, group.title, "% right, standard deviation", round(stdev(others), 1)))
+            rows.append(ResultRow(name, group.title, "% right, seed 5708", fitted, published))
+            rows.append(ResultRow(name, group.title, "% right, mean of 20 seeds", round(fmean(others), 1), published))
+            rows.append(ResultRow(name, group.title, "% right, standard deviation", round(stdev(others), 1)))
             where = f"{name}, {group.title}"
             if name in _OURS:
                 worst = min(fitted, *others)
-                expectations.append(Expectation(f"{where}: {worst:g} % right at the least", worst == 100.0))
+                expectations.append(ExpectedResult(f"{where}: {worst:g} % right at the least", worst == 100.0))
                 continue
             text = f"{where}: {fitted:g} % right on seed 5708, {fmean(others):.1f} % on others, published {published:g}"
             within = all(abs(found - published) <= 10 for found in (fitted, fmean(others)))
-            expectations.append(Expectation(f"{text} +- 10", within))
+            expectations.append(ExpectedResult(f"{text} +- 10", within))
             if name == KUBE_1_18.name:
-                expectations.append(Expectation(f"{where}: {fitted:g} % is the published figure", fitted == published))
+                expectations.append(
+                    ExpectedResult(f"{where}: {fitted:g} % is the published figure", fitted == published)
+                )
     return rows, expectations
 
 
-def _right(policy: Policy, group: Group, seed: int) -> float:
+def _right(policy: Policy, group: IsaPodGroup, seed: int) -> float:
     """Return the percentage of a group's pods on a node that runs them."""
     return 100.0 * sum(node in group.right for node in placed(policy, group, seed)) / TASKS
 
 
-def placed(policy: Policy, group: Group, seed: int) -> list[str | None]:
+def placed(policy: Policy, group: IsaPodGroup, seed: int) -> list[str | None]:
     """Return the node of each task of a group, in the order of submission."""
     scheduler = Scheduler(ClusterState(cluster()), policy)
     return [scheduler.schedule(pod).node for pod in tasks(group, seed)]
@@ -125,34 +127,34 @@ def placed(policy: Policy, group: Group, seed: int) -> list[str | None]:
 # -- the figures -----------------------------------------------------------------------------------------------------
 
 
-def _overflow(policy: Policy) -> tuple[list[Row], list[Expectation]]:
+def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
     """Measure Fig. 10: the closest node first, the next when it is full; the same for the base set."""
     nodes = placed(policy, GROUPS[1], FITTED_SEED)
     counts, base = Counter(nodes), Counter(placed(policy, GROUPS[0], FITTED_SEED))
     spill = next(index for index, node in enumerate(nodes) if node != "node3")
     case = "Fig. 10, RV64IMFD"
     rows = [
-        Row("isamatch", case, "pods on node3", counts["node3"]),
-        Row("isamatch", case, "pods on node5", counts["node5"]),
-        Row("isamatch", case, "index of the first pod on node5", spill),
-        Row("isamatch", "RV64I", "pods on node4", base["node4"]),
-        Row("isamatch", "RV64I", "pods on node3", base["node3"]),
+        ResultRow("isamatch", case, "pods on node3", counts["node3"]),
+        ResultRow("isamatch", case, "pods on node5", counts["node5"]),
+        ResultRow("isamatch", case, "index of the first pod on node5", spill),
+        ResultRow("isamatch", "RV64I", "pods on node4", base["node4"]),
+        ResultRow("isamatch", "RV64I", "pods on node3", base["node3"]),
     ]
     text = f"RV64IMFD: node3 {counts['node3']}, node5 {counts['node5']}, the first at {spill}"
     other = f"RV64I: node4 {base['node4']} (affinity 1/2), node3 {base['node3']} (1/4)"
     return rows, [
-        Expectation(text, (counts["node3"], counts["node5"], spill) == (94, 6, 89)),
-        Expectation(other, (base["node4"], base["node3"]) == (94, 6)),
+        ExpectedResult(text, (counts["node3"], counts["node5"], spill) == (94, 6, 89)),
+        ExpectedResult(other, (base["node4"], base["node3"]) == (94, 6)),
     ]
 
 
-def _figure_5(policy: Policy) -> tuple[list[Row], list[Expectation]]:
+def _figure_5(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
     """Measure Fig. 5: 14 nodes, 9 RISC-V, 7 with I, M and F; affinity ties, then shared sets, then use decide."""
     found = figure_5(policy)
-    rows = [Row("isamatch", "Fig. 5, RV64IMF", metric, value, published) for metric, value, published in found]
+    rows = [ResultRow("isamatch", "Fig. 5, RV64IMF", metric, value, published) for metric, value, published in found]
     values = tuple(value for _, value, _ in found)
     text = "{:g} nodes -> {:g} RISC-V -> {:g} with IMF; chosen: affinity {:g}, {:g} nodes share it, {:g} % used"
-    return rows, [Expectation(text.format(*values), values == (14, 9, 7, 0.75, 3, 30))]
+    return rows, [ExpectedResult(text.format(*values), values == (14, 9, 7, 0.75, 3, 30))]
 
 
 def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
@@ -200,7 +202,7 @@ def _match_microseconds(policy: Policy) -> float:
 # -- beyond the publication: the cost of narrow jobs on wide nodes ----------------------------------------------------
 
 
-def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectation]]:
+def _regret(progress: Callable[[int], None]) -> tuple[list[ResultRow], list[ExpectedResult]]:
     specs = (BUILTIN["random"], with_scarcity(0), BUILTIN["isamatch"], with_scarcity(2))
     policies = {spec.name: _policy(spec) for spec in specs}
     found: dict[str, list[float]] = {name: [] for name in policies}
@@ -210,13 +212,15 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[Row], list[Expectatio
         progress(done)
     means = {name: fmean(values) for name, values in found.items()}
     rows = [
-        Row(name, "300 nodes, 2,000 narrow and 400 wide jobs", "wide jobs refused for narrow ones", round(mean, 1))
+        ResultRow(
+            name, "300 nodes, 2,000 narrow and 400 wide jobs", "wide jobs refused for narrow ones", round(mean, 1)
+        )
         for name, mean in means.items()
     ]
     anywhere, _, published, ours = means.values()
     text = f"regret {ours:.1f} wide jobs: at most a tenth of any compatible node's {anywhere:.1f}"
     other = f"regret {ours:.1f} wide jobs: at most half of the published order's {published:.1f}"
-    return rows, [Expectation(text, ours <= 0.1 * anywhere), Expectation(other, ours <= 0.5 * published)]
+    return rows, [ExpectedResult(text, ours <= 0.1 * anywhere), ExpectedResult(other, ours <= 0.5 * published)]
 
 
 def with_scarcity(weight: float) -> PolicySpec:
@@ -226,7 +230,7 @@ def with_scarcity(weight: float) -> PolicySpec:
     return PolicySpec(name, (*others, PluginUse("isa-scarcity", weight=weight)))
 
 
-def _regret_chart(rows: Sequence[Row]) -> list[str]:
+def _regret_chart(rows: Sequence[ResultRow]) -> list[str]:
     bars = [(row.policy.removesuffix(" isa-scarcity"), row.value) for row in rows]
     return [bar_chart("Wide jobs refused for narrow ones (with and without isa-scarcity)", bars, y_label="jobs")]
 

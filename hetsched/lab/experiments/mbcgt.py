@@ -30,9 +30,9 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.lab import joint
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.four_resources import nodes, pods
-from hetsched.lab.plots import Series, bar_chart, line_chart
+from hetsched.lab.plots import PlotLine, bar_chart, line_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 _ORDERS = 5
 _PUBLISHED = {"default": (8.15, 8.40, 6.31), "dynamic": (7.41, 8.22, 5.88)}
@@ -58,8 +58,8 @@ class _End(NamedTuple):
 def run(progress: Progress) -> Experiment:
     """Place the applications under each policy in every order, small and large, and once together."""
     policies = _policies()
-    rows: list[Row] = []
-    expectations: list[Expectation] = []
+    rows: list[ResultRow] = []
+    expectations: list[ExpectedResult] = []
     total = 8
     for group in range(3):
         ends = {name: _mean_end(policy, 4, 3, group, _ORDERS) for name, policy in policies.items()}
@@ -95,7 +95,7 @@ def run(progress: Progress) -> Experiment:
             *(_gain_chart(rows, rival) for rival in _PUBLISHED),
             line_chart(
                 "Group 1, first order: unevenness as the pods come",
-                [Series(name, _course(policy)) for name, policy in policies.items()],
+                [PlotLine(name, _course(policy)) for name, policy in policies.items()],
                 x_label="pods placed",
                 y_label="mean B",
             ),
@@ -124,7 +124,7 @@ def _seed(group: int, order: int) -> int:
     return 100 * group + order
 
 
-def _gain_chart(rows: Sequence[Row], rival: str) -> str:
+def _gain_chart(rows: Sequence[ResultRow], rival: str) -> str:
     gains = {row.case: row.value for row in rows if (row.policy, row.metric) == ("mbcgt", _gain(rival))}
     bars: list[tuple[str, float | None]] = []
     for group, figure in enumerate(_PUBLISHED[rival], 1):
@@ -151,19 +151,27 @@ def _end(state: ClusterState, pending: int) -> _End:
     return _End(cluster_balance(state), float(as_std.mean()), idle, int(over.sum()), pending)
 
 
-def _group_rows(ends: dict[str, _End], case: str, published: int | None) -> list[Row]:
+def _group_rows(ends: dict[str, _End], case: str, published: int | None) -> list[ResultRow]:
     rows = []
     for name, end in ends.items():
-        rows += [Row(name, case, _DEGREE, round(end.degree, 6)), Row(name, case, _UNEVEN, round(1 - end.degree, 6))]
-        rows += [Row(name, case, _IDLE, round(end.idle, 2)), Row(name, case, _OVER, round(end.overloaded, 2))]
-        rows.append(Row(name, case, _PENDING, end.pending))
+        rows += [
+            ResultRow(name, case, _DEGREE, round(end.degree, 6)),
+            ResultRow(name, case, _UNEVEN, round(1 - end.degree, 6)),
+        ]
+        rows += [
+            ResultRow(name, case, _IDLE, round(end.idle, 2)),
+            ResultRow(name, case, _OVER, round(end.overloaded, 2)),
+        ]
+        rows.append(ResultRow(name, case, _PENDING, end.pending))
     for rival, figures in _PUBLISHED.items():
         gain = round(_percent(ends["mbcgt"], ends[rival]), 4)
-        rows.append(Row("mbcgt", case, _gain(rival), gain, None if published is None else figures[published]))
+        rows.append(ResultRow("mbcgt", case, _gain(rival), gain, None if published is None else figures[published]))
     over_default, over_dynamic = (1 + figures[published or 0] / 100 for figures in _PUBLISHED.values())
     follows = None if published is None else round(100 * (over_default / over_dynamic - 1), 4)
-    rows.append(Row("dynamic", case, _gain("default"), round(_percent(ends["dynamic"], ends["default"]), 4), follows))
-    rows.append(Row("mbcgt", case, _AS_STD, round(_percent_as_std(ends), 4)))
+    rows.append(
+        ResultRow("dynamic", case, _gain("default"), round(_percent(ends["dynamic"], ends["default"]), 4), follows)
+    )
+    rows.append(ResultRow("mbcgt", case, _AS_STD, round(_percent_as_std(ends), 4)))
     return rows
 
 
@@ -175,7 +183,7 @@ def _percent_as_std(ends: dict[str, _End]) -> float:
     return 100 * (ends["mbcgt"].degree_as_std / ends["default"].degree_as_std - 1)
 
 
-def _group_expectations(ends: dict[str, _End], group: int) -> list[Expectation]:
+def _group_expectations(ends: dict[str, _End], group: int) -> list[ExpectedResult]:
     degrees = {name: ends[name].degree for name in ("mbcgt", "dynamic", "default")}
     order = " > ".join(f"{name} {degree:.4f}" for name, degree in degrees.items())
     gains = {rival: _percent(ends["mbcgt"], ends[rival]) for rival in _PUBLISHED}
@@ -183,31 +191,31 @@ def _group_expectations(ends: dict[str, _End], group: int) -> list[Expectation]:
     figures = " and ".join(f"{figures[group]:.2f} %" for figures in _PUBLISHED.values())
     within = all(_LEAST_GAIN <= gain <= _MOST_GAIN for gain in gains.values())
     return [
-        Expectation(f"group {group + 1}: {order}", degrees["mbcgt"] > degrees["dynamic"] > degrees["default"]),
-        Expectation(f"group {group + 1}: mbcgt gains {told}, within 5-9 % (published {figures})", within),
-        Expectation(
+        ExpectedResult(f"group {group + 1}: {order}", degrees["mbcgt"] > degrees["dynamic"] > degrees["default"]),
+        ExpectedResult(f"group {group + 1}: mbcgt gains {told}, within 5-9 % (published {figures})", within),
+        ExpectedResult(
             f"group {group + 1}: were S = 1 - std it would gain {_percent_as_std(ends):.2f} %, so S is 1 - variance",
             _percent_as_std(ends) > 2 * _MOST_GAIN,
         ),
     ]
 
 
-def _large_expectation(groups: list[dict[str, _End]]) -> Expectation:
+def _large_expectation(groups: list[dict[str, _End]]) -> ExpectedResult:
     gains = [_percent(ends["mbcgt"], ends["default"]) for ends in groups]
     as_many = all(ends["mbcgt"].pending <= ends["default"].pending for ends in groups)
     told = ", ".join(f"{gain:.2f} %" for gain in gains)
     placed = "as many pods placed" if as_many else "fewer pods placed"
     text = f"{_LARGE_NODES} nodes: mbcgt gains {told} over default, at least {_LARGE_GAIN} % wanted, and {placed}"
-    return Expectation(text, min(gains) >= _LARGE_GAIN and as_many)
+    return ExpectedResult(text, min(gains) >= _LARGE_GAIN and as_many)
 
 
 # -- the batch together ------------------------------------------------------------------------------------------------
 
 
-def _together(policy: Policy, group: int) -> tuple[list[Row], Expectation]:
+def _together(policy: Policy, group: int) -> tuple[list[ResultRow], ExpectedResult]:
     """Place the twelve pods one by one and together; the exact plan is the same for all orders."""
     case = f"group {group + 1}, 12 pods together"
-    plans: dict[str, list[joint.Plan]] = {"greedy, as published": [], "improved": [], "exact": []}
+    plans: dict[str, list[joint.JointPlan]] = {"greedy, as published": [], "improved": [], "exact": []}
     for order in range(1, _ORDERS + 1):
         scheduler = Scheduler(ClusterState(nodes(4)), policy)
         problem = joint.problem_of(scheduler, pods(3, _seed(group, order)))
@@ -215,17 +223,17 @@ def _together(policy: Policy, group: int) -> tuple[list[Row], Expectation]:
             made.append(solve(problem))
     rows = []
     for name, made in plans.items():
-        rows.append(Row(name, case, _PRODUCT, round(_mean([math.exp(plan.log_product) for plan in made]), 6)))
-        rows.append(Row(name, case, _DEGREE, round(_mean([plan.after for plan in made]), 6)))
+        rows.append(ResultRow(name, case, _PRODUCT, round(_mean([math.exp(plan.log_product) for plan in made]), 6)))
+        rows.append(ResultRow(name, case, _DEGREE, round(_mean([plan.after for plan in made]), 6)))
     worths = [[plan.log_product for plan in made] for made in plans.values()]
     ranked = all(g <= i <= e + _SAME for g, i, e in zip(*worths, strict=True))
     hits = [sum(e - found < _SAME for found, e in zip(made, worths[2], strict=True)) for made in worths]
     text = f"{case}: exact >= improved >= greedy in all {_ORDERS} orders; greedy finds the optimum in {hits[0]}, "
     text += f"improved in {hits[1]}"
-    return rows, Expectation(text, ranked)
+    return rows, ExpectedResult(text, ranked)
 
 
-def _many_together(policy: Policy) -> tuple[list[Row], Expectation]:
+def _many_together(policy: Policy) -> tuple[list[ResultRow], ExpectedResult]:
     """Place all pods of the large cluster together, where an exhaustive search is impossible."""
     case = f"{_LARGE_NODES} nodes, group 1, {4 * _LARGE_COPIES} pods together"
     scheduler = Scheduler(ClusterState(nodes(_LARGE_NODES)), policy)
@@ -233,11 +241,11 @@ def _many_together(policy: Policy) -> tuple[list[Row], Expectation]:
     greedy, improved = joint.greedy(problem), joint.improved(problem)
     rows = []
     for name, plan in (("greedy, as published", greedy), ("improved", improved)):
-        rows.append(Row(name, case, _PRODUCT, round(math.exp(plan.log_product), 6)))
-        rows.append(Row(name, case, _DEGREE, round(plan.after, 6)))
+        rows.append(ResultRow(name, case, _PRODUCT, round(math.exp(plan.log_product), 6)))
+        rows.append(ResultRow(name, case, _DEGREE, round(plan.after, 6)))
     growth = math.exp(improved.log_product - greedy.log_product)
     text = f"{case}: the improved plan's product is {growth:.3f} times the greedy one's"
-    return rows, Expectation(text, improved.worth >= greedy.worth)
+    return rows, ExpectedResult(text, improved.worth >= greedy.worth)
 
 
 def _mean(values: list[float]) -> float:

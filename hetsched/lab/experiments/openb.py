@@ -25,10 +25,10 @@ from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.gpu.workload_mix import mix_of
 from hetsched.lab.arrival import arrival_stream, gpu_capacity_milli
-from hetsched.lab.overload import Load, TieRule, fill, shuffled, tied
-from hetsched.lab.plots import Series, bar_chart, line_chart
+from hetsched.lab.overload import OverloadSample, TieRule, fill, shuffled, tied
+from hetsched.lab.plots import PlotLine, bar_chart, line_chart
 
-from .outcome import Expectation, Experiment, Row
+from .outcome import ExpectedResult, Experiment, ResultRow
 
 OURS, DEFAULT, PEER = "hetsched-gpu", "hetsched", "fgd"
 RIVALS = ("first-fit", "best-fit", "gpu-packing", PEER)
@@ -91,7 +91,7 @@ def run(study: Study, progress: Callable[[int, int], None]) -> Experiment:
     )
 
 
-def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, list[list[Load]]]:
+def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, list[list[OverloadSample]]]:
     registry = load_registry()
     capacity = gpu_capacity_milli(study.nodes)
     states = {"name": ClusterState(study.nodes)}
@@ -103,7 +103,7 @@ def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, li
         for spec in study.policies
         if spec.ties.by != "random" or rule == study.ties[0]  # random ties of a policy's own have no other tie rule
     ]
-    runs: dict[Key, list[list[Load]]] = {}
+    runs: dict[Key, list[list[OverloadSample]]] = {}
     drawn: tuple[str, int] = ("", -1)
     stream: list[PodSpec] = []
     mixes = {name: mix_of(pods) for name, pods in study.lists.items()}
@@ -122,10 +122,10 @@ def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, li
     return runs
 
 
-def _mean(runs: Sequence[Sequence[Load]]) -> dict[float, Load]:
+def _mean(runs: Sequence[Sequence[OverloadSample]]) -> dict[float, OverloadSample]:
     """Return the mean over the seeds at every load."""
     return {
-        at[0].arrived: Load(
+        at[0].arrived: OverloadSample(
             at[0].arrived,
             sum(load.allocated for load in at) / len(at),
             sum(load.fragmented for load in at) / len(at),
@@ -138,8 +138,8 @@ def _gpus(study: Study, percent: float) -> float:
     return percent / 100.0 * gpu_capacity_milli(study.nodes) / 1000.0
 
 
-def _rows(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[Row]:
-    rows: list[Row] = []
+def _rows(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[ResultRow]:
+    rows: list[ResultRow] = []
     for (name, policy, rule), loads in means.items():
         known = study.published.get((name, policy)) if rule == "shuffled" or policy == "random" else None
         case = f"{name}, {TIES_TEXT[rule]}"
@@ -156,47 +156,49 @@ def _rows(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[Row]:
     return rows
 
 
-def _row(policy: str, case: str, metric: str, value: float, published: float | None) -> Row:
-    return Row(policy, case, metric, round(value, 2), published)
+def _row(policy: str, case: str, metric: str, value: float, published: float | None) -> ResultRow:
+    return ResultRow(policy, case, metric, round(value, 2), published)
 
 
-def _mean_rows(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[Row]:
+def _mean_rows(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[ResultRow]:
     if len(study.lists) < 2:
         return []
     last = study.points[-1]
     case = f"mean of {len(study.lists)} lists, "
     metric = f"unallocated GPUs at {round(100 * last)} %"
     return [
-        Row(spec.name, case + TIES_TEXT[rule], metric, round(_unallocated(study, means, spec.name, rule), 1))
+        ResultRow(spec.name, case + TIES_TEXT[rule], metric, round(_unallocated(study, means, spec.name, rule), 1))
         for rule in study.ties
         for spec in study.policies
         if all((name, spec.name, rule) in means for name in study.lists)
     ]
 
 
-def _unallocated(study: Study, means: Mapping[Key, Mapping[float, Load]], policy: str, rule: TieRule) -> float:
+def _unallocated(
+    study: Study, means: Mapping[Key, Mapping[float, OverloadSample]], policy: str, rule: TieRule
+) -> float:
     last = study.points[-1]
     free = [100.0 - means[name, policy, rule][last].allocated for name in study.lists]
     return _gpus(study, sum(free) / len(free))
 
 
-def _expectations(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[Expectation]:
+def _expectations(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[ExpectedResult]:
     last = study.points[-1]
     percent = round(100 * last)
-    found: list[Expectation] = []
+    found: list[ExpectedResult] = []
     for name in study.lists:
         at = {(policy, rule): loads[last].allocated for (list_, policy, rule), loads in means.items() if list_ == name}
         known = study.published.get((name, PEER))
         if known is not None and percent in known.allocated and (PEER, "shuffled") in at:
             value, published = at[PEER, "shuffled"], known.allocated[percent]
             text = f"{name}: FGD allocates {value:.2f} %, published {published:.2f} %, within {_CLOSE:g} points"
-            found.append(Expectation(text, abs(value - published) <= _CLOSE))
+            found.append(ExpectedResult(text, abs(value - published) <= _CLOSE))
         rules: list[TieRule] = [rule for rule in study.ties if (OURS, rule) in at]
         if len(rules) > 1:
             values = [at[OURS, rule] for rule in rules]
             spread = max(values) - min(values)
             text = f"{name}: {OURS} allocates {min(values):.2f} to {max(values):.2f} % under {len(rules)} tie rules"
-            found.append(Expectation(f"{text}, apart by at most {_WORSE} points", spread <= _WORSE))
+            found.append(ExpectedResult(f"{text}, apart by at most {_WORSE} points", spread <= _WORSE))
     return found + [cell.expectation for cell in _cells(study, means)] + _over_all_lists(study, means)
 
 
@@ -216,22 +218,22 @@ class _Cell(msgspec.Struct, frozen=True):
         return round(self.best - self.allocated, 2)
 
     @property
-    def row(self) -> Row:
-        return Row(
+    def row(self) -> ResultRow:
+        return ResultRow(
             self.policy, self.case, f"GPUs below the best rival at {round(100 * self.load)} % (points)", self.below
         )
 
     @property
-    def expectation(self) -> Expectation:
+    def expectation(self) -> ExpectedResult:
         most = _MOST_BELOW[self.policy][self.load >= 1.0]
         text = (
             f"{self.case}, at {round(100 * self.load)} %: {self.policy} allocates {self.allocated:.2f} %, "
             f"the best rival {self.rival} {self.best:.2f} %: {self.below:.2f} points below, at most {most:g}"
         )
-        return Expectation(text, self.below <= most)
+        return ExpectedResult(text, self.below <= most)
 
 
-def _cells(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[_Cell]:
+def _cells(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[_Cell]:
     """Compare each of our policies with the best rival of the run, under the same tie rule."""
     cells = []
     for (name, policy, rule), loads in means.items():
@@ -246,7 +248,7 @@ def _cells(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[_Cel
     return cells
 
 
-def _over_all_lists(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[Expectation]:
+def _over_all_lists(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[ExpectedResult]:
     """Compare the means if every published list was run."""
     everything = {name for name, _ in study.published}
     names = {spec.name for spec in study.policies}
@@ -259,11 +261,11 @@ def _over_all_lists(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> 
             f"mean of {len(study.lists)} lists, {TIES_TEXT[rule]}: {OURS} leaves {ours:.1f} GPUs, FGD {peer:.1f}, "
             f"{ours / peer:.3f} of it, at most {_RATIO}"
         )
-        found.append(Expectation(text, ours <= _RATIO * peer))
+        found.append(ExpectedResult(text, ours <= _RATIO * peer))
     return found
 
 
-def _charts(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[str]:
+def _charts(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[str]:
     charts = []
     for name in study.lists:
         rule = study.ties[0]
@@ -271,7 +273,7 @@ def _charts(study: Study, means: Mapping[Key, Mapping[float, Load]]) -> list[str
         title = f"{name}, {TIES_TEXT[rule]}"
         for label, figure in (("GPUs fragmented (%)", "fragmented"), ("GPUs allocated (%)", "allocated")):
             series = [
-                Series(policy, tuple((100 * point, getattr(load, figure)) for point, load in loads.items()))
+                PlotLine(policy, tuple((100 * point, getattr(load, figure)) for point, load in loads.items()))
                 for policy, loads in shown.items()
             ]
             charts.append(line_chart(f"{title}: {label}", series, x_label="GPU demand arrived (%)", y_label=label))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Row(msgspec.Struct, frozen=True):
+class ResultRow(msgspec.Struct, frozen=True):
     """One measured figure; `published` is null if the publication gives none."""
 
     policy: str
@@ -20,7 +20,7 @@ class Row(msgspec.Struct, frozen=True):
     published: float | None = None
 
 
-class Expectation(msgspec.Struct, frozen=True):
+class ExpectedResult(msgspec.Struct, frozen=True):
     """Sentence about the rows, and whether they confirm it."""
 
     text: str
@@ -34,8 +34,8 @@ class Experiment(msgspec.Struct, frozen=True):
     title: str
     source: str
     reconstruction: bool
-    rows: tuple[Row, ...]
-    expectations: tuple[Expectation, ...]
+    rows: tuple[ResultRow, ...]
+    expectations: tuple[ExpectedResult, ...]
     notes: tuple[str, ...] = ()
     charts: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from html import escape
 from hetsched.lab.plots import title_of
 from hetsched.lab.report import data_table, whole_page
 
-from .outcome import Experiment, Row
+from .outcome import Experiment, ResultRow
 
 _HEADER = ["policy", "case", "metric", "value", "published"]
 
@@ -39,5 +39,5 @@ def _section(experiment: Experiment) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> list[str | float | None]:
+def _cells(row: ResultRow) -> list[str | float | None]:
     return [row.policy, row.case, row.metric, row.value, row.published]

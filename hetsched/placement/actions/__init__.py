@@ -6,28 +6,38 @@ Never: an engine run or an external call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
-from .decisions import GivenRoom, Nominated, Result, bindable, record
+from .decisions import Nominated, ReservationUse, Result, bindable, record
 from .device_allocations import CardsFollowed, follow_actual_cards
 from .extender_bookings import book_asked
-from .holds import Kept, Room, cancel_hold, end_holds, extend, forget_holds, held_already, hold, submit_as_planned
+from .holds import (
+    CreatedHold,
+    HoldPart,
+    cancel_hold,
+    end_holds,
+    extend,
+    forget_holds,
+    held_already,
+    hold,
+    submit_as_planned,
+)
 from .live_submissions import submit_there
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .removed_devices import approve_fact
 from .retention import forget_changed, forget_charged, forget_finished, forget_summaries
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
-from .watch_events import Followed, follow
+from .watch_events import BatchOutcome, follow
 
 __all__ = [
+    "BatchOutcome",
     "CardsFollowed",
     "Conflict",
     "Contradiction",
-    "Followed",
-    "GivenRoom",
-    "Kept",
+    "CreatedHold",
+    "HoldPart",
     "Nominated",
+    "ReservationUse",
     "Result",
-    "Room",
     "Submission",
     "approve_fact",
     "begin_binding",

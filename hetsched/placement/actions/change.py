@@ -2,9 +2,9 @@
 
 Several actions move pods between states; each must keep the pod table, the ledger, the workload states, the node
 columns and the live topics consistent.
-An action opens a `Change` on a cluster that `advance` locked, moves, books and frees pods through it, and closes it
-once. A move is an UPDATE that names the permitted previous states and is checked by its row count, so a pod that a
-concurrent writer moved rolls back the whole transaction.
+An action opens a `ClusterTransaction` on a cluster that `advance` locked, moves, books and frees pods through it, and
+closes it once. A move is an UPDATE that names the permitted previous states and is checked by its row count, so a pod
+that a concurrent writer moved rolls back the whole transaction.
 Invariants: what `close` publishes is a function of the written rows; nothing else is published.
 """
 
@@ -37,10 +37,10 @@ from hetsched.placement.queries.topics import (
 )
 from hetsched.placement.retry import stir
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Among, Given, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 from hetsched.storage.snapshot_read import shared_now
 
-from ..bookings import Booked, end, insert
+from ..bookings import BookedPod, end, insert
 from ..callbacks import announce
 from ..decision_time import charged
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
@@ -52,15 +52,15 @@ BACK_IN_QUEUE = {
     "finished_at": None,
 }  # fmt: skip
 
-_NOMINATIONS = Prepared(
-    lambda: Nomination.objects.filter(pod_id__in=Among("pods"), active=True).values_list("id", flat=True)
+_NOMINATIONS = PreparedQuery(
+    lambda: Nomination.objects.filter(pod_id__in=ListParameter("pods"), active=True).values_list("id", flat=True)
 )
-_OF_WORKLOADS = Among("workloads", str)
-_STATES = Prepared(
+_OF_WORKLOADS = ListParameter("workloads", str)
+_STATES = PreparedQuery(
     lambda: Pod.objects.filter(workload__in=_OF_WORKLOADS).order_by().values_list("workload_id", "state").distinct()
 )
-_WORKLOADS = Prepared(lambda: Workload.objects.filter(pk__in=_OF_WORKLOADS).defer("manifest"))
-_OBJECTS_THERE = Prepared(
+_WORKLOADS = PreparedQuery(lambda: Workload.objects.filter(pk__in=_OF_WORKLOADS).defer("manifest"))
+_OBJECTS_THERE = PreparedQuery(
     lambda: (
         SubmittedObject.objects.filter(workload__in=_OF_WORKLOADS)
         .order_by()
@@ -73,12 +73,12 @@ _OBJECTS_THERE = Prepared(
 @lru_cache(maxsize=64)
 def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
     """Return the prepared UPDATE that moves pods into a state and sets these columns."""
-    given: dict[str, Any] = {name: Given(name) for name in columns}
-    rows = partial(Pod.objects.filter, pk__in=Among("pods"), state__in=allowed_from(to))
+    given: dict[str, Any] = {name: Parameter(name) for name in columns}
+    rows = partial(Pod.objects.filter, pk__in=ListParameter("pods"), state__in=allowed_from(to))
     return PreparedUpdate(rows, state=to.value, **given)
 
 
-class Change:
+class ClusterTransaction:
     """One open transaction on one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -124,7 +124,7 @@ class Change:
         self.touch(pods)
 
     def book(
-        self, bookings: Sequence[Booked], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
+        self, bookings: Sequence[BookedPod], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
     ) -> None:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 

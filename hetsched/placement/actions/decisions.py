@@ -33,21 +33,21 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import Booked
+from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import CAME
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
-from hetsched.placement.queue import Waiting, backoff
+from hetsched.placement.queue import PendingPod, backoff
 from hetsched.placement.retry import missed
 from hetsched.policies.models import Policy
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Among, Prepared, PreparedUpdate
+from hetsched.storage.prepared_queries import ListParameter, PreparedQuery, PreparedUpdate
 from hetsched.storage.snapshot_read import clock
 from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import use
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
@@ -61,7 +61,7 @@ class Nominated(msgspec.Struct, frozen=True):
     allocation: Allocation
 
 
-class GivenRoom(msgspec.Struct, frozen=True):
+class ReservationUse(msgspec.Struct, frozen=True):
     """The row of a hold, and its `namespace/name`; a placed pod uses its reserved capacity."""
 
     pod_id: int
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True):
     the pod is booked.
     """
 
-    waiting: Waiting
+    waiting: PendingPod
     verdict: Verdict
     summary: str
     policy_name: str
@@ -91,7 +91,7 @@ class Result(msgspec.Struct, frozen=True):
     waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "retried")
     nominated: Nominated | None = None
     overridden: tuple[str, ...] = ()
-    room: GivenRoom | None = None
+    room: ReservationUse | None = None
 
     @property
     def nominated_node(self) -> str:
@@ -120,7 +120,7 @@ def record(
         with write_transaction():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
             _check_policies(results)
-            change = Change(cluster)
+            change = ClusterTransaction(cluster)
             if spent:
                 change.charge(spent)
             told, news_at = _news(results, change.now)
@@ -160,9 +160,11 @@ def _begin_binding(pod_ids: Sequence[int]) -> None:
 
 
 _BEGIN = PreparedUpdate(
-    lambda: Pod.objects.filter(pk__in=Among("pods"), state=State.PLACED.value), state=State.BINDING.value
+    lambda: Pod.objects.filter(pk__in=ListParameter("pods"), state=State.PLACED.value), state=State.BINDING.value
 )
-_VERSIONS = Prepared(lambda: Policy.objects.filter(name__in=Among("names", str)).values_list("name", "active_version"))
+_VERSIONS = PreparedQuery(
+    lambda: Policy.objects.filter(name__in=ListParameter("names", str)).values_list("name", "active_version")
+)
 
 
 def _check_policies(results: Sequence[Result]) -> None:
@@ -177,7 +179,7 @@ def _check_policies(results: Sequence[Result]) -> None:
         raise Conflict(f"policy {stale[0]} has another active version by now")
 
 
-def _evict(change: Change, result: Result, decision_id: int | None) -> None:
+def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) -> None:
     """Remove the victims of one decision from their nodes.
 
     Raises: Conflict if one of them holds nothing any more.
@@ -207,7 +209,7 @@ def _evict(change: Change, result: Result, decision_id: int | None) -> None:
         _audit(pod, reason, result.node_name)
 
 
-def _victims(change: Change, result: Result) -> list[Pod]:
+def _victims(change: ClusterTransaction, result: Result) -> list[Pod]:
     """Return the victims of one decision.
 
     Raises: Conflict if one of them holds nothing any more.
@@ -233,7 +235,7 @@ def _audit(victim: Pod, reason: str, node: str) -> None:
     )
 
 
-def _nominate(change: Change, results: Sequence[Result]) -> None:
+def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
     """Create the decided nominations, and end those that were not repeated or were superseded.
 
     Raises: Conflict if a victim holds nothing any more.
@@ -272,10 +274,10 @@ def _nominate(change: Change, results: Sequence[Result]) -> None:
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 
-def _booked(result: Result) -> Booked:
+def _booked(result: Result) -> BookedPod:
     assert result.node_id is not None
     assert result.allocation is not None
-    return Booked(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
+    return BookedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
 
 
 def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
@@ -310,8 +312,8 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
     return told, later
 
 
-_TOLD_BEFORE: Prepared[Any] = Prepared(
-    lambda: Decision.objects.filter(pk__in=Among("decisions")).values_list(
+_TOLD_BEFORE: PreparedQuery[Any] = PreparedQuery(
+    lambda: Decision.objects.filter(pk__in=ListParameter("decisions")).values_list(
         "pk", "policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at"
     )
 )
@@ -331,7 +333,9 @@ def _said(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object,
     return policy, kinds, "" if kinds else summary
 
 
-def _insert_decisions(change: Change, results: Sequence[Result], revision: int, snapshot: str) -> list[Decision]:
+def _insert_decisions(
+    change: ClusterTransaction, results: Sequence[Result], revision: int, snapshot: str
+) -> list[Decision]:
     rows = [
         new(
             Decision,
@@ -366,7 +370,7 @@ def _insert_decisions(change: Change, results: Sequence[Result], revision: int, 
 
 
 def _move(
-    change: Change,
+    change: ClusterTransaction,
     results: Sequence[Result],
     decision_ids: dict[int, int],
     revision: int,
@@ -391,7 +395,7 @@ def _move(
 
 
 def _row(
-    result: Result, decision_ids: dict[int, int], change: Change, revision: int, news_at: datetime | None
+    result: Result, decision_ids: dict[int, int], change: ClusterTransaction, revision: int, news_at: datetime | None
 ) -> tuple[Any, ...]:
     waiting, now = result.waiting, change.now
     waits = () if result.verdict is Verdict.PLACED else result.waits_for

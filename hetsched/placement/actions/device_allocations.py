@@ -26,14 +26,14 @@ from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import Booked
-from hetsched.placement.device_moves import Grants, Holder, Moves, moves_of
+from hetsched.placement.bookings import BookedPod
+from hetsched.placement.device_moves import GpuHolder, Grants, Moves, moves_of
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.reservations import OTHER_CARDS
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 
 # pod uid -> container -> resource -> device ids
 Devices = Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
@@ -85,7 +85,7 @@ def _follow(
         return CardsFollowed(problems=seen.problems)
     try:
         with write_transaction():
-            change = Change(advance(cluster_id))
+            change = ClusterTransaction(advance(cluster_id))
             seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # read again under the lock
             moved = _move(change, seen)
             _note(change, seen, advisory)
@@ -121,7 +121,7 @@ class _Seen:
                 )
             # A pod with unidentifiable devices stays where it is; only a pod without any allocation may be moved.
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
-            holders.append(Holder(key, one.allocation.gpus, stays or self.has[key]))
+            holders.append(GpuHolder(key, one.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = moves_of(holders, cards)
         self.problems = {key: text[:_MOST_WORDS] for key, text in {**self.moves.problems, **unclear}.items()}
 
@@ -151,7 +151,7 @@ def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] 
     return tuple(sorted(known)) if ids and len(known) == len(found) else None
 
 
-def _move(change: Change, seen: _Seen) -> list[str]:
+def _move(change: ClusterTransaction, seen: _Seen) -> list[str]:
     """Reserve moved pods on their new GPUs; all reservations end before the first new one begins."""
     moved = [key for key in seen.held if key in seen.moves.grants]
     specs = {pod.pk: pod.spec for pod in Pod.objects.filter(pk__in=[seen.pods[key].pk for key in moved]).only("spec")}
@@ -162,7 +162,9 @@ def _move(change: Change, seen: _Seen) -> list[str]:
         allocation = _with(seen.held[key].allocation, seen.moves.grants[key])
         Pod.objects.filter(pk=pod.pk).update(allocation=allocation)
         changed = seen.held[key].spec
-        bookings.append(Booked(pod.pk, seen.node.pk, changed or specs[pod.pk], allocation, changed=changed is not None))
+        bookings.append(
+            BookedPod(pod.pk, seen.node.pk, changed or specs[pod.pk], allocation, changed=changed is not None)
+        )
     change.book(bookings, change.cluster.leader_epoch)
     return moved
 
@@ -171,7 +173,7 @@ def _with(allocation: Allocation, grants: Grants) -> Allocation:
     return msgspec.structs.replace(allocation, gpus=grants)
 
 
-def _note(change: Change, seen: _Seen, advisory: bool) -> None:
+def _note(change: ClusterTransaction, seen: _Seen, advisory: bool) -> None:
     """Write the devices that each pod has, next to its reserved ones."""
     now = timezone.now()
     rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}

@@ -20,18 +20,20 @@ from hetsched.contracts.pod_sentences import FILLED
 from hetsched.inventory.models import Node
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
-from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
 
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import end
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
-_UNBOUND = Prepared(
-    lambda: Pod.objects.filter(_UNBOUND_OR_HELD, node__in=Among("nodes")).defer("spec").order_by("priority", "-id")
+_UNBOUND = PreparedQuery(
+    lambda: (
+        Pod.objects.filter(_UNBOUND_OR_HELD, node__in=ListParameter("nodes")).defer("spec").order_by("priority", "-id")
+    )
 )
 
 
-def make_way(change: Change, node_ids: Iterable[int], *, by: str) -> int:
+def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
     """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
     yielding: dict[int, list[Pod]] = defaultdict(list)
     for pod in sorted(_UNBOUND(nodes=set(node_ids)), key=_is_pod):

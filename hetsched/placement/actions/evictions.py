@@ -24,11 +24,11 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 
 CLAIM = timedelta(seconds=60)
 SPARED = timedelta(minutes=2)
@@ -39,7 +39,7 @@ _HOLDING = [state.value for state in HOLDING]
 _QUEUED = [state.value for state in QUEUED]
 
 
-class Leaving(msgspec.Struct):
+class ClaimedEviction(msgspec.Struct):
     """One claimed eviction with its victim and, for a preemption, the nominated pod."""
 
     eviction: Eviction
@@ -70,7 +70,7 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
     return Eviction.objects.filter(now, _HOLDS, state=Eviction.WANTED, cluster_id=cluster_id)
 
 
-def claim_evictions(cluster_id: int) -> Iterator[list[Leaving]]:
+def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
     """Claim the due evictions exclusively and yield one list per nomination; other evictions are yielded alone.
 
     Each list is claimed just before it is yielded, so a claim lasts however many lists there are and however slow the
@@ -92,29 +92,29 @@ def _take(cluster_id: int, one: Eviction) -> bool:
     return bool(taken)
 
 
-def _leaving(one: Eviction) -> Leaving:
+def _leaving(one: Eviction) -> ClaimedEviction:
     to = one.nomination
-    return Leaving(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
+    return ClaimedEviction(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
 
 
-def is_still_wanted(one: Leaving) -> bool:
+def is_still_wanted(one: ClaimedEviction) -> bool:
     """Return True if the eviction is still wanted and its nomination, if any, is active."""
     return Eviction.objects.filter(_HOLDS, pk=one.eviction.pk, state=Eviction.WANTED).exists()
 
 
-def asked(one: Leaving) -> None:
+def asked(one: ClaimedEviction) -> None:
     """Record that the API server accepted the eviction, or that the victim no longer exists."""
     Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED).update(state=Eviction.ASKED, not_before=None)
 
 
-def ask_again(one: Leaving, seconds: float = 0.0) -> None:
+def ask_again(one: ClaimedEviction, seconds: float = 0.0) -> None:
     """Record that the result is unknown; the eviction is retried after a back-off of at least `seconds`."""
     wait = timedelta(seconds=max(seconds, min(2**one.eviction.attempts, LONGEST_WAIT_SECONDS)))
     rows = Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED)
     rows.update(not_before=timezone.now() + wait)
 
 
-def refuse(cluster_id: int, one: Leaving, message: str) -> None:
+def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
     """Record that the victim stays: it is spared for `SPARED` and the nominated pod is scheduled again.
 
     An eviction without a nominated pod is retried after `SPARED`.
@@ -123,7 +123,7 @@ def refuse(cluster_id: int, one: Leaving, message: str) -> None:
         Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message[:500])
         return
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
         Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
         _give_up(change, [one.nominee.pk], f"{one.victim.key} may not be evicted: {message}")
@@ -131,10 +131,10 @@ def refuse(cluster_id: int, one: Leaving, message: str) -> None:
         dispatch.wake(cluster_id)
 
 
-def displace(cluster_id: int, one: Leaving) -> bool:
+def displace(cluster_id: int, one: ClaimedEviction) -> bool:
     """Send a placed victim back to the queue; return False if its binding has begun."""
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         rows = Pod.objects.filter(pk=one.victim.pk, state=State.PLACED.value).defer("spec")
         victims = list(rows)
         if not victims:
@@ -163,7 +163,7 @@ def give_up_late(cluster_id: int) -> int:
         rows = late_nominations(cluster_id)
         if not rows.exists():
             return 0
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         staying = Eviction.objects.filter(nomination__in=rows, victim__state__in=_HOLDING)
         pods = sorted(rows.values_list("pod_id", flat=True))
         minutes = int(PATIENCE.total_seconds() // 60)
@@ -181,9 +181,9 @@ def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
 
 
-_SPARED = Prepared(
+_SPARED = PreparedQuery(
     lambda: (
-        Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=Given("now"), cluster=Given("cluster"))
+        Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=Parameter("now"), cluster=Parameter("cluster"))
         .order_by("id")
         .values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
     )
@@ -204,14 +204,14 @@ def wake_nominees_of(cluster: Cluster, uids: Sequence[str]) -> None:
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
-_NOMINEES = Prepared(
-    lambda: Eviction.objects.filter(victim_id__in=Among("victims"), nomination__active=True).values_list(
+_NOMINEES = PreparedQuery(
+    lambda: Eviction.objects.filter(victim_id__in=ListParameter("victims"), nomination__active=True).values_list(
         "nomination__pod_id", flat=True
     )
 )
-_ASKED_TO_LEAVE = Prepared(
+_ASKED_TO_LEAVE = PreparedQuery(
     lambda: (
-        Eviction.objects.filter(victim_id__in=Among("victims"), state=Eviction.ASKED)
+        Eviction.objects.filter(victim_id__in=ListParameter("victims"), state=Eviction.ASKED)
         .select_related("nomination__pod", "nomination__node", "victim")
         .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
@@ -219,7 +219,7 @@ _ASKED_TO_LEAVE = Prepared(
 )
 
 
-def tell_who_left(victim_ids: Sequence[int]) -> None:
+def mark_victims(victim_ids: Sequence[int]) -> None:
     """Set the message of ended pods that were evicted to the preemptor or the reason."""
     for one in _ASKED_TO_LEAVE(victims=victim_ids):
         left = one.reason
@@ -246,7 +246,7 @@ def _note_preemption(nomination: Nomination, victim: Pod) -> None:
     )
 
 
-def _give_up(change: Change, pod_ids: list[int], reason: str) -> None:
+def _give_up(change: ClusterTransaction, pod_ids: list[int], reason: str) -> None:
     change.end_nominations(pod_ids, reason)
     Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
     change.requeue()

@@ -28,7 +28,7 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from ..lifecycle import HOLDING, State
 from ..models import Eviction, HalfGang, Pod
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 
 PATIENCE = timedelta(minutes=10)
 LEAST_PATIENCE = timedelta(minutes=1)
@@ -43,14 +43,14 @@ def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> No
         return
     absent = {pod.pk for pod in pods}
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         for pod in gangs.values():
             _keep_whole(change, pod, absent, reason)
         change.close()
         dispatch.wake(cluster_id)
 
 
-def _keep_whole(change: Change, missing: Pod, absent: set[int], reason: str) -> None:
+def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reason: str) -> None:
     gang = missing.spec.gang
     members = _members(change.cluster.pk, missing.namespace, missing.gang)
     holding = [pod for pod in members if pod.pk not in absent]
@@ -86,7 +86,7 @@ def settle_half_gangs(cluster_id: int) -> int:
         if _is_half(one, _members(cluster_id, one.namespace, one.gang)) and not over:
             continue
         with write_transaction():
-            change = Change(advance(cluster_id))
+            change = ClusterTransaction(advance(cluster_id))
             holding = _members(cluster_id, one.namespace, one.gang)
             if over and _is_half(one, holding):
                 _take_back(change, one, holding)
@@ -100,7 +100,7 @@ def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
     return 0 < len(holding) < one.least
 
 
-def _take_back(change: Change, one: HalfGang, holding: list[Pod]) -> None:
+def _take_back(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
     told = f"Binding reverted, {one.reason}"[:500]

@@ -30,7 +30,7 @@ from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import Booked
+from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import MARK, Hold
 from hetsched.placement.lifecycle import FINISHED, QUEUED, State
 from hetsched.placement.models import IdempotencyKey, Pod
@@ -41,7 +41,7 @@ from hetsched.storage.named_locks import lock
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 from .hold_claims import CLAIMED
 from .submissions import Submission, answered
 
@@ -50,7 +50,7 @@ _NAME = 200  # characters of the pod's name that the row's name contains
 _FINISHED = sorted(state.value for state in FINISHED)
 
 
-class Room(msgspec.Struct, frozen=True):
+class HoldPart(msgspec.Struct, frozen=True):
     """The resources that one pod would hold on one node."""
 
     spec: PodSpec
@@ -58,7 +58,7 @@ class Room(msgspec.Struct, frozen=True):
     allocation: Allocation
 
 
-class Kept(msgspec.Struct, frozen=True):
+class CreatedHold(msgspec.Struct, frozen=True):
     """A created hold and its response; `replayed` if the key was already used."""
 
     hold_id: str
@@ -68,7 +68,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 def hold(
     cluster_id: int,
-    rooms: Sequence[Room],
+    rooms: Sequence[HoldPart],
     *,
     revision: int,
     policy: PolicyRef,
@@ -79,7 +79,7 @@ def hold(
     idempotency_key: str = "",
     body_hash: str = "",
     allowance: Allowance = UNLIMITED,
-) -> Kept:
+) -> CreatedHold:
     """Reserve capacity for pods that were placed on `revision` of a cluster, for `seconds`.
 
     `allowance` limits what the owner may hold.
@@ -107,13 +107,13 @@ def hold(
         if known is not None:
             return known
         raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
-    return Kept(row.pk, response)
+    return CreatedHold(row.pk, response)
 
 
-def held_already(owner: str, key: str, body_hash: str) -> Kept | None:
+def held_already(owner: str, key: str, body_hash: str) -> CreatedHold | None:
     """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
     known = answered(owner, key, body_hash) if key else None
-    return None if known is None else Kept(known.response["id"], known.response, replayed=True)
+    return None if known is None else CreatedHold(known.response["id"], known.response, replayed=True)
 
 
 class _Replayed(Exception):
@@ -124,7 +124,7 @@ class _Replayed(Exception):
 
 def submit_as_planned(
     cluster_id: int,
-    rooms: Sequence[Room],
+    rooms: Sequence[HoldPart],
     submit: Callable[[str], Submission],
     *,
     revision: int,
@@ -173,7 +173,7 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
     """
     reason = require_reason(reason)
     with write_transaction():
-        change = Change(advance(row.cluster_id))
+        change = ClusterTransaction(advance(row.cluster_id))
         if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
             raise InputError(
                 "HoldClaimed", f"hold {row.pk} is claimed by {row.workload_id}", hint="Cancel that workload"
@@ -193,7 +193,7 @@ def end_holds(cluster_id: int) -> int:
     if not rows.filter(late | over | gone).exists():
         return 0
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         ended = end(change, rows.filter(gone), Hold.LOST, "a node of the hold was deleted")
         ended += end(change, rows.filter(over), Hold.USED, "its submission has ended")
         ended += end(change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, "the remaining reservations expired")
@@ -202,7 +202,7 @@ def end_holds(cluster_id: int) -> int:
     return len(ended)
 
 
-def end(change: Change, holds: Any, state: str, reason: str) -> list[Hold]:
+def end(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list[Hold]:
     """End these holds and free their unused capacity, inside the caller's change; return the ended holds."""
     ended = []
     for row in holds.distinct():
@@ -217,13 +217,13 @@ def end(change: Change, holds: Any, state: str, reason: str) -> list[Hold]:
     return ended
 
 
-def give_up(change: Change, rows: Sequence[Pod], reason: str) -> None:
+def give_up(change: ClusterTransaction, rows: Sequence[Pod], reason: str) -> None:
     """Free the reserved capacity of these rows, inside the caller's change."""
     change.free(rows, reason)
     change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
 
 
-def use(change: Change, row_ids: Sequence[int], by: str) -> None:
+def use(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
     """Free the reserved capacity that the next booked pods use; end holds without further users.
 
     Only these rows are freed, because the decision accounted for no others.
@@ -259,7 +259,7 @@ def _lasting(seconds: int) -> timedelta:
 
 def _book(
     cluster_id: int,
-    rooms: Sequence[Room],
+    rooms: Sequence[HoldPart],
     revision: int,
     policy: PolicyRef,
     lasting: timedelta,
@@ -284,7 +284,7 @@ def _book(
             f"you have {settings.HETSCHED_MOST_HOLDS} open holds, the maximum",
             hint="Cancel or use a hold first",
         )
-    change = Change(cluster)
+    change = ClusterTransaction(cluster)
     row = Hold.objects.create(
         cluster=cluster,
         namespace=namespaces.pop() if len(namespaces) == 1 else "",
@@ -302,7 +302,7 @@ def _book(
     pods = [_row(change, row, room, node_ids[room.node], at) for at, room in enumerate(rooms)]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
-        Booked(pod.pk, node_ids[room.node], pod.spec, room.allocation) for pod, room in zip(pods, rooms, strict=True)
+        BookedPod(pod.pk, node_ids[room.node], pod.spec, room.allocation) for pod, room in zip(pods, rooms, strict=True)
     ]
     change.book(booked, cluster.leader_epoch)
     audit(
@@ -313,7 +313,7 @@ def _book(
     return row
 
 
-def check_rooms(rooms: Sequence[Room]) -> None:
+def check_rooms(rooms: Sequence[HoldPart]) -> None:
     """Reject pods that cannot be held. Raises: InputError `HoldNotPossible`."""
     if not 1 <= len(rooms) <= MOST_PODS:
         raise InputError("HoldNotPossible", f"a hold has 1 to {MOST_PODS} pods, not {len(rooms)}", place="manifest")
@@ -337,7 +337,7 @@ def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
     return found
 
 
-def _row(change: Change, row: Hold, room: Room, node_id: int, at: int) -> Pod:
+def _row(change: ClusterTransaction, row: Hold, room: HoldPart, node_id: int, at: int) -> Pod:
     was = room.spec
     name = f"{was.name[:_NAME]}{MARK}{row.pk}" + (f".{at}" if was.name[_NAME:] else "")
     spec: PodSpec = msgspec.structs.replace(
@@ -350,7 +350,7 @@ def _row(change: Change, row: Hold, room: Room, node_id: int, at: int) -> Pod:
     return pod
 
 
-def _close(change: Change) -> None:
+def _close(change: ClusterTransaction) -> None:
     change.requeue()
     change.close()
     dispatch.wake(change.cluster.pk)

@@ -33,7 +33,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 
 CLAIM = timedelta(seconds=120)  # longer than any read of an image takes
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
@@ -43,7 +43,7 @@ _NOT_YET = "the image index is not read yet"
 _QUEUED = sorted(state.value for state in QUEUED)
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ImageReading(msgspec.Struct, frozen=True):
     """The result of reading one image: a digest and platforms, or an error code and message."""
 
     digest: str = ""
@@ -203,7 +203,7 @@ def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
     return idle
 
 
-def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) -> int:
+def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading]]) -> int:
     """Store the results of reading images; return how many pending pods have changed requests."""
     if not looked:
         return 0
@@ -214,7 +214,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) ->
         news = {row.reference for row, found in looked if row.pk in rows and _keep(rows[row.pk], found, now)}
         changed = _tell_pods(cluster, news) if news else []
         if changed:
-            change = Change(cluster)
+            change = ClusterTransaction(cluster)
             change.decide_anew()
             change.end_nominations(changed, "new facts about its images are known")
             change.close()
@@ -222,7 +222,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, Looked]]) ->
     return len(changed)
 
 
-def _keep(row: ImageIndex, found: Looked, now: datetime) -> bool:
+def _keep(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
     """Write a row; return whether its facts changed."""
     before = _facts("", row)
     if found.code:

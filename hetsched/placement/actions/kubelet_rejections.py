@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from hetsched.contracts.doubts import Doubt
+from hetsched.contracts.doubts import FactConflict
 from hetsched.contracts.observed import ObservedPod
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
@@ -31,14 +31,14 @@ from hetsched.placement.backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owne
 from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.retry import stir
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 
 
-def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
+def note_refused(change: ClusterTransaction, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
     """Write new rejections, inside the caller's transaction; return the nodes with changed conflicts."""
     if not refused:
         return []
@@ -50,14 +50,14 @@ def note_refused(change: Change, refused: Sequence[tuple[Pod, ObservedPod]]) -> 
     specs = _specs(row for row, _ in fresh)
     owners = {specs[row.pk].owner for row, _ in fresh}
     rounds = _Rounds(change, owners)
-    doubts: dict[int, list[Doubt]] = defaultdict(list)
+    doubts: dict[int, list[FactConflict]] = defaultdict(list)
     rows = []
     for row, seen in fresh:
         assert seen.refusal is not None
         spec, why = specs[row.pk], seen.refusal
         rows.append(rounds.next(row, spec, why.reason, why.message))
         for fact in why.facts:
-            told = Doubt(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
+            told = FactConflict(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
             doubts[row.node_id or 0].append(told)
     Rejection.objects.bulk_create(rows, batch_size=500)
     reasons = [row.reason for row in rows]
@@ -73,7 +73,7 @@ def _count(cluster: str, reasons: Iterable[str]) -> None:
 class _Rounds:
     """Consecutive rejections of each owner by each node, updated as rejections are added."""
 
-    def __init__(self, change: Change, owners: Iterable[str]) -> None:
+    def __init__(self, change: ClusterTransaction, owners: Iterable[str]) -> None:
         self._change = change
         open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None, owner__in=owners).order_by("id")
         self._last: dict[tuple[str, int], Rejection] = {}
@@ -114,14 +114,16 @@ class _Rounds:
         return found
 
 
-_OPEN = Prepared(
+_OPEN = PreparedQuery(
     lambda: (
-        Rejection.objects.filter(cluster=Given("cluster"), cleared_at=None).order_by().values_list("id", flat=True)[:1]
+        Rejection.objects.filter(cluster=Parameter("cluster"), cleared_at=None)
+        .order_by()
+        .values_list("id", flat=True)[:1]
     )
 )
 
 
-def note_running(change: Change, rows: Sequence[Pod]) -> list[Node]:
+def note_running(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
     """Clear rejections of owners with a running pod, inside the caller's transaction; return the changed nodes."""
     if not rows or not _OPEN(cluster=change.cluster.pk):
         return []

@@ -23,7 +23,7 @@ from django.utils import timezone
 from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import ObservedPod
-from hetsched.contracts.submitted import WORKLOAD_LABEL, Wanted
+from hetsched.contracts.submitted import WORKLOAD_LABEL, ObjectToCreate
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic, require_reason
@@ -42,7 +42,7 @@ from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 from .hold_claims import claim_hold, claimed_by
 from .submissions import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare
 
@@ -153,7 +153,7 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     """
     reason = require_reason(reason)
     with write_transaction():
-        change = Change(_held(workload.cluster_id))
+        change = ClusterTransaction(_held(workload.cluster_id))
         rows = SubmittedObject.objects.filter(workload=workload)
         if not rows.exists():
             raise InputError(
@@ -200,7 +200,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
     wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
     with write_transaction():
-        change = Change(_held(one.cluster_id))
+        change = ClusterTransaction(_held(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
         told = {"uid": uid or one.uid, "not_before": not_before}
         if not row.filter(state=one.state).update(state=state, message=message[:1000], **told):
@@ -210,7 +210,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
         change.close()
 
 
-def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
+def join(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
     """Add pods created by our own objects to their workloads, inside the caller's transaction; return the other pods.
 
     Raises: IntegrityError if another pod of one of these names is live.
@@ -220,7 +220,7 @@ def join(change: Change, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
     labelled = {seen.spec.labels.get(WORKLOAD_LABEL, "") for seen in arriving if seen.spec is not None} - {""}
     if not labelled:
         return list(arriving)
-    objects: dict[tuple[str, str], list[Wanted]] = defaultdict(list)
+    objects: dict[tuple[str, str], list[ObjectToCreate]] = defaultdict(list)
     rows = SubmittedObject.objects.filter(cluster=change.cluster, workload_id__in=labelled)
     for row in rows.select_related(None):
         objects[row.workload_id, row.namespace].append(row.wanted)

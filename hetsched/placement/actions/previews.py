@@ -19,7 +19,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.policies.models import PolicyRevision, Preview
-from hetsched.policies.plan_contracts import Asked
+from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -37,7 +37,13 @@ class Cancelled(Exception):
 
 
 def ask_preview(
-    revision: PolicyRevision, cluster: Cluster, asked: Asked, *, actor: Actor, owner: str, now: datetime | None = None
+    revision: PolicyRevision,
+    cluster: Cluster,
+    asked: PreviewParameters,
+    *,
+    actor: Actor,
+    owner: str,
+    now: datetime | None = None,
 ) -> Preview:
     """Request a run of a policy version over the past decisions of a cluster; `owner` is the caller's stable identity.
 

@@ -19,7 +19,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -27,7 +27,7 @@ from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
 from ..queue import backoff
 from ..quotas import check_ceiling
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import end
 from .live_submissions import withdraw
 from .submissions import check_priority
@@ -61,7 +61,7 @@ def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
 
 def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         columns = {"started_at": change.now} if to is State.RUNNING else {}
         change.move(pods, to, **columns)
@@ -76,7 +76,7 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
     its own queue and calls the extender again. Raises: Conflict.
     """
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, f"rejected: {reason}")
         asked = [pod for pod in pods if pod.origin == Pod.ASKED]
@@ -100,7 +100,7 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
     if to not in (State.SUCCEEDED, State.FAILED):
         raise ValueError(f"{to} is not a final state")
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         pods = _pods(cluster_id, pod_ids)
         change.free(pods, reason)
         change.move(pods, to, queued=False, finished_at=change.now, message=message)
@@ -120,7 +120,7 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
         return withdraw(workload, actor=actor, reason=reason)
     reason = require_reason(reason)
     with write_transaction():
-        change = Change(advance(workload.cluster_id))
+        change = ClusterTransaction(advance(workload.cluster_id))
         pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
         change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
         change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
@@ -147,7 +147,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
     reason = require_reason(reason)
     try:
         with write_transaction():
-            change = Change(advance(workload.cluster_id))
+            change = ClusterTransaction(advance(workload.cluster_id))
             # A failed pod of a live cluster is final; its controller creates another.
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
             pods = [pod for pod in _of(workload) if pod.state in tried]
@@ -174,7 +174,7 @@ def set_priority(
     check_priority(priority)
     check_ceiling(allowance, (), priority)
     with write_transaction():
-        change = Change(advance(workload.cluster_id))
+        change = ClusterTransaction(advance(workload.cluster_id))
         # The spec changes too: a state loaded later from the rows must equal the state of the decision.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
         for pod in waiting:
@@ -199,8 +199,8 @@ def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
     return _PODS(cluster=cluster_id, pods=set(pod_ids))
 
 
-_PODS = Prepared(
-    lambda: Pod.objects.filter(cluster=Given("cluster"), pk__in=Among("pods")).defer("spec").order_by("id")
+_PODS = PreparedQuery(
+    lambda: Pod.objects.filter(cluster=Parameter("cluster"), pk__in=ListParameter("pods")).defer("spec").order_by("id")
 )
 
 

@@ -24,7 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
-from hetsched.engine.simulation.moves import Moved
+from hetsched.engine.simulation.moves import AppliedMove
 from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
@@ -34,14 +34,14 @@ from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import publish_many
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
-from hetsched.placement.queries.advice import Footing, footing
-from hetsched.placement.queue import Waiting
+from hetsched.placement.queries.advice import AdviceBasis, footing
+from hetsched.placement.queue import PendingPod
 from hetsched.placement.retry import stir
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, Change
+from .change import BACK_IN_QUEUE, ClusterTransaction
 from .decisions import Result, record
 
 PATIENCE = timedelta(minutes=15)
@@ -194,7 +194,7 @@ def _spec(cluster: Cluster) -> PolicySpec:
     return found
 
 
-def _tried(found: Footing, moves: Sequence[RebalanceMove]) -> tuple[Moved | None, str]:
+def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedMove | None, str]:
     """Try a step on a copy of the current state; return the moves, or None with the deviation from the plan."""
     board = found.board
     unit = []
@@ -217,14 +217,14 @@ def _tried(found: Footing, moves: Sequence[RebalanceMove]) -> tuple[Moved | None
 # -- clusters that are not live ----------------------------------------------------------------------------------------
 
 
-def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, moved: Moved) -> None:
+def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBasis, moved: AppliedMove) -> None:
     """Release the pods of a step and book them on their targets, in one transaction.
 
     Raises: Conflict if something was reserved since the state was read.
     """
     told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with write_transaction():
-        change = Change(advance(plan.cluster_id, revision=found.revision))
+        change = ClusterTransaction(advance(plan.cluster_id, revision=found.revision))
         _check_open(plan, moves)
         pods = {pod.key: pod for pod in _live(plan.cluster, [move.pod_key for move in moves])}
         if len(pods) != len(moves):
@@ -247,7 +247,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: Footing, 
         dispatch.wake(plan.cluster_id)
 
 
-def _decided_on(found: Footing, moved: Moved) -> str:
+def _decided_on(found: AdviceBasis, moved: AppliedMove) -> str:
     """Return the digest of the state without the pods of a step; the board is not usable afterwards."""
     for booking in moved.unit:
         found.board.state.forget(booking.pod.key)
@@ -255,11 +255,11 @@ def _decided_on(found: Footing, moved: Moved) -> str:
 
 
 def _result(
-    plan: Rebalance, pod: Pod, move: RebalanceMove, found: Footing, position: int, moved: Moved
+    plan: Rebalance, pod: Pod, move: RebalanceMove, found: AdviceBasis, position: int, moved: AppliedMove
 ) -> Result:  # fmt: skip
     outcome = moved.outcomes[position]
     policy = found.board.scheduler_of(outcome.pod).policy.spec
-    waiting = Waiting(
+    waiting = PendingPod(
         pod.pk,
         pod.workload_id,
         pod.spec,

@@ -18,7 +18,7 @@ from django.db.models import Max
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
 from hetsched.placement.queries.topics import LATEST, workload_topic
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
@@ -77,10 +77,10 @@ def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1
     return len(found)
 
 
-_CHANGED = Prepared(
+_CHANGED = PreparedQuery(
     lambda: (
-        Reservation.objects.filter(cluster=Given("cluster"), release_reason__in=CONTINUED)
-        .filter(released_at__lt=Given("before"))
+        Reservation.objects.filter(cluster=Parameter("cluster"), release_reason__in=CONTINUED)
+        .filter(released_at__lt=Parameter("before"))
         .order_by()
         .values_list("id", flat=True)[:1]
     )

@@ -2,7 +2,7 @@
 
 A comparison costs one scheduling cycle, and the informer must never wait for it.
 The informer only writes a row (`note`) while fewer than `MOST_DUE` rows wait. A worker compares them in order on its
-own cached state (`Past`), which lags behind the cluster. Reservations store the revisions at which they began and
+own cached state (`PastState`), which lags behind the cluster. Reservations store the revisions at which they began and
 ended, so the state is brought to the revision before the pod was charged. Reservations that ended in the same batch of
 changes count as ended before, and pods of one batch are assumed one after the other, on their actual nodes. Node facts
 are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it belongs to a gang. Dropped
@@ -32,7 +32,7 @@ from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal import counters, figures
 from hetsched.placement.models import Judgement, Reservation, Shadow
 from hetsched.placement.reservations import CONTINUED
-from hetsched.placement.snapshot import Loaded, Warm, load_state
+from hetsched.placement.snapshot import ClusterSnapshot, SchedulerCache, load_state
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 
@@ -104,7 +104,7 @@ def forget_shadows(cluster_id: int) -> None:
     Shadow.objects.filter(cluster_id=cluster_id, judged_at__lt=before).delete()
 
 
-class Past(Warm):
+class PastState(SchedulerCache):
     """The state of a cluster at an earlier revision, in this process; hold `lock` while using it."""
 
     def __init__(self, cluster_id: int) -> None:
@@ -112,7 +112,7 @@ class Past(Warm):
         self.lock = self._lock
         self._layout: list[int] = []
 
-    def at(self, revision: int) -> Loaded | None:
+    def at(self, revision: int) -> ClusterSnapshot | None:
         """Return the state at a revision with the nodes of now, or None if it is no longer available."""
         rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
         *layout, forgotten = rows.get(pk=self.cluster_id)
@@ -129,7 +129,7 @@ class Past(Warm):
         return loaded
 
     @contextmanager
-    def between(self, loaded: Loaded, revision: int) -> Iterator[dict[str, Reservation]]:
+    def between(self, loaded: ClusterSnapshot, revision: int) -> Iterator[dict[str, Reservation]]:
         """Remove the pods that ended at a revision and yield the reservations that began then, by uid; undo at exit."""
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
         went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
@@ -144,16 +144,16 @@ class Past(Warm):
                 loaded.state.restore(booking)
 
 
-_pasts: dict[int, Past] = {}
+_pasts: dict[int, PastState] = {}
 _pasts_lock = threading.Lock()
 
 
-def _past(cluster_id: int) -> Past:
+def _past(cluster_id: int) -> PastState:
     with _pasts_lock:
-        return _pasts.setdefault(cluster_id, Past(cluster_id))
+        return _pasts.setdefault(cluster_id, PastState(cluster_id))
 
 
-def _judge(past: Past, loaded: Loaded, revision: int, rows: Sequence[Shadow]) -> None:
+def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequence[Shadow]) -> None:
     """Compare the pods that were charged at one revision, each on the state after the previous ones."""
     name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
     spec = active_specs({name}).get(name)

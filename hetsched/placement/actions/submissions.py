@@ -35,7 +35,7 @@ from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Given, Prepared
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -158,7 +158,7 @@ def answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(str(kept.response["id"]), kept.response, replayed=True)
 
 
-_ANSWERED = Prepared(lambda: IdempotencyKey.objects.filter(owner=Given("owner"), key=Given("key")))
+_ANSWERED = PreparedQuery(lambda: IdempotencyKey.objects.filter(owner=Parameter("owner"), key=Parameter("key")))
 
 
 def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:

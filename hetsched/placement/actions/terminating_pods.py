@@ -27,7 +27,7 @@ from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import forget_gone
-from hetsched.placement.bookings import Booked
+from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import own_name
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
@@ -37,21 +37,21 @@ from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 from .evictions import wake_nominees_of
 
 ANOTHER_MACHINE = timedelta(hours=24)
 _STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # the kubelet may have started its containers
 
 
-class Held(msgspec.Struct, frozen=True):
+class TerminatingReservation(msgspec.Struct, frozen=True):
     """The reservation of a pod that is about to end although its containers may still run."""
 
     pod: Pod
     reservation: Reservation
 
 
-def held_by(rows: Iterable[Pod]) -> list[Held]:
+def held_by(rows: Iterable[Pod]) -> list[TerminatingReservation]:
     """Return the reservations of those of these pods with containers that may still run.
 
     A pod without a grace period ends at once if its node is ready.
@@ -61,7 +61,7 @@ def held_by(rows: Iterable[Pod]) -> list[Held]:
     for some in parts(found):
         active = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod", "node")
         held += [
-            Held(reservation.pod, reservation)
+            TerminatingReservation(reservation.pod, reservation)
             for reservation in active.defer("node__report").order_by("id")
             if hold_of(reservation.request) or not reservation.node.ready
         ]
@@ -73,18 +73,18 @@ def hold_of(spec: PodSpec) -> timedelta:
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
-def keep_remnants(change: Change, left: Sequence[Held]) -> None:
+def keep_remnants(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
     """Reserve for orphaned pods what was just freed of the pods that ended."""
     pods = [_remnant(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
-        Booked(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
+        BookedPod(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
         for pod, one in zip(pods, left, strict=True)
     ]
     change.book(booked, change.cluster.leader_epoch)
 
 
-def _remnant(change: Change, one: Held) -> Pod:
+def _remnant(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
     was, request = one.pod, one.reservation.request
     # Only its resources count: it takes part in no affinity, spread or claim.
     shape = msgspec.structs.replace(
@@ -131,7 +131,7 @@ def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timed
     if not due.exists():
         return 0
     with write_transaction():
-        change = Change(advance(cluster_id))
+        change = ClusterTransaction(advance(cluster_id))
         over = list(due.defer("spec").order_by("id"))
         change.free(over, "the grace period of its containers is over")
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)

@@ -50,7 +50,7 @@ from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.write_lock import write_transaction
 
-from ..bookings import Booked, insert, rewrite_loads
+from ..bookings import BookedPod, insert, rewrite_loads
 from ..holds import MARK
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
@@ -196,7 +196,9 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
     ]
     _refuse_taken(cluster, running)
     Pod.objects.bulk_create(pods, batch_size=500)
-    booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None]
+    booked = [
+        BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None
+    ]
     insert(cluster, booked, cluster.leader_epoch, now)
 
 

@@ -44,7 +44,7 @@ from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import publish_many
-from hetsched.placement.bookings import Booked, resized
+from hetsched.placement.bookings import BookedPod, resized
 from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
 from hetsched.placement.models import Pod, Reservation
@@ -53,14 +53,14 @@ from hetsched.placement.reservations import IN_PLACE
 from hetsched.placement.snapshot import state_of
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.prepared_queries import Among, Given, Prepared
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import Change
+from .change import ClusterTransaction
 from .displaced_pods import make_way
-from .evictions import tell_who_left, wake_nominees, wake_nominees_of
+from .evictions import mark_victims, wake_nominees, wake_nominees_of
 from .kubelet_rejections import note_refused, note_running
 from .live_submissions import ask_about, join
 from .shadow_decisions import note
@@ -68,7 +68,7 @@ from .submissions import prepare, take_in
 from .terminating_pods import held_by, keep_remnants, left_on
 
 
-class Followed(msgspec.Struct, frozen=True):
+class BatchOutcome(msgspec.Struct, frozen=True):
     """The outcome of a batch: numbers of pods added, charged, moved and ended, and the revision of the commit.
 
     `arrivals_only`: the batch changed nothing else, so a state of the previous revision is valid at this one too.
@@ -82,7 +82,7 @@ class Followed(msgspec.Struct, frozen=True):
     arrivals_only: bool = False
 
 
-def follow(cluster_id: int, changes: Changes, *, epoch: int) -> Followed:
+def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
     """Write a batch of changes by the informer of `epoch`.
 
     Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
@@ -93,7 +93,7 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int) -> Followed:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
 
 
-def _follow(cluster_id: int, changes: Changes, epoch: int) -> Followed:
+def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
     with write_transaction():
         cluster = advance(cluster_id)
         connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
@@ -137,14 +137,18 @@ def _events(before: PodSpec, now: PodSpec) -> set[Event]:
 
 _MAY_COME_BACK = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
-_FOLLOWED = Prepared(lambda: Connection.objects.filter(cluster=Given("cluster"), follower_epoch=Given("epoch")))
+_FOLLOWED = PreparedQuery(
+    lambda: Connection.objects.filter(cluster=Parameter("cluster"), follower_epoch=Parameter("epoch"))
+)
 _ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # Every bound pod passes these states; several events may arrive as one.
 _WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
-_NODE_IDS = Prepared(
-    lambda: Node.objects.filter(cluster=Given("cluster"), name__in=Among("names", str)).values_list("name", "id")
+_NODE_IDS = PreparedQuery(
+    lambda: Node.objects.filter(cluster=Parameter("cluster"), name__in=ListParameter("names", str)).values_list(
+        "name", "id"
+    )
 )
 
 
@@ -153,7 +157,7 @@ class _Batch:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.change = Change(cluster)
+        self.change = ClusterTransaction(cluster)
         self.steps: dict[State, list[Pod]] = {step: [] for step in (*_WAY, State.SUCCEEDED, State.FAILED)}
         self.over: dict[str, list[Pod]] = defaultdict(list)
         self.messages: dict[str, list[Pod]] = defaultdict(list)
@@ -239,7 +243,7 @@ class _Batch:
         if seen.spec is not None and row.fingerprint != fingerprint(seen.spec):
             self.holding.append((row, seen.spec))
 
-    def write(self) -> Followed:
+    def write(self) -> BatchOutcome:
         """Move, free, charge and submit the pods; return the outcome."""
         self._ask_anew()
         change = self.change
@@ -272,7 +276,7 @@ class _Batch:
         self.arriving = join(change, self.arriving)
         if ended or cancelled:
             over = [row.pk for row in (*ended, *cancelled)]
-            tell_who_left(over)
+            mark_victims(over)
             wake_nominees(over)
             wake_nominees_of(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
@@ -281,7 +285,7 @@ class _Batch:
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         ends = len(ended) + len(cancelled)
         only = not (charged or moved or ends or self.waiting or self.refused or self.messages or self.holding)
-        return Followed(arrived, charged, moved, ends, self.cluster.revision, only)
+        return BatchOutcome(arrived, charged, moved, ends, self.cluster.revision, only)
 
     def _ask_anew(self) -> None:
         """Update the specs of pending pods: removed gates, new groups and classes."""
@@ -322,7 +326,7 @@ class _Batch:
                     Pod.objects.filter(pk=pk).update(spec=now)
                 if reservation is not None and now != before:
                     allocation = resized(reservation.allocation, before, now)
-                    booked.append(Booked(pk, reservation.node_id, now, allocation, changed=True))
+                    booked.append(BookedPod(pk, reservation.node_id, now, allocation, changed=True))
                     if allocation != reservation.allocation:
                         Pod.objects.filter(pk=pk).update(allocation=allocation)
                     found = _events(before, now)
@@ -351,7 +355,7 @@ class _Batch:
             for spec, held in zip(specs, _taken(specs, node_ids), strict=True)
         ]
         insert(pods)
-        booked = [Booked(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
+        booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
         self.change.book(booked, self.cluster.leader_epoch)
         if booked:
             make_way(self.change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
@@ -366,7 +370,7 @@ class _Batch:
         for pod, held in zip(early, _taken([pod.spec for pod in early], node_ids), strict=True):
             node_id = node_ids[pod.spec.node_name]
             Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
-            booked.append(Booked(pod.pk, node_id, pod.spec, held))
+            booked.append(BookedPod(pod.pk, node_id, pod.spec, held))
         self.change.book(booked, self.cluster.leader_epoch)
 
     def _nodes(self, names: Iterable[str]) -> dict[str, int]:
@@ -413,12 +417,16 @@ def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
 
 
 def _of_names(**states: Any) -> QuerySet[Pod]:
-    rows = Pod.objects.filter(cluster=Given("cluster"), namespace=Given("namespace"), name__in=Among("names", str))
+    rows = Pod.objects.filter(
+        cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str)
+    )
     return rows.filter(**states).select_related("node").defer("spec", "node__report").order_by()
 
 
-_LIVE = Prepared(lambda: _of_names(state__in=sorted(state.value for state in LIVE)))
-_GIVEN_UP = Prepared(lambda: _of_names(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).filter(state__in=LISTED))
+_LIVE = PreparedQuery(lambda: _of_names(state__in=sorted(state.value for state in LIVE)))
+_GIVEN_UP = PreparedQuery(
+    lambda: _of_names(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).filter(state__in=LISTED)
+)
 
 
 def _how_it_ended(seen: ObservedPod) -> str:

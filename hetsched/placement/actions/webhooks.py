@@ -39,7 +39,7 @@ TOLD = frozenset(State) - {State.PENDING}
 TEST_EVENT = "webhook.test"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WebhookSettings(msgspec.Struct, frozen=True):
     """The desired settings of a webhook."""
 
     name: str
@@ -50,7 +50,7 @@ class Wanted(msgspec.Struct, frozen=True):
     enabled: bool = True
 
 
-def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tuple[Webhook, str]:
+def add_webhook(wanted: WebhookSettings, *, owner: str, actor: Actor, reason: str) -> tuple[Webhook, str]:
     """Create a webhook and return it with its secret, which cannot be read again.
 
     Raises: InputError `ReasonMissing`, `WebhookNameInvalid`, `WebhookExists`, `WebhooksTooMany`, `CallbackUrlInvalid`,
@@ -74,7 +74,7 @@ def add_webhook(wanted: Wanted, *, owner: str, actor: Actor, reason: str) -> tup
     return hook, secret
 
 
-def change_webhook(hook: Webhook, wanted: Wanted, *, actor: Actor, reason: str) -> None:
+def change_webhook(hook: Webhook, wanted: WebhookSettings, *, actor: Actor, reason: str) -> None:
     """Change the settings of a webhook; `enabled` resumes a paused one.
 
     Pending deliveries go to the new URL. Raises: InputError as `add_webhook`.
@@ -163,7 +163,7 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     return row
 
 
-def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
+def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
     """Redeliver a delivery with the same id and body and a new timestamp and signature, to the webhook's current URL.
 
     Raises: InputError `ReasonMissing`, `DeliveryUnderWay`, `WebhookPaused` or `CallbackNotAllowed`.
@@ -192,7 +192,7 @@ def tell_again(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
     return found
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: WebhookSettings) -> None:
     if not 0 < len(wanted.name.strip()) <= 100 or "\0" in wanted.name:
         raise InputError("WebhookNameInvalid", "the name must have 1 to 100 characters", place="name")
     if not wanted.url or len(wanted.url) > LONGEST_URL:
@@ -206,7 +206,7 @@ def _check(wanted: Wanted) -> None:
         )
 
 
-def _set(hook: Webhook, wanted: Wanted) -> None:
+def _set(hook: Webhook, wanted: WebhookSettings) -> None:
     hook.name, hook.url, hook.host = wanted.name.strip(), wanted.url, callbacks.host_of(wanted.url)
     hook.cluster, hook.enabled = wanted.cluster, wanted.enabled
     hook.namespaces, hook.states = sorted(set(wanted.namespaces)), sorted(set(wanted.states))

@@ -34,7 +34,7 @@ BUSY = "Busy"
 _SETTLED = frozenset({State.BOUND.value, State.RUNNING.value})
 
 
-class Footing(msgspec.Struct, frozen=True):
+class AdviceBasis(msgspec.Struct, frozen=True):
     """A board on a copy of a cluster's current state, its revision and digest, and the pods that must stay."""
 
     board: Board
@@ -50,7 +50,7 @@ def returns(cluster: Cluster) -> bool:
     return cluster.kind != ClusterKind.KUBERNETES
 
 
-def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> Footing:
+def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
     """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
     kept = _kept(cluster)
     copy = warm(cluster.pk)
@@ -63,7 +63,7 @@ def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ())
         if pod.key in state.bookings:
             state.forget(pod.key)  # nominated: booked next to its victims
     board = Board(state, policy, evaluated_at=rfc3339(timezone.now()), returns=returns(cluster), own=own)
-    return Footing(board, revision, state.digest(), node_ids, kept, own)
+    return AdviceBasis(board, revision, state.digest(), node_ids, kept, own)
 
 
 def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advice:

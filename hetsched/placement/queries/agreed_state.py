@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.placement.models import Decision
-from hetsched.policies.agreed_states import Agreed
+from hetsched.policies.agreed_states import RecordedCluster
 
 from .decision_matrix import scheduler_before
 
 
-def agreed_on(decision: Decision) -> Agreed:
+def agreed_on(decision: Decision) -> RecordedCluster:
     """Return the cluster as of a decision, without the pod of the decision.
 
     Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.
@@ -25,4 +25,4 @@ def agreed_on(decision: Decision) -> Agreed:
     content = msgspec.structs.replace(
         decision.cluster.definitions, nodes=reports, running=running, pending=(), policies=()
     )
-    return Agreed(decision.pk, content)
+    return RecordedCluster(decision.pk, content)

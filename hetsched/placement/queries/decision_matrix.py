@@ -101,7 +101,7 @@ def _with(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None
     return check(msgspec.structs.replace(row.spec, plugins=(*row.spec.plugins, *more)))
 
 
-class Further(NamedTuple):
+class DecisionDetails(NamedTuple):
     """Details recomputed for a decision.
 
     `nearest_fit`: changes that would have placed a rejected pod. `tipping`: the margin by which a placed pod's node
@@ -113,7 +113,7 @@ class Further(NamedTuple):
     expected_use: ExpectedUse | None
 
 
-def further(decision: Decision) -> Further:
+def further(decision: Decision) -> DecisionDetails:
     """Compute the details that a decision does not store.
 
     Raises: InputError `DecisionExpired`.
@@ -122,9 +122,9 @@ def further(decision: Decision) -> Further:
     expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
         announce_gang(scheduler.state, decision)
-        return Further(nearest_fit(scheduler, pod), None, expected)
+        return DecisionDetails(nearest_fit(scheduler, pod), None, expected)
     margin = tipping(scheduler, pod)
-    return Further((), margin if margin is not None and margin.node == decision.node_name else None, expected)
+    return DecisionDetails((), margin if margin is not None and margin.node == decision.node_name else None, expected)
 
 
 def announce_gang(state: ClusterState, decision: Decision) -> None:

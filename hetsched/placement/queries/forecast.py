@@ -9,11 +9,11 @@ from __future__ import annotations
 from django.utils import timezone
 
 from hetsched.placement.decision_time import over_share
-from hetsched.placement.queue import Waiting, next_pods
+from hetsched.placement.queue import PendingPod, next_pods
 from hetsched.placement.snapshot import warm
 
 
-def forecast(cluster_id: int, limit: int) -> list[Waiting]:
+def forecast(cluster_id: int, limit: int) -> list[PendingPod]:
     """Return the first `limit` pods in the order in which they will be tried."""
     copy = warm(cluster_id)
     with copy.held() as loaded:

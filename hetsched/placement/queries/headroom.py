@@ -23,7 +23,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import first_refusals
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy
-from hetsched.engine.simulation.headroom import Budget, Headroom
+from hetsched.engine.simulation.headroom import BookingBudget, Headroom
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
 from hetsched.placement.snapshot import warm
@@ -57,7 +57,7 @@ class Line(msgspec.Struct, frozen=True):
     reasons: list[str | None]
 
 
-class Table(msgspec.Struct, frozen=True):
+class HeadroomCounts(msgspec.Struct, frozen=True):
     """The headroom of a cluster at one revision."""
 
     revision: int
@@ -73,7 +73,7 @@ class _Counter:
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
-        self.table: Table | None = None
+        self.table: HeadroomCounts | None = None
         self._due = 0.0
         self._counting = threading.Lock()
         self._shapes: list[Common] = []
@@ -81,7 +81,7 @@ class _Counter:
         self._headroom = Headroom()
         self._counted: tuple[ClusterState, Policy] | None = None
 
-    def now(self) -> Table | None:
+    def now(self) -> HeadroomCounts | None:
         """Return the latest table, recounted if due; None while another thread counts the first one."""
         if self.table is not None and time.monotonic() < self._due:
             return self.table
@@ -98,7 +98,7 @@ class _Counter:
             self._counting.release()
         return self.table
 
-    def _count(self) -> Table | None:
+    def _count(self) -> HeadroomCounts | None:
         if time.monotonic() >= self._shapes_due:
             self._shapes = common_shapes(self.cluster_id)
             self._shapes_due = time.monotonic() + SHAPES_SECONDS
@@ -116,11 +116,13 @@ class _Counter:
             state = loaded.state.fork()
         scheduler = Scheduler(state, policy)
         pools, of_row = _pools(self.cluster_id, state)
-        budget = Budget(BOOKINGS)
+        budget = BookingBudget(BOOKINGS)
         lines = [self._line(scheduler, common, of_row, len(pools), budget) for common in self._shapes]
-        return Table(revision, policy.spec.name, policy.spec.version, timezone.now(), pools, lines)
+        return HeadroomCounts(revision, policy.spec.name, policy.spec.version, timezone.now(), pools, lines)
 
-    def _line(self, scheduler: Scheduler, common: Common, of_row: np.ndarray, pools: int, budget: Budget) -> Line:
+    def _line(
+        self, scheduler: Scheduler, common: Common, of_row: np.ndarray, pools: int, budget: BookingBudget
+    ) -> Line:
         found = self._headroom.count(scheduler, common.pod, budget)
         counts = np.bincount(of_row, weights=found.counts, minlength=pools).astype(np.int64)
         emulated = np.bincount(of_row, weights=found.counts * found.emulated, minlength=pools).astype(np.int64)
@@ -135,7 +137,7 @@ class _Counter:
         )
 
 
-def _same(old: Table, revision: int, policy: PolicySpec, shapes: list[Common]) -> bool:
+def _same(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[Common]) -> bool:
     deciding = (old.policy, old.policy_version) == (policy.name, policy.version)
     return old.revision == revision and deciding and [line.common for line in old.lines] == shapes
 
@@ -172,7 +174,7 @@ _counters: dict[int, _Counter] = {}
 _counters_lock = threading.Lock()
 
 
-def headroom(cluster: Cluster) -> Table | None:
+def headroom(cluster: Cluster) -> HeadroomCounts | None:
     """Return the table of a cluster; None during the first count or without an active policy."""
     with _counters_lock:
         counter = _counters.setdefault(cluster.pk, _Counter(cluster.pk))

@@ -37,7 +37,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Standing(enum.StrEnum):
+class QueueState(enum.StrEnum):
     DUE = "due"
     BACK_OFF = "back-off"
     IMAGES = "images"
@@ -58,7 +58,7 @@ class InLine(msgspec.Struct, frozen=True):
     gang: str | None
     state: str
     attempts: int
-    standing: Standing
+    standing: QueueState
     position: int | None
     again_at: datetime | None
     tried_at: datetime | None
@@ -68,20 +68,20 @@ class InLine(msgspec.Struct, frozen=True):
     decision_id: int | None
 
 
-def standings(cluster_id: int) -> tuple[dict[Standing, int], int]:
+def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
     """Return the number of pods in each queue state, without those that never fit, and the number of the latter."""
-    counted = dict.fromkeys(Standing, 0)
+    counted = dict.fromkeys(QueueState, 0)
     never = 0
     rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
     for standing, state, count in rows:
         if state == State.NEVER_FITS.value:
             never += count
         else:
-            counted[Standing(standing)] += count
+            counted[QueueState(standing)] += count
     return counted, never
 
 
-def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bool | None = None) -> list[InLine]:
+def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None) -> list[InLine]:
     """Return the first `limit` pending pods, or those of them in one queue state.
 
     `never`: only those that never fit, or only the others.
@@ -91,17 +91,17 @@ def line(cluster_id: int, limit: int, *, only: Standing | None = None, never: bo
     if never is not None:
         rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
     found: list[InLine] = []
-    if only in (None, Standing.DUE):
+    if only in (None, QueueState.DUE):
         order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
         for some in parts(list(order)):
             found += [
-                _in_line(row, Standing.DUE, order[row["id"]]) for row in rows.filter(pk__in=some).values(*_COLUMNS)
+                _in_line(row, QueueState.DUE, order[row["id"]]) for row in rows.filter(pk__in=some).values(*_COLUMNS)
             ]
         found.sort(key=lambda one: one.position or 0)
-    if only is not Standing.DUE and len(found) < limit:
-        rest = rows.exclude(standing=Standing.DUE) if only is None else rows.filter(standing=only)
+    if only is not QueueState.DUE and len(found) < limit:
+        rest = rows.exclude(standing=QueueState.DUE) if only is None else rows.filter(standing=only)
         rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "standing")
-        later = [_in_line(row, Standing(row["standing"]), None) for row in rest[: limit - len(found)]]
+        later = [_in_line(row, QueueState(row["standing"]), None) for row in rest[: limit - len(found)]]
         found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
     return found
 
@@ -111,17 +111,17 @@ def _standing(cluster_id: int, now: datetime) -> Any:
     waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
     return waiting.annotate(
         standing=Case(
-            When(due(now), then=Value(Standing.DUE.value)),
-            When(Q(queued=True, images_until__gt=now), then=Value(Standing.IMAGES.value)),
-            When(queued=True, then=Value(Standing.BACK_OFF.value)),
-            When(state=State.PENDING.value, then=Value(Standing.GATED.value)),
-            default=Value(Standing.RESTING.value),
+            When(due(now), then=Value(QueueState.DUE.value)),
+            When(Q(queued=True, images_until__gt=now), then=Value(QueueState.IMAGES.value)),
+            When(queued=True, then=Value(QueueState.BACK_OFF.value)),
+            When(state=State.PENDING.value, then=Value(QueueState.GATED.value)),
+            default=Value(QueueState.RESTING.value),
             output_field=CharField(),
         )
     )
 
 
-def _in_line(row: dict[str, Any], standing: Standing, position: int | None) -> InLine:
+def _in_line(row: dict[str, Any], standing: QueueState, position: int | None) -> InLine:
     return InLine(
         pod_id=row["id"],
         key=f"{row['namespace']}/{row['name']}",
@@ -144,14 +144,14 @@ def _in_line(row: dict[str, Any], standing: Standing, position: int | None) -> I
     )
 
 
-def _again_at(row: dict[str, Any], standing: Standing) -> datetime | None:
+def _again_at(row: dict[str, Any], standing: QueueState) -> datetime | None:
     """Return the latest time of a pod's next try; None for one that never fits, which needs a change of the cluster."""
     if row["state"] == State.NEVER_FITS:
         return None
-    if standing is Standing.BACK_OFF:
+    if standing is QueueState.BACK_OFF:
         return row["not_before"]
-    if standing is Standing.IMAGES:
+    if standing is QueueState.IMAGES:
         return row["images_until"]
-    if standing is Standing.RESTING and row["tried_at"] is not None:
+    if standing is QueueState.RESTING and row["tried_at"] is not None:
         return row["tried_at"] + (LOOK_AGAIN if row["helped_by"] & _TIMED else FLUSH)
     return None

@@ -29,18 +29,18 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.lab.rerun import (
     FIRST,
-    Came,
-    Cast,
-    Entry,
     Event,
-    Group,
+    PodBatch,
     PodChange,
+    PodEnded,
+    PodPlacedElsewhere,
+    RecordedPod,
     ReplayCount,
     ReplayFidelity,
     ReplayNote,
     ReplayResult,
-    Run,
-    Went,
+    RunPolicies,
+    RunResult,
     compare,
     entries_of,
     rerun,
@@ -51,7 +51,7 @@ from hetsched.placement.reservations import CONTINUED
 from hetsched.placement.snapshot import load_state
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
-from hetsched.policies.plan_contracts import Asked
+from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import one_moment
 
@@ -81,7 +81,7 @@ class Stream(msgspec.Struct):
 
 
 def replay(
-    cluster: Cluster, spec: PolicySpec, asked: Asked, *, progress: Progress = lambda _share: None
+    cluster: Cluster, spec: PolicySpec, asked: PreviewParameters, *, progress: Progress = lambda _share: None
 ) -> tuple[ReplayResult, tuple[PodChange, ...]]:
     """Replay the stream under the baseline and under `spec`; return the result, and all pods with a different outcome.
 
@@ -160,7 +160,9 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
         row, released = decided.get(one["pod_id"]), one["released_revision"]
         own = row is not None and one["revision"] > row["cluster_revision"]
         if not own and one["revision"] > start and (one["pod_id"], one["revision"]) not in continuing:
-            keyed.append(((one["revision"], 0, 1), Came(pods[one["pod_id"]], one["node__name"], one["allocation"])))
+            keyed.append(
+                ((one["revision"], 0, 1), PodPlacedElsewhere(pods[one["pod_id"]], one["node__name"], one["allocation"]))
+            )
             foreign += 1
         if released is None or one["release_reason"] in CONTINUED:
             continue
@@ -168,7 +170,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
             if own and row is not None:
                 row["node_name"] = ""  # as in the runs: a preempted pod counts as not placed
         elif released <= end:
-            keyed.append(((released, 0, 0), Went(pods[one["pod_id"]].key)))
+            keyed.append(((released, 0, 0), PodEnded(pods[one["pod_id"]].key)))
             departures += 1
     keyed += [((revision, 1, first), group) for revision, first, group in _groups(rows, pods)]
     keyed.sort(key=lambda item: item[0])
@@ -214,16 +216,18 @@ def _versions(wanted: set[tuple[str, int]]) -> dict[tuple[str, int], PolicySpec]
     return {(row.policy.name, row.version): row.spec for row in found}
 
 
-def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> list[tuple[int, int, Group]]:
+def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> list[tuple[int, int, PodBatch]]:
     """Return (revision, first decision, group) of each batch, its pods in the order of submission."""
-    groups: list[tuple[int, int, Group]] = []
+    groups: list[tuple[int, int, PodBatch]] = []
     for revision, some in groupby(rows.values(), key=lambda row: row["cluster_revision"]):
         batch = list(some)
         entries = [
-            Entry(pods[row["pod_id"]], row["id"], row["policy_name"], row["policy_version"], row["node_name"] or None)
+            RecordedPod(
+                pods[row["pod_id"]], row["id"], row["policy_name"], row["policy_version"], row["node_name"] or None
+            )
             for row in sorted(batch, key=lambda row: row["pod_id"])
         ]
-        groups.append((revision, batch[0]["id"], Group(tuple(entries))))
+        groups.append((revision, batch[0]["id"], PodBatch(tuple(entries))))
     groups.sort(key=lambda item: item[:2])
     return groups
 
@@ -241,17 +245,19 @@ def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-class Casts(NamedTuple):
+class ReplayPolicies(NamedTuple):
     """The casts of both runs, the name and version of the baseline, and its deciding version by recorded version."""
 
-    baseline: Cast
-    draft: Cast
+    baseline: RunPolicies
+    draft: RunPolicies
     name: str
     version: int
     decided_by: dict[tuple[str, int], tuple[str, int]]
 
 
-def _casts(cluster: Cluster, spec: PolicySpec, asked: Asked, stream: Stream, active: Mapping[str, PolicySpec]) -> Casts:
+def _casts(
+    cluster: Cluster, spec: PolicySpec, asked: PreviewParameters, stream: Stream, active: Mapping[str, PolicySpec]
+) -> ReplayPolicies:
     compiled: dict[tuple[str, int], Policy] = {}
 
     def policy(of: PolicySpec) -> Policy:
@@ -268,16 +274,16 @@ def _casts(cluster: Cluster, spec: PolicySpec, asked: Asked, stream: Stream, act
     told = {known.version for key, known in before.items() if key[0] == spec.name}
     everybody = {known.name for known in before.values()}
     name = spec.name if told or len(everybody) != 1 else next(iter(everybody))
-    return Casts(
-        Cast(policy(order), {key: policy(of) for key, of in before.items()}),
-        Cast(policy(draft_order), {key: policy(of) for key, of in after.items()}),
+    return ReplayPolicies(
+        RunPolicies(policy(order), {key: policy(of) for key, of in before.items()}),
+        RunPolicies(policy(draft_order), {key: policy(of) for key, of in after.items()}),
         name,
         told.pop() if len(told) == 1 else 0,
         {key: (of.name, of.version) for key, of in before.items()},
     )
 
 
-def _about(cluster: Cluster, *casts: Cast) -> list[ReplayNote]:
+def _about(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
     """Return notes on past inputs that are no longer available, if a policy uses them."""
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
@@ -298,8 +304,8 @@ def _about(cluster: Cluster, *casts: Cast) -> list[ReplayNote]:
 def _fidelity(
     cluster: Cluster,
     stream: Stream,
-    entries: Sequence[Entry],
-    baseline: Run,
+    entries: Sequence[RecordedPod],
+    baseline: RunResult,
     decided_by: Mapping[tuple[str, int], tuple[str, int]],
 ) -> ReplayFidelity:
     """Count the pods that the baseline places on their actual nodes, and the reasons for the others."""

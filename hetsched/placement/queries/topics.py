@@ -28,7 +28,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.pod_counts import told_figures
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
-from hetsched.storage.prepared_queries import Among, Prepared
+from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
 from hetsched.storage.snapshot_read import one_moment
 
 DECISIONS = "decisions"
@@ -39,7 +39,7 @@ NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
 Document = dict[str, Any]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class TopicSnapshot(msgspec.Struct, frozen=True):
     """A topic's whole document; it contains at least the deltas up to `revision`, and possibly later ones."""
 
     topic: str
@@ -82,7 +82,9 @@ _POD = (
 )  # fmt: skip
 
 
-_SHOWN = Prepared(lambda: Pod.objects.filter(pk__in=Among("pods"), workload__isnull=False).values_list(*_POD))
+_SHOWN = PreparedQuery(
+    lambda: Pod.objects.filter(pk__in=ListParameter("pods"), workload__isnull=False).values_list(*_POD)
+)
 
 
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
@@ -167,7 +169,7 @@ def _newest(count: int) -> list[int]:
     return _NEWEST()[:count]
 
 
-_NEWEST = Prepared(lambda: Decision.objects.order_by("-id").values_list("id", flat=True)[: 2 * LATEST])
+_NEWEST = PreparedQuery(lambda: Decision.objects.order_by("-id").values_list("id", flat=True)[: 2 * LATEST])
 
 # -- whole documents ---------------------------------------------------------------------------------------------------
 
@@ -206,14 +208,14 @@ def resolve(topic: str) -> str:
     return _find(topic)[0]
 
 
-def snapshot(topic: str) -> Snapshot:
+def snapshot(topic: str) -> TopicSnapshot:
     """Return a topic's document and revision, under the name by which it is published.
 
     Raises: InputError, as `resolve` does.
     """
     with one_moment():
         name, build = _find(topic)
-        return Snapshot(name, revision_of(name), without_nulls(build()))
+        return TopicSnapshot(name, revision_of(name), without_nulls(build()))
 
 
 def _find(topic: str) -> tuple[str, Callable[[], Document]]:

@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import Fate, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingResult, ToBind, bind
 
 ONE = ToBind(1, "default", "p", "u1", "n1")
 
@@ -34,7 +34,7 @@ class Busy:
         return b"{}"
 
 
-def fate_of(api: Any) -> tuple[Fate, list[float]]:
+def fate_of(api: Any) -> tuple[BindingResult, list[float]]:
     waits: list[float] = []
     return bind(api, ONE, sleep=waits.append).fate, waits
 
@@ -42,30 +42,32 @@ def fate_of(api: Any) -> tuple[Fate, list[float]]:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_it_is_left_alone_as_long_as_it_asks(status: int) -> None:
     api = Busy(ApiFailure(status, "Busy", "", 3.0), ApiFailure(status, "Busy", "", 0.0))
-    assert fate_of(api) == (Fate.BOUND, [3.0, 0.5])
+    assert fate_of(api) == (BindingResult.BOUND, [3.0, 0.5])
     assert api.calls == 3
 
 
 def test_retry_delay_is_bounded() -> None:
-    assert fate_of(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (Fate.BOUND, [10.0])
+    assert fate_of(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (BindingResult.BOUND, [10.0])
 
 
 def test_persistently_busy_server_leaves_the_result_unknown() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
-    assert fate_of(api) == (Fate.UNKNOWN, [0.1, 0.5, 2.0])
+    assert fate_of(api) == (BindingResult.UNKNOWN, [0.1, 0.5, 2.0])
     assert api.calls == 4
 
 
 def test_what_is_refused_is_not_asked_again() -> None:
     api = Busy(ApiFailure(422, "Invalid", "no"), ApiFailure(422, "Invalid", "no"))
-    assert fate_of(api) == (Fate.REFUSED, [])
+    assert fate_of(api) == (BindingResult.REFUSED, [])
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest.mark.parametrize("refused", [403, 409, 422])
-@pytest.mark.parametrize(("node", "fate"), [("n1", Fate.BOUND), ("n2", Fate.LOST), ("", Fate.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("node", "fate"), [("n1", BindingResult.BOUND), ("n2", BindingResult.LOST), ("", BindingResult.UNKNOWN)]
+)
 def test_what_is_refused_after_a_try_that_may_have_succeeded_is_read(
-    status: int, refused: int, node: str, fate: Fate
+    status: int, refused: int, node: str, fate: BindingResult
 ) -> None:
     api = Busy(ApiFailure(status, "Timeout", ""), ApiFailure(refused, "Refused", "no"))
     binding._proven.add(api)  # type: ignore[arg-type]
@@ -75,11 +77,11 @@ def test_what_is_refused_after_a_try_that_may_have_succeeded_is_read(
 
 
 def test_what_is_refused_after_a_try_that_was_not_taken_is_refused() -> None:
-    assert fate_of(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0] is Fate.REFUSED
+    assert fate_of(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0] is BindingResult.REFUSED
 
 
 def test_nothing_is_written_any_more_once_it_is_not_ours() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
     ours = iter([True, False])
-    assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).fate is Fate.UNKNOWN  # type: ignore[arg-type]
+    assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).fate is BindingResult.UNKNOWN  # type: ignore[arg-type]
     assert api.calls == 1

@@ -16,8 +16,8 @@ from hetsched.adapters.collectors.facts import zone_of
 from hetsched.adapters.collectors.node_names import Naming
 from hetsched.adapters.collectors.prometheus_load import PrometheusLoad
 from hetsched.adapters.collectors.registry import build, load_collectors
-from hetsched.adapters.collectors.requests import Asker, SourceFailed
-from hetsched.adapters.http.outbound import Allowed, Answer, Refused
+from hetsched.adapters.collectors.requests import CollectorClient, SourceError
+from hetsched.adapters.http.outbound import Allowed, OutboundError, OutboundResponse
 from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.node_report import PowerReport
@@ -27,7 +27,7 @@ NODES = [NodeAlias("n1", ("10.0.0.1",)), NodeAlias("n2.example", ("10.0.0.2", "f
 NOW = 1_795_000_000.0
 
 
-class Answers(Asker):
+class Answers(CollectorClient):
     """An asker that knows its answers: one document, or one for each query."""
 
     def __init__(self, answer: Callable[[str], Any]) -> None:
@@ -101,7 +101,7 @@ def test_a_node_whose_exporter_is_gone_has_no_sample() -> None:
 def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
     def answer(query: str) -> Any:
         if "network" in query:
-            raise SourceFailed("Answer422", "p:9090 answers with status 422")
+            raise SourceError("Answer422", "p:9090 answers with status 422")
         return vector(({"node": "n1"}, NOW))
 
     found = told("prometheus-load", {"url": "http://p:9090", "disk_query": "-"}, answer)
@@ -137,7 +137,7 @@ def test_parameters_are_checked(params: dict[str, Any], place: str) -> None:
      {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": "1"}]}}],
 )  # fmt: skip
 def test_what_is_no_answer_of_prometheus_fails(answer: Any) -> None:
-    with pytest.raises(SourceFailed) as failed:
+    with pytest.raises(SourceError) as failed:
         told("prometheus-load", {"url": "http://p:9090"}, lambda _: answer)
     assert failed.value.code == "AnswerNotPrometheus"
 
@@ -200,7 +200,7 @@ def test_nodes_and_zones_may_be_lists_or_mappings() -> None:
 
 @pytest.mark.parametrize("document", [None, 3, "text", {"racks": 3}, {"racks": None}, []])
 def test_a_document_without_nodes_fails(document: Any) -> None:
-    with pytest.raises(SourceFailed):
+    with pytest.raises(SourceError):
         told("http-json", PATHS, lambda _: document)
 
 
@@ -263,10 +263,10 @@ def test_what_is_no_path_is_refused(path: str) -> None:
 def test_answers_that_are_no_json_are_not_taken(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: str, body: bytes, code: str
 ) -> None:
-    answer = Answer(status, {"content-type": kind}, body)
+    answer = OutboundResponse(status, {"content-type": kind}, body)
     monkeypatch.setattr("hetsched.adapters.http.outbound.call", lambda *_, **__: answer)
-    with pytest.raises(SourceFailed) as failed:
-        Asker(Allowed()).json("https://racks.example/")
+    with pytest.raises(SourceError) as failed:
+        CollectorClient(Allowed()).json("https://racks.example/")
     assert failed.value.code == code
     assert "script" not in failed.value.message
 
@@ -274,13 +274,13 @@ def test_answers_that_are_no_json_are_not_taken(
 def test_a_token_goes_along_and_a_refusal_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    def refuse(url: str, allowed: Allowed, **more: Any) -> Answer:
+    def refuse(url: str, allowed: Allowed, **more: Any) -> OutboundResponse:
         sent.append(more["headers"])
-        raise Refused("HostUnreachable", "nobody there")
+        raise OutboundError("HostUnreachable", "nobody there")
 
     monkeypatch.setattr("hetsched.adapters.http.outbound.call", refuse)
-    with pytest.raises(SourceFailed) as failed:
-        Asker(Allowed(), token="canary").json("https://racks.example/", {"query": "up"})
+    with pytest.raises(SourceError) as failed:
+        CollectorClient(Allowed(), token="canary").json("https://racks.example/", {"query": "up"})
     assert failed.value.code == "HostUnreachable"
     assert sent[0]["Authorization"] == "Bearer canary"
 

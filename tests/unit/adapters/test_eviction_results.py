@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.eviction import Answer, Fate, ToEvict, evict, tell_victim
+from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict, evict, mark_victim
 
 VICTIM = ToEvict(7, "team", "low", "uid-1", "Preempted by team/high (priority 5)")
 
@@ -27,33 +27,36 @@ class Server:
         return b"{}"
 
 
-def answered(*failure: Any) -> Answer:
+def answered(*failure: Any) -> EvictionResponse:
     return evict(Server(ApiFailure(*failure) if failure else None), VICTIM)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("failure", "fate"),
     [
-        ((), Fate.ASKED),
-        ((404, "NotFound", "no such pod"), Fate.GONE),
-        ((409, "Conflict", "the UID in the precondition (a) does not match the UID in record (b)"), Fate.GONE),
-        ((409, "Conflict", "the object has been modified"), Fate.UNKNOWN),
-        ((429, "TooManyRequests", "would violate the budget", 0.0, ("DisruptionBudget",)), Fate.REFUSED),
+        ((), EvictionResult.ASKED),
+        ((404, "NotFound", "no such pod"), EvictionResult.GONE),
+        (
+            (409, "Conflict", "the UID in the precondition (a) does not match the UID in record (b)"),
+            EvictionResult.GONE,
+        ),
+        ((409, "Conflict", "the object has been modified"), EvictionResult.UNKNOWN),
+        ((429, "TooManyRequests", "would violate the budget", 0.0, ("DisruptionBudget",)), EvictionResult.REFUSED),
         # A budget that was changed a moment ago and is not counted yet; a violated one gives no time to come again.
-        ((429, "TooManyRequests", "would violate the budget", 10.0, ("DisruptionBudget",)), Fate.UNKNOWN),
-        ((429, "TooManyRequests", "the server is busy", 3.0), Fate.UNKNOWN),
+        ((429, "TooManyRequests", "would violate the budget", 10.0, ("DisruptionBudget",)), EvictionResult.UNKNOWN),
+        ((429, "TooManyRequests", "the server is busy", 3.0), EvictionResult.UNKNOWN),
         (
             (500, "InternalError", "This pod has more than one PodDisruptionBudget"),
-            Fate.REFUSED,
+            EvictionResult.REFUSED,
         ),
-        ((500, "InternalError", "etcd is away"), Fate.UNKNOWN),
-        ((403, "Forbidden", "no"), Fate.REFUSED),
-        ((422, "Invalid", "no"), Fate.REFUSED),
-        ((503, "ServiceUnavailable", "no"), Fate.UNKNOWN),
-        ((0, "Unreachable", "no answer"), Fate.UNKNOWN),
+        ((500, "InternalError", "etcd is away"), EvictionResult.UNKNOWN),
+        ((403, "Forbidden", "no"), EvictionResult.REFUSED),
+        ((422, "Invalid", "no"), EvictionResult.REFUSED),
+        ((503, "ServiceUnavailable", "no"), EvictionResult.UNKNOWN),
+        ((0, "Unreachable", "no answer"), EvictionResult.UNKNOWN),
     ],
 )
-def test_each_answer_has_its_meaning(failure: tuple[Any, ...], fate: Fate) -> None:
+def test_each_answer_has_its_meaning(failure: tuple[Any, ...], fate: EvictionResult) -> None:
     assert answered(*failure).fate is fate
 
 
@@ -73,7 +76,7 @@ def test_the_victim_is_named_by_its_uid_and_keeps_its_own_grace_period() -> None
 
 def test_news_that_cannot_be_written_are_let_go() -> None:
     server = Server(ApiFailure(404, "NotFound", "gone already"))
-    tell_victim(server, VICTIM, now="2026-11-21T10:00:00.000000Z", instance="host/1")  # type: ignore[arg-type]
+    mark_victim(server, VICTIM, now="2026-11-21T10:00:00.000000Z", instance="host/1")  # type: ignore[arg-type]
     (_, _, status), (_, path, event) = server.calls
     assert status["metadata"] == {"uid": "uid-1"}
     assert status["status"]["conditions"][0]["type"] == "DisruptionTarget"

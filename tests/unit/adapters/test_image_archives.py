@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.oci import archive_reader
-from hetsched.adapters.oci.archive_reader import MAX_MEMBERS, Effort, Unpacked
+from hetsched.adapters.oci.archive_reader import MAX_MEMBERS, InspectionBudget, Unpacked
 from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
 from hetsched.contracts.errors import InputError
 
@@ -161,7 +161,7 @@ def test_an_archive_that_claims_to_unpack_to_gibibytes_is_refused_by_its_header(
 
 def test_bytes_between_members_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_reader, "MAX_UNPACKED_BYTES", 1 << 20)
-    unpacked = Unpacked(io.BytesIO(gzip.compress(bytes(4 << 20))), Effort())
+    unpacked = Unpacked(io.BytesIO(gzip.compress(bytes(4 << 20))), InspectionBudget())
     with pytest.raises(InputError, match="unpacks to more than"):
         sum(len(unpacked.read(1 << 16)) for _ in range(64))
 

@@ -18,11 +18,11 @@ from hetsched.adapters.http.certificates import make_pairs
 from hetsched.adapters.oci import documents, wire
 from hetsched.adapters.oci.pull_secrets import credential_for
 from hetsched.adapters.oci.reference import parse_reference
-from hetsched.adapters.oci.registry import Credential, Found, look_up
-from hetsched.adapters.oci.wire import Allowed, Unreadable
+from hetsched.adapters.oci.registry import ImageLookup, RegistryCredential, look_up
+from hetsched.adapters.oci.wire import Allowed, ImageUnreadable
 from tests.registry import DOCKER_LIST, MANIFEST, Registry, a_registry, digest_of
 
-US = Credential("ann", "secret-canary")
+US = RegistryCredential("ann", "secret-canary")
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def registry() -> Iterator[Registry]:
         yield served
 
 
-def found(registry: Registry, name: str, credential: Credential | None = None) -> Found:
+def found(registry: Registry, name: str, credential: RegistryCredential | None = None) -> ImageLookup:
     return look_up(parse_reference(name), registry.allowed, credential)
 
 
 def refusal(registry: Registry, name: str, allowed: Allowed | None = None) -> str:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(ImageUnreadable) as refused:
         look_up(parse_reference(name), registry.allowed if allowed is None else allowed)
     assert "script" not in refused.value.message  # what a registry says is not passed on
     return refused.value.code
@@ -168,7 +168,7 @@ def test_other_answers_have_their_codes(
     registry: Registry, status: int, headers: dict[str, str], code: str, wait: float
 ) -> None:
     registry.status, registry.headers = status, headers
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(ImageUnreadable) as refused:
         found(registry, f"{registry.host}/app:1")
     assert (refused.value.code, refused.value.wait_seconds) == (code, wait)
 
@@ -217,7 +217,7 @@ def test_addresses_inside_the_network_are_not_called(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(socket, "create_connection", connect)
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(ImageUnreadable) as refused:
         look_up(parse_reference(name), Allowed(frozenset(hosts)))
     assert refused.value.code == code
     assert called == ([(resolved, 443)] if code == "RegistryUnreachable" else [])
@@ -256,10 +256,10 @@ def test_pull_secrets_are_for_their_registry_and_path() -> None:
     )
     deep = secret({"reg.example/team": {"username": "t", "password": "p"}}, "kubernetes.io/dockercfg", ".dockercfg")
     both = [one, deep]
-    assert credential_for(parse_reference("reg.example/app:1"), both) == Credential("bob", "pw:with:colons")
-    assert credential_for(parse_reference("reg.example/team/app"), both) == Credential("t", "p")
-    assert credential_for(parse_reference("reg.example/teams/app"), both) == Credential("bob", "pw:with:colons")
-    assert credential_for(parse_reference("nginx"), both) == Credential("h", "p")
+    assert credential_for(parse_reference("reg.example/app:1"), both) == RegistryCredential("bob", "pw:with:colons")
+    assert credential_for(parse_reference("reg.example/team/app"), both) == RegistryCredential("t", "p")
+    assert credential_for(parse_reference("reg.example/teams/app"), both) == RegistryCredential("bob", "pw:with:colons")
+    assert credential_for(parse_reference("nginx"), both) == RegistryCredential("h", "p")
     assert credential_for(parse_reference("other.example/app"), both) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.informer_store import Mirror
-from hetsched.adapters.kubernetes.reflector import Gone, Seen
+from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.adapters.kubernetes.resources import (
     CLAIMS,
     CSI_NODES,
@@ -29,7 +29,7 @@ def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
     if "/" in name:
         meta["namespace"] = name.partition("/")[0]
     plain = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, **fields}
-    mirror.feed(resource, Seen(name, json.dumps(plain).encode()))
+    mirror.feed(resource, Upserted(name, json.dumps(plain).encode()))
 
 
 def a_node(mirror: Mirror, name: str = "n1", cpu: str = "8") -> None:
@@ -54,7 +54,7 @@ def test_a_node_is_joined_with_what_describes_it_whichever_comes_first() -> None
     (report,) = taken(mirror).nodes
     assert report.gpus is not None
     assert report.gpus[0].memory_mib == 40960
-    mirror.feed(NODE_GPUS, Gone("n1"))
+    mirror.feed(NODE_GPUS, Deleted("n1"))
     (report,) = taken(mirror).nodes
     assert report.gpus is None
 
@@ -88,7 +88,7 @@ def test_malformed_node_or_pod_does_not_affect_others() -> None:
 def test_a_pod_that_went_in_an_odd_state_is_not_quarantined_for_ever() -> None:
     mirror = Mirror()
     a_pod(mirror, "team/odd", nodeSelector="x")
-    mirror.feed(PODS, Gone("team/odd", b'{"metadata": 7}'))
+    mirror.feed(PODS, Deleted("team/odd", b'{"metadata": 7}'))
     assert taken(mirror).pods_gone == ["team/odd"]
     assert not mirror.quarantined
 
@@ -127,7 +127,7 @@ def test_pod_status_changes_are_reported() -> None:
     assert (pod.uid, pod.ended, pod.node_name, pod.spec) == ("u1", "failed", "n1", None)
     assert pod.end is not None
     assert (pod.end.container, pod.end.exit_code, pod.end.reason) == ("main", 137, "OOMKilled")
-    mirror.feed(PODS, Gone("team/p"))
+    mirror.feed(PODS, Deleted("team/p"))
     assert taken(mirror).pods_gone == ["team/p"]
 
 
@@ -155,9 +155,9 @@ ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
 def test_a_pod_that_went_is_stopped_where_nothing_of_it_ran(status: dict[str, Any], stopped: bool) -> None:
     mirror = Mirror()
     body = {"metadata": {"name": "p", "uid": "u1"}, "spec": {"nodeName": "n1"}, "status": status}
-    mirror.feed(PODS, Gone("team/p", json.dumps(body).encode()))
+    mirror.feed(PODS, Deleted("team/p", json.dumps(body).encode()))
     assert taken(mirror).stopped == ({"u1"} if stopped else set())
-    mirror.feed(PODS, Gone("team/q"))
+    mirror.feed(PODS, Deleted("team/q"))
     assert taken(mirror).stopped == set()  # of what is only absent nobody knows
 
 
@@ -213,22 +213,24 @@ def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> 
     a_pod(mirror)
     taken(mirror)
     container = {"name": "main", "image": "x"}
-    bound = Seen("team/p", json.dumps({"metadata": {"name": "p", "namespace": "team", "uid": "u1"}, "spec": {
+    bound = Upserted("team/p", json.dumps({"metadata": {"name": "p", "namespace": "team", "uid": "u1"}, "spec": {
         "containers": [container], "nodeName": "n1", "schedulerName": "hetsched"}}).encode())  # fmt: skip
     mirror.pass_over(bound)
     assert not mirror.take()
     mirror.feed_late(bound)
     (pod,) = taken(mirror).pods
     assert pod.node_name == "n1"
-    mirror.feed(PODS, Gone("team/p"))
+    mirror.feed(PODS, Deleted("team/p"))
     mirror.feed_late(bound)  # what came later holds
     assert taken(mirror).pods_gone == ["team/p"]
 
 
-def bound_pod(labels: dict[str, str], node: str = "n1", **annotations: str) -> Seen:
+def bound_pod(labels: dict[str, str], node: str = "n1", **annotations: str) -> Upserted:
     meta = {"name": "p", "namespace": "team", "uid": "u1", "labels": labels, "annotations": annotations}
     spec = {"containers": [{"name": "main", "image": "x"}], "schedulerName": "hetsched"}
-    return Seen("team/p", json.dumps({"metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}).encode())
+    return Upserted(
+        "team/p", json.dumps({"metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}).encode()
+    )
 
 
 def test_binding_only_update_is_distinguished_from_others() -> None:
@@ -239,7 +241,7 @@ def test_binding_only_update_is_distinguished_from_others() -> None:
     assert mirror.only_binds(bound_pod({"x": "1"}, owner="a", **{"hetsched.io/allocation": "{}"}))
     for other in (bound_pod({"x": "2"}, owner="a"), bound_pod({"x": "1"}, owner="b"), bound_pod({"x": "1"})):
         assert not mirror.only_binds(other)
-    assert not mirror.only_binds(Seen("team/p", b"[]"))
+    assert not mirror.only_binds(Upserted("team/p", b"[]"))
     mirror.feed(PODS, bound_pod({"x": "2"}, "", owner="a"))
     assert not mirror.only_binds(bound_pod({"x": "2"}, owner="a"))  # the label was not taken yet
     taken(mirror)

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.pod_failures import refusal, waiting
-from hetsched.adapters.objects.fields import View
-from hetsched.contracts.doubts import Doubt, still_in_doubt
+from hetsched.adapters.objects.fields import FieldView
+from hetsched.contracts.doubts import FactConflict, still_in_doubt
 from hetsched.contracts.node_report import IsaReport, NodeReport
 from hetsched.contracts.observed import NodeRefusal
 
 
-def failed(reason: str, message: str = "", **more: Any) -> View:
-    return View({"phase": "Failed", "reason": reason, "message": message, **more})
+def failed(reason: str, message: str = "", **more: Any) -> FieldView:
+    return FieldView({"phase": "Failed", "reason": reason, "message": message, **more})
 
 
-def container(state: dict[str, Any], last: dict[str, Any] | None = None, phase: str = "Pending") -> View:
-    return View({"phase": phase, "containerStatuses": [{"name": "main", "state": state, "lastState": last or {}}]})
+def container(state: dict[str, Any], last: dict[str, Any] | None = None, phase: str = "Pending") -> FieldView:
+    return FieldView({"phase": phase, "containerStatuses": [{"name": "main", "state": state, "lastState": last or {}}]})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_container_that_crashes_is_judged_by_its_last_end() -> None:
         container({"running": {}}, phase="Running"),
     ],
 )
-def test_what_would_be_the_same_anywhere_is_not_the_nodes(status: View) -> None:
+def test_what_would_be_the_same_anywhere_is_not_the_nodes(status: FieldView) -> None:
     assert refusal(status) is None
 
 
@@ -88,7 +88,7 @@ def test_waiting_container_is_named_with_its_reason() -> None:
 
 
 def test_contradiction_ends_when_its_fact_is_reported_differently() -> None:
-    doubts = (Doubt("isa", "2026-11-21T10:00:00Z", "default/p", "StartError"),)
+    doubts = (FactConflict("isa", "2026-11-21T10:00:00Z", "default/p", "StartError"),)
     before = NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"))
     assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"), ready=False)) == doubts
     assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gc"))) == ()

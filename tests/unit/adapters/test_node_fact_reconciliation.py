@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.node_facts.acceptance import weigh
+from hetsched.adapters.node_facts.acceptance import accept
 from hetsched.adapters.node_facts.fact_text import words_of
 from hetsched.adapters.node_facts.report_merge import laid_over, newer
 from hetsched.contracts.facts import MOST_KEPT, Claims, conflicts, noted
@@ -29,7 +29,7 @@ def report(*zones: NumaZone, uid: str = "a", **more: Any) -> NodeReport:
 
 
 def weighed(known: NodeReport, told: NodeReport, **more: Any) -> Any:
-    return weigh(known, told, growth=2.0, now=NOW, **more)
+    return accept(known, told, growth=2.0, now=NOW, **more)
 
 
 def changes(found: Any) -> list[tuple[str, str, str]]:

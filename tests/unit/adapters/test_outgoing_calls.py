@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, Refused, call, is_place, reach
+from hetsched.adapters.http.outbound import Allowed, OutboundError, call, is_place, reach
 
 from .hostile_addresses import NAMES, SPELLINGS
 
@@ -85,7 +85,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
 
 
 def refusal(url: str, allowed: Allowed, **more: Any) -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OutboundError) as refused:
         call(url, allowed, **more)
     assert CANARY.decode() not in refused.value.message
     assert "secret" not in refused.value.message
@@ -134,7 +134,7 @@ def test_disallowed_address_of_an_api_server_is_not_called(
     monkeypatch: pytest.MonkeyPatch, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OutboundError) as refused:
         reach("api.example", 6443, 5.0)
     assert (refused.value.code, called) == ("AddressRefused", [])
 
@@ -144,7 +144,7 @@ def test_an_api_server_may_lie_in_a_private_network_or_be_named_on_loopback(
     monkeypatch: pytest.MonkeyPatch, name: str, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OutboundError) as refused:
         reach(name, 6443, 5.0)
     assert (refused.value.code, called) == ("HostUnreachable", [(address, 6443)])
 

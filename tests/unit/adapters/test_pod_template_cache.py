@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hetsched.adapters import pod_groups
-from hetsched.adapters.objects.fields import View
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.fields import FieldView
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.cluster import ClusterContent
 
 POD: dict[str, Any] = {
@@ -47,7 +47,7 @@ POD: dict[str, Any] = {
 
 
 def reader() -> PodReader:
-    return PodReader(Names.of(ClusterContent()))
+    return PodReader(ReferencedObjects.of(ClusterContent()))
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -89,9 +89,9 @@ DIFFERENCES = {
 def test_a_pod_read_after_one_that_is_nearly_the_same_is_what_it_is_alone(path: str) -> None:
     other = changed(path, DIFFERENCES[path])
     used = reader()
-    used.pod(View(POD))
+    used.pod(FieldView(POD))
 
-    assert used.pod(View(other)) == reader().pod(View(other))
+    assert used.pod(FieldView(other)) == reader().pod(FieldView(other))
 
 
 def test_a_waiting_pod_is_not_taken_for_one_on_a_node() -> None:
@@ -101,7 +101,7 @@ def test_a_waiting_pod_is_not_taken_for_one_on_a_node() -> None:
     bound = {**copy.deepcopy(waiting), "spec": {**waiting["spec"], "nodeName": "n1"}}
     used = reader()
 
-    found = [used.pod(View(pod)) for pod in (waiting, bound, waiting)]
+    found = [used.pod(FieldView(pod)) for pod in (waiting, bound, waiting)]
 
     assert [(pod.node_name, pod.gates) for pod in found if pod] == [("", ("wait",)), ("n1", ()), ("", ("wait",))]
 
@@ -123,7 +123,7 @@ def test_claims_named_after_their_pod_stay_with_it() -> None:
     second["metadata"]["name"] = "web-2"
     used = reader()
 
-    claims = [pod.shape.claims[0].name for pod in map(used.pod, map(View, (first, second))) if pod]
+    claims = [pod.shape.claims[0].name for pod in map(used.pod, map(FieldView, (first, second))) if pod]
 
     assert claims == ["web-1-data", "web-2-data"]
 

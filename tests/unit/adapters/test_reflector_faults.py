@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure, Resource
-from hetsched.adapters.kubernetes.reflector import Event, Failed, Gone, Reflector, Seen, Synced
+from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES
 
 
@@ -66,7 +66,7 @@ def told(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
     with suppress(Over):
         for event in reflector.events():
             events.append(event)
-    return [event for event in events if isinstance(event, Seen | Gone | Synced | Failed)], script.asked, waits
+    return [event for event in events if isinstance(event, Upserted | Deleted | Synced | Failed)], script.asked, waits
 
 
 LISTED = ([an_object("n1", 5), an_object("n2", 6)], "10")
@@ -78,21 +78,21 @@ def keys(events: list[Event]) -> list[str]:
 
 def test_a_watch_that_ends_goes_on_where_it_was() -> None:
     events, asked, _ = told(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
-    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n3"]
+    assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3"]
     assert asked == ["list", "10", "15", "15"]
 
 
 @pytest.mark.parametrize("broken", [b'{"type":"ADDED","obj', b"<html>busy</html>", b""])
 def test_a_line_that_cannot_be_read_is_a_failure_and_nothing_is_skipped(broken: bytes) -> None:
     events, asked, waits = told(LISTED, [an_event("ADDED", "n3", 11), broken], [an_event("DELETED", "n1", 12)])
-    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n3", "Failed", "Gone n1"]
+    assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3", "Failed", "Deleted n1"]
     assert asked[:3] == ["list", "10", "11"]
     assert waits == [1.0]
 
 
 def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
     events, asked, _ = told(msgspec.DecodeError("cut short"), LISTED)
-    assert keys(events) == ["Failed", "Seen n1", "Seen n2", "Synced"]
+    assert keys(events) == ["Failed", "Upserted n1", "Upserted n2", "Synced"]
     assert asked == ["list", "list", "10"]
 
 
@@ -103,7 +103,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 def test_what_went_while_history_was_forgotten_comes_out_as_gone(told_by: str) -> None:
     expired: Any = ApiFailure(410, "Expired", "too old") if told_by == "status" else [json.dumps(GONE).encode()]
     events, asked, waits = told(LISTED, expired, ([an_object("n2", 6), an_object("n4", 30)], "40"))
-    assert keys(events) == ["Seen n1", "Seen n2", "Synced", "Seen n4", "Gone n1", "Synced"]
+    assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n4", "Deleted n1", "Synced"]
     assert asked == ["list", "10", "list", "40"]
     assert waits == []
 
@@ -132,7 +132,7 @@ def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
     seen = [an_event("ADDED", "n3", 20), *expired]
     stale = ([an_object("n1", 5)], "19")  # another API server, behind: it has neither n2 nor n3
     events, asked, waits = told(LISTED, seen, stale, ([an_object("n1", 5), an_object("n3", 20)], "21"))
-    assert keys(events)[3:] == ["Seen n3", "Failed", "Gone n2", "Synced"]
+    assert keys(events)[3:] == ["Upserted n3", "Failed", "Deleted n2", "Synced"]
     assert asked == ["list", "10", "list", "list", "21"]
     assert waits == [1.0]
 
@@ -140,13 +140,13 @@ def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
 def test_duplicate_deletion_event_is_reported_once() -> None:
     deleted = an_event("DELETED", "n1", 12)
     events, _, _ = told(LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)])
-    assert keys(events)[3:] == ["Gone n1", "Seen n2", "Seen n2"]
+    assert keys(events)[3:] == ["Deleted n1", "Upserted n2", "Upserted n2"]
 
 
 def test_silence_is_a_failure_and_the_watch_goes_on() -> None:
     silent = [an_event("ADDED", "n3", 11), ApiFailure(0, "Unreachable", "read timed out")]
     events, asked, _ = told(LISTED, silent, [])
-    assert keys(events)[3:] == ["Seen n3", "Failed"]
+    assert keys(events)[3:] == ["Upserted n3", "Failed"]
     assert asked[:3] == ["list", "10", "11"]
 
 

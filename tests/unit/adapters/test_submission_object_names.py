@@ -1,14 +1,14 @@
 """What a submission brings to a live cluster: named after itself and the submission, the same each time."""
 
 from hetsched.adapters.kubernetes.object_submission import MOST_NAME, wanted
-from hetsched.contracts.submitted import Wanted
+from hetsched.contracts.submitted import ObjectToCreate
 
 from .reading import pod_text
 
 MADE = pod_text().replace("name: p", "generateName: ci-", 1)
 
 
-def ready(text: str, identity: str = "build-17") -> list[Wanted]:
+def ready(text: str, identity: str = "build-17") -> list[ObjectToCreate]:
     return wanted(text.encode(), workload="w-1", identity=identity, scheduler_name="hetsched")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.node_facts.report_merge import laid_over
 from hetsched.adapters.objects.export import topology_object
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.nodes import numa
 from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCpu, MachineIsa, MachineZone
 from hetsched.contracts.errors import InputError
@@ -22,7 +22,7 @@ def topology(*attributes: tuple[str, str], **zone: Any) -> dict[str, Any]:
 
 
 def read(content: dict[str, Any]) -> NumaReport:
-    return numa(View(content), [])
+    return numa(FieldView(content), [])
 
 
 def test_options_are_attributes() -> None:

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import yaml
 
-from hetsched.adapters.kubernetes.node_discovery import Known, Served, Standing, plan
+from hetsched.adapters.kubernetes.node_discovery import AcceptedNodeFacts, PublishedNode, ServedKinds, plan
 from hetsched.adapters.kubernetes.resources import TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.objects import keys
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.nodes import numa
 from hetsched.agent.probe_topology import probe_topology
 from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
@@ -28,7 +28,7 @@ NODE = {"metadata": {"name": "n1", "uid": "u1", "labels": {}}, "status": {}}
 
 def objects(facts: NodeReport, node: dict[str, Any] = NODE) -> dict[str, dict[str, Any]]:
     """Return what is to be written about a node on which nothing stands yet, by kind."""
-    writes, kept = plan(Standing(node), Known(facts), Served())
+    writes, kept = plan(PublishedNode(node), AcceptedNodeFacts(facts), ServedKinds())
     assert kept == []
     return {write.what: write.body for write in writes}
 
@@ -56,7 +56,7 @@ def test_the_zones_of_real_machines(name: str, tmp_path: Path) -> None:
         assert 0 <= theirs.get("memory", 0) - amounts.get("memory", 0) < 2**20
         assert all(one["available"] == one["allocatable"] for one in zone["resources"])
     problems: list[str] = []
-    assert numa(View(body), problems) == facts.numa
+    assert numa(FieldView(body), problems) == facts.numa
     assert problems == []
 
 
@@ -72,17 +72,17 @@ def test_offline_capacity_is_written_in_tenths(tmp_path: Path) -> None:
 def test_the_same_again_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path, reserved_cpus="0", cpu_manager_policy="static")
     body = objects(facts)[TOPOLOGIES.kind]
-    writes, kept = plan(Standing(NODE, topology=body), Known(facts), Served())
+    writes, kept = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert ([write.what for write in writes], kept) == ([], [])
     # The node was made anew under its name: the object is to go with this one.
     anew = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
-    (write,), _ = plan(Standing(anew, topology=body), Known(facts), Served())
+    (write,), _ = plan(PublishedNode(anew, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert write.body["metadata"]["ownerReferences"][0]["uid"] == "u2"
 
 
 def test_a_kind_that_is_not_served_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path)
-    assert plan(Standing(NODE), Known(facts), Served(topologies=False)) == ([], [])
+    assert plan(PublishedNode(NODE), AcceptedNodeFacts(facts), ServedKinds(topologies=False)) == ([], [])
 
 
 @pytest.mark.parametrize(("doubted", "expected"), [((), ["capacity"]), (("hetsched.io/network-mbps",), [])])
@@ -92,15 +92,15 @@ def test_quarantined_amount_is_left_unchanged(doubted: tuple[str, ...], expected
     manager = {"manager": keys.DISCOVERY, "operation": "Apply", "subresource": "status", "fieldsV1": applied}
     status = {part: {name: "1k"} for part in ("capacity", "allocatable")}
     node = {"metadata": {**NODE["metadata"], "managedFields": [manager]}, "status": status}  # type: ignore[dict-item]
-    known = Known(NodeReport("n1", allocatable={name: 100_000}), doubted=frozenset(doubted))
-    writes, kept = plan(Standing(node), known, Served())
+    known = AcceptedNodeFacts(NodeReport("n1", allocatable={name: 100_000}), doubted=frozenset(doubted))
+    writes, kept = plan(PublishedNode(node), known, ServedKinds())
     assert ([write.what for write in writes], kept) == (expected, [])
 
 
 def test_published_objects_are_read() -> None:
     zones = {}
     for one in yaml.safe_load_all((FOLDER / "published.yaml").read_text()):
-        found = numa(View(one), [])
+        found = numa(FieldView(one), [])
         zones[one["metadata"]["name"]] = [(zone.name, zone.allocatable["cpu"]) for zone in found.zones]
         assert (found.topology_manager_policy, found.topology_manager_scope) == ("single-numa-node", "container")
     assert zones == {

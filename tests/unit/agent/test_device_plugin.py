@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.assignments import HandedOutCards
+from hetsched.agent.device_plugin.assignments import AssignmentRecord
 from hetsched.agent.device_plugin.plugin import CardPlugin
 from hetsched.agent.device_plugin.pod_selection import PodGrant, choose
-from hetsched.agent.device_plugin.server import Serving
+from hetsched.agent.device_plugin.server import PluginServer
 from hetsched.agent.device_plugin.slots import Card, slots_of
 from hetsched.agent.rpc import device_plugin_pb2 as api
 from hetsched.contracts.allocation import CardGrant
@@ -61,7 +61,7 @@ class Scene:
 
     def start(self, cards: Sequence[Card] | None = None) -> None:
         more = {"patience_seconds": 0.3, **self.options}
-        handed = HandedOutCards(self.state, clock=lambda: self.now)
+        handed = AssignmentRecord(self.state, clock=lambda: self.now)
         self.plugin = CardPlugin(
             str(more.pop("resource", "nvidia.com/gpu")),
             self.source,
@@ -70,7 +70,7 @@ class Scene:
             **more,  # type: ignore[arg-type]
         )
         self.plugin.set_cards([a_card(index) for index in range(4)] if cards is None else cards)
-        self.serving = Serving(self.plugin, self.kubelet.folder)
+        self.serving = PluginServer(self.plugin, self.kubelet.folder)
         assert self.serving.tick(), self.serving.problem
         eventually(lambda: self.kubelet.devices)
 
@@ -181,7 +181,7 @@ def test_whatever_comes_no_card_is_given_beyond_its_whole(seed: int) -> None:
     slots = [slot.id for slot in slots_of(list(cards.values()), slots_each)]
     grants: dict[str, PodGrant] = {}
     now = [0.0]
-    handed = HandedOutCards(None, clock=lambda: now[0])
+    handed = AssignmentRecord(None, clock=lambda: now[0])
     held: dict[str, list[str]] = {}
     for step in range(60):
         now[0] += 20

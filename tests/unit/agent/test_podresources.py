@@ -13,8 +13,8 @@ from hetsched.agent.podresources import (
     Allocatable,
     ContainerResources,
     HeldDevices,
-    Lister,
     PodResources,
+    PodResourcesClient,
     PodResourcesFailure,
     with_pods,
 )
@@ -31,7 +31,7 @@ def kubelet(tmp_path: Path) -> Iterator[FakeKubelet]:
     fake.stop()
 
 
-def failure(lister: Lister) -> str:
+def failure(lister: PodResourcesClient) -> str:
     with pytest.raises(PodResourcesFailure) as caught:
         lister.pods()
     return caught.value.code
@@ -42,7 +42,7 @@ def test_cpus_and_devices_of_containers_are_read(kubelet: FakeKubelet) -> None:
         ("team", "train"): [container("main", (2, 3, 8), {GPU: ("GPU-1", "GPU-2")}, 1), container("side")],
         ("default", "web"): [],
     }
-    assert Lister(kubelet.socket).pods() == (
+    assert PodResourcesClient(kubelet.socket).pods() == (
         PodResources(
             "team",
             "train",
@@ -57,24 +57,24 @@ def test_cpus_and_devices_of_containers_are_read(kubelet: FakeKubelet) -> None:
 
 def test_numbers_no_machine_has_are_left_out(kubelet: FakeKubelet) -> None:
     kubelet.pods = {("a", "b"): [container("c", (-1, 4, 2**40))]}
-    assert Lister(kubelet.socket).pods()[0].containers[0].cpus == "4"
+    assert PodResourcesClient(kubelet.socket).pods()[0].containers[0].cpus == "4"
 
 
 def test_what_can_be_given_out_is_read(kubelet: FakeKubelet) -> None:
     kubelet.cpus = (1, 2, 3)
-    assert Lister(kubelet.socket).allocatable() == Allocatable("1-3")
+    assert PodResourcesClient(kubelet.socket).allocatable() == Allocatable("1-3")
 
 
 def test_a_kubelet_that_hangs_is_not_waited_for(kubelet: FakeKubelet) -> None:
     kubelet.answering.clear()
-    lister = Lister(kubelet.socket, timeout_seconds=0.2)
+    lister = PodResourcesClient(kubelet.socket, timeout_seconds=0.2)
     assert failure(lister) == "DEADLINE_EXCEEDED"
     kubelet.answering.set()
-    assert Lister(kubelet.socket).pods() == ()
+    assert PodResourcesClient(kubelet.socket).pods() == ()
 
 
 def test_a_kubelet_that_restarts_is_found_again(kubelet: FakeKubelet) -> None:
-    lister = Lister(kubelet.socket)
+    lister = PodResourcesClient(kubelet.socket)
     assert lister.pods() == ()
     kubelet.stop()
     assert failure(lister) in {"NO_SOCKET", "UNAVAILABLE"}
@@ -85,12 +85,12 @@ def test_a_kubelet_that_restarts_is_found_again(kubelet: FakeKubelet) -> None:
 
 def test_an_answer_too_large_is_refused(kubelet: FakeKubelet) -> None:
     kubelet.pods = {("a", "b"): [container("c", (), {GPU: ("x" * MAX_BYTES,)})]}
-    assert failure(Lister(kubelet.socket)) == "RESOURCE_EXHAUSTED"
+    assert failure(PodResourcesClient(kubelet.socket)) == "RESOURCE_EXHAUSTED"
 
 
 def test_a_kubelet_without_the_interface_says_so(kubelet: FakeKubelet) -> None:
     kubelet.failure = grpc.StatusCode.UNIMPLEMENTED
-    assert failure(Lister(kubelet.socket)) == "UNIMPLEMENTED"
+    assert failure(PodResourcesClient(kubelet.socket)) == "UNIMPLEMENTED"
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "folder"])
@@ -100,7 +100,7 @@ def test_what_is_no_socket_is_not_called(tmp_path: Path, kind: str) -> None:
         path.write_text("")
     elif kind == "folder":
         path.mkdir()
-    assert failure(Lister(path)) == "NO_SOCKET"
+    assert failure(PodResourcesClient(path)) == "NO_SOCKET"
 
 
 def test_podresources_precede_the_kubelets_files() -> None:

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from hetsched.cli import resources
-from hetsched.cli.live import View
+from hetsched.cli.live import LiveView
 from hetsched.cli.workload_view import view
 from hetsched.client import Client, Workload
 from tests.unit.cli.answering import a_workload
@@ -35,7 +35,7 @@ def workload(*pods: dict[str, Any], state: str = "pending") -> Workload:
     return Client.read_workload(a_workload(state, *pods))
 
 
-def drawn(shown: View[Workload], width: int, height: int) -> list[str]:
+def drawn(shown: LiveView[Workload], width: int, height: int) -> list[str]:
     out = Console(file=StringIO(), width=width, height=height, force_terminal=False)
     out.print(shown)
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
@@ -43,7 +43,7 @@ def drawn(shown: View[Workload], width: int, height: int) -> list[str]:
 
 @pytest.mark.parametrize(("width", "height"), [(120, 50), (40, 10), (20, 5), (10, 2)])
 def test_a_view_is_as_large_as_its_terminal(width: int, height: int) -> None:
-    shown: View[Workload] = View(view)
+    shown: LiveView[Workload] = LiveView(view)
     shown.now = workload(*PODS)
     lines = drawn(shown, width, height)
     assert len(lines) <= height

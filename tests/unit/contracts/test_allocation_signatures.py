@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import Granted, canonical, node_key, sign, verify
+from hetsched.contracts.signatures import VerifiedAllocation, canonical, node_key, sign, verify
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 KEY = node_key(SECRET, "prod", "n1")
@@ -37,7 +37,7 @@ def refused(said: str, uid: str = "pod-1", node: str = "n1", key: bytes = KEY) -
 
 def test_what_was_signed_is_granted() -> None:
     granted = verify(text(), KEY, uid="pod-1", node="n1")
-    assert isinstance(granted, Granted)
+    assert isinstance(granted, VerifiedAllocation)
     assert (granted.epoch, granted.policy, granted.containers) == (7, "exclusive", {"main": "0-2", "side": "3"})
     assert [(card.index, card.uuid, card.milli, card.memory_mib) for card in granted.gpus] == [
         (1, "GPU-a", 1000, 40960)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hetsched.adapters.objects.fields import View
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pod_objects import pod_object
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.decision import FieldChange, NearestFit
 from hetsched.contracts.wishes import ARCH, QEMU
@@ -21,7 +21,7 @@ _TAINT = re.compile(r"([^=:]+)(?:=([^:]+))?:(\w+)")
 
 
 def read(plain: Plain) -> PodSpec:
-    pod = PodReader(Names.of(ClusterContent())).pod(View(plain))
+    pod = PodReader(ReferencedObjects.of(ClusterContent())).pod(FieldView(plain))
     assert pod is not None
     return pod
 

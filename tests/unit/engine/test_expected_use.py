@@ -6,7 +6,7 @@ import msgspec
 
 from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.cluster.expected_use import LEAST_PODS, Learnt, basis_of, learn, p95
+from hetsched.engine.cluster.expected_use import LEAST_PODS, LearntUse, basis_of, learn, p95
 from tests.builders import PodBuilder, a_pod
 
 WEB = "Deployment/web"
@@ -50,7 +50,7 @@ def test_too_few_pods_teach_nothing() -> None:
 def test_a_resource_is_learnt_when_enough_pods_measured_it() -> None:
     samples = used(12)
     some = [msgspec.structs.replace(sample, amounts={CPU: sample.amounts[CPU]}) for sample in samples[4:]]
-    assert learn(samples[:4] + some).learnt == {"default/Deployment/web": Learnt(((CPU, 12_000),), 12, 6500.0)}
+    assert learn(samples[:4] + some).learnt == {"default/Deployment/web": LearntUse(((CPU, 12_000),), 12, 6500.0)}
 
 
 def test_nothing_is_learnt_across_namespaces_controllers_or_from_bare_pods() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hetsched.contracts.decision import Verdict
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.numa.topology_manager import Container, Machine, verdict
+from hetsched.engine.numa.topology_manager import ContainerDemands, ZoneResources, verdict
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 
@@ -84,8 +84,8 @@ def test_what_is_placed_is_admitted_one_after_the_other(policy: str, scope: str)
         if node is None:
             continue
         placed += 1
-        machine = Machine((4, 4), free[node], (0, 0), (0, 0))
-        found = verdict(policy, scope == "pod", machine, (Container(cpus, 0),))
+        machine = ZoneResources((4, 4), free[node], (0, 0), (0, 0))
+        found = verdict(policy, scope == "pod", machine, (ContainerDemands(cpus, 0),))
         assert found.reason == ""
         left, right = (before - taken for before, taken in zip(free[node], found.cpus, strict=True))
         free[node] = (left, right)

@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.contracts.decision import Verdict
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cluster.avoided_nodes import Avoided, Refused
+from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -17,15 +17,15 @@ from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, cluster
 
 POLICY = compile_policy(BUILTIN["first-fit"], REGISTRY, implied=IMPLIED)
-RESTS = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=True)
-TRIED = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=False)
+RESTS = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=True)
+TRIED = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=False)
 
 
 def of(owner: str, name: str) -> PodSpec:
     return a_pod(name).cpu(1).having(controller_uid=owner).build()
 
 
-def on(*names: str, **nodes: Refused) -> Scheduler:
+def on(*names: str, **nodes: NodeRejections) -> Scheduler:
     """Return a scheduler on nodes of 8 CPUs, some of which refused pods of `red`."""
     state = cluster(a_node(name).cpu(8) for name in names)
     state.avoided = {"red": Avoided(nodes)}
@@ -54,14 +54,14 @@ def test_after_the_back_off_one_pod_is_tried_and_the_next_one_once_it_runs() -> 
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
     assert "default/a is tried there first" in diagnose(scheduler, of("red", "b")).summary
-    proven = Refused(2, "TopologyAffinityError", "10:31 UTC", rests=False, proven=frozenset({"default/a"}))
+    proven = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=False, proven=frozenset({"default/a"}))
     scheduler.state.avoided = {"red": Avoided({"n1": proven})}
     assert scheduler.schedule(of("red", "b")).node == "n1"
 
 
 def test_an_owner_that_is_refused_everywhere_rests() -> None:
     scheduler = on("n1", "n2")
-    scheduler.state.avoided = {"red": Avoided({}, rest=Refused(5, "OutOfcpu", "10:40 UTC", rests=True))}
+    scheduler.state.avoided = {"red": Avoided({}, rest=NodeRejections(5, "OutOfcpu", "10:40 UTC", rests=True))}
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))
     assert (found.verdict, found.reasons[0].nodes) == (Verdict.NOT_NOW, 2)

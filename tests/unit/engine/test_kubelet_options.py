@@ -15,11 +15,11 @@ from hetsched.engine.numa.cpu_manager import Cpu, Topology
 from hetsched.engine.numa.topology_manager import (
     SMT_ALIGNMENT_ERROR,
     TOPOLOGY_AFFINITY_ERROR,
-    Container,
+    ContainerDemands,
     Counts,
-    Devices,
-    Kubelet,
-    Machine,
+    DeviceZones,
+    KubeletPolicy,
+    ZoneResources,
     reason,
     verdict,
 )
@@ -47,10 +47,10 @@ def says(
     free = machine.all & ~machine.reserved & ~machine.bits(busy)
     zones = range(len(machine.zones))
     total, left = (tuple((machine.zones[zone] & part).bit_count() for zone in zones) for part in (machine.all, free))
-    state = Machine(total, left, (0,) * len(total), (0,) * len(total), (), free)
-    kubelet = Kubelet(KubeletOptions(**options), machine, distances, numa_nodes)  # type: ignore[arg-type]
-    found = verdict(policy, False, state, (Container(cpus, 0),), kubelet)
-    assert reason(policy, False, state, (Container(cpus, 0),), kubelet) == found.reason
+    state = ZoneResources(total, left, (0,) * len(total), (0,) * len(total), (), free)
+    kubelet = KubeletPolicy(KubeletOptions(**options), machine, distances, numa_nodes)  # type: ignore[arg-type]
+    found = verdict(policy, False, state, (ContainerDemands(cpus, 0),), kubelet)
+    assert reason(policy, False, state, (ContainerDemands(cpus, 0),), kubelet) == found.reason
     return found.reason, found.cpus, found.aligned, found.cpu_ids
 
 
@@ -146,17 +146,19 @@ def test_predicted_cpus_follow_sockets_where_zones_are_smaller() -> None:
 @pytest.mark.parametrize(("policy", "expected"), [("best-effort", ""), ("restricted", TOPOLOGY_AFFINITY_ERROR)])
 def test_a_network_card_in_another_zone_is_a_hint(policy: str, expected: str) -> None:
     # 3 CPUs are free in zone 0 only, the network cards are near to zone 1 only.
-    nic = Devices("example.com/nic", (0, 2), (0, 2))
-    machine = Machine((4, 4), (4, 2), (0, 0), (0, 0), (nic,))
-    assert verdict(policy, False, machine, (Container(3, 0, False, (("example.com/nic", 1),)),)).reason == expected
-    beside = verdict(policy, False, machine, (Container(2, 0, False, (("example.com/nic", 1),)),))
+    nic = DeviceZones("example.com/nic", (0, 2), (0, 2))
+    machine = ZoneResources((4, 4), (4, 2), (0, 0), (0, 0), (nic,))
+    assert (
+        verdict(policy, False, machine, (ContainerDemands(3, 0, False, (("example.com/nic", 1),)),)).reason == expected
+    )
+    beside = verdict(policy, False, machine, (ContainerDemands(2, 0, False, (("example.com/nic", 1),)),))
     assert (beside.reason, beside.aligned, beside.devices) == ("", (1,), (("example.com/nic", (0, 1)),))
 
 
 def test_devices_without_a_zone_are_taken_last() -> None:
     # 1 device near to zone 0 and 1 without a zone: 2 exist, but no set of zones holds 2.
-    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0), (Devices("example.com/fpga", (1, 0), (1, 0), 1),))
-    asked = (Container(0, 0, False, (("example.com/fpga", 2),)),)
+    machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0), (DeviceZones("example.com/fpga", (1, 0), (1, 0), 1),))
+    asked = (ContainerDemands(0, 0, False, (("example.com/fpga", 2),)),)
     assert verdict("none", False, machine, asked).devices == (("example.com/fpga", (1, 0)),)
     assert verdict("restricted", False, machine, asked).reason == TOPOLOGY_AFFINITY_ERROR
 

@@ -17,7 +17,7 @@ from hetsched.contracts.decision import Verdict
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
-from hetsched.engine.cluster.expected_use import Experience, Learnt
+from hetsched.engine.cluster.expected_use import LearntUse, UsageHistory
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
@@ -180,7 +180,7 @@ def test_every_part_of_the_contents_is_in_the_digest() -> None:
         cluster([a_node("a"), a_node("b")], [a_pod("p").created_at("2026-11-20T10:00:00Z").running_on("a")]),
         cluster([a_node("a"), a_node("b")], [a_pod("p").having(preemptible=False).running_on("a")]),
         ClusterState(*_NODES_AND_POD, quotas=[ElasticQuota("default", "q")]),
-        ClusterState(*_NODES_AND_POD, experience=Experience({"default/Job/j": Learnt((("cpu", 100),), 5)})),
+        ClusterState(*_NODES_AND_POD, experience=UsageHistory({"default/Job/j": LearntUse((("cpu", 100),), 5)})),
         cluster([a_node("a"), a_node("b")], [a_pod("p").running_on("a")], {"default": {"env": "prod"}}),
         cluster([a_node("a"), a_node("b")]),
     ]

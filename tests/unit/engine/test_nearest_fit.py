@@ -9,7 +9,7 @@ import pytest
 from hetsched.contracts.decision import FieldChange, NearestFit
 from hetsched.contracts.node_report import PowerReport
 from hetsched.contracts.policy import PluginUse
-from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
+from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.framework.policy import Policy
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, built, policy_of, scheduler
@@ -152,7 +152,7 @@ def test_toleration_of_a_condition_or_cordon_is_never_suggested() -> None:
 def test_exhausted_search_returns_its_best_result() -> None:
     deciding = scheduler([a_node("n").cpu(8)], policy="hetsched")
     pod = built(a_pod().cpu(9).host_port(80))
-    assert nearest_fit(deciding, pod, Budget(rows=0)) == ()
+    assert nearest_fit(deciding, pod, SearchBudget(rows=0)) == ()
     assert nearest_fit(deciding, pod)[0].change == "cpu 9 -> 8"
 
 

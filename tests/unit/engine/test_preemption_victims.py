@@ -10,7 +10,7 @@ from hetsched.contracts.policy import PluginUse
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.status import Eviction, Spared
+from hetsched.engine.framework.status import Eviction, ProtectedPods
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 
@@ -160,9 +160,9 @@ def test_a_scheduler_that_evicts_places_the_pod_at_once_and_undo_brings_everybod
 def test_pods_whose_eviction_was_just_refused_stay() -> None:
     scheduler = deciding([a_node("a").cpu("4")], [resident("first"), resident("second")])
     assert victims(scheduler.schedule(urgent().build())) == {"second"}
-    scheduler.state.spared = Spared(frozenset({"default/second"}))
+    scheduler.state.spared = ProtectedPods(frozenset({"default/second"}))
     assert victims(scheduler.schedule(urgent().build())) == {"first"}
-    scheduler.state.spared = Spared(frozenset({"default/first", "default/second"}))
+    scheduler.state.spared = ProtectedPods(frozenset({"default/first", "default/second"}))
     assert scheduler.schedule(urgent().build()).eviction is None
 
 
@@ -171,7 +171,7 @@ def test_on_a_live_cluster_pods_of_other_schedulers_stay(theirs: str, leaves: bo
     running = [resident("low", cpu="4").having(scheduler_name=theirs)]
     scheduler = deciding([a_node("a").cpu("4")], running)
     assert scheduler.schedule(urgent().build()).eviction is not None  # from files nobody else would place it again
-    scheduler.state.spared = Spared(foreign=True)
+    scheduler.state.spared = ProtectedPods(foreign=True)
     assert (scheduler.schedule(urgent().build()).eviction is not None) is leaves
     lifted = policy_of("resource-fit", PluginUse("preemption", params={"foreign": True}))
     assert Scheduler(scheduler.state, lifted).schedule(urgent().build()).eviction is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.policy import PluginUse
 from hetsched.contracts.workload import PodSpec
-from hetsched.engine.cluster.shares import Shares
+from hetsched.engine.cluster.shares import TeamShares
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy
 from tests.builders import PodBuilder, a_node, a_pod
@@ -157,7 +157,7 @@ def test_shares_do_not_depend_on_the_order_in_which_pods_came() -> None:
         state = cluster([a_node().cpu(10)])
         for cpu in cpus:
             state.assume(state.compile(a_pod(f"p{cpu}", "a").cpu(cpu).build()), 0)
-        return Shares(state, lambda pod: "", {}, {}).of_namespace("", "a")
+        return TeamShares(state, lambda pod: "", {}, {}).of_namespace("", "a")
 
     assert share(1, 2, 3) == share(3, 2, 1) == 0.6
 

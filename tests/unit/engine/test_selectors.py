@@ -23,7 +23,7 @@ from hetsched.engine.cluster.selectors import (
     term_texts,
 )
 from hetsched.engine.explain.diagnosis import best, diagnose
-from hetsched.engine.explain.nearest_fit import Budget, nearest_fit
+from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.framework import scoring
 from hetsched.engine.framework.request import width
 from tests.builders import a_node, a_pod
@@ -246,7 +246,7 @@ def test_the_search_for_the_nearest_fit_pays_for_the_terms_it_evaluates() -> Non
     sched = scheduler([a_node(f"n{i:03}").labelled(l2=f"v{i}") for i in range(50)], policy="default-kube")
     spent = []
     for count in (2, 1700):
-        budget = Budget()
+        budget = SearchBudget()
         before = budget.rows
         nearest_fit(sched, built(a_pod("p").shaped(node_terms=many_terms(count, count))), budget)
         spent.append(before - max(budget.rows, 0))

@@ -7,10 +7,10 @@ import pytest
 from hetsched.engine.numa.topology_manager import (
     TOPOLOGY_AFFINITY_ERROR,
     UNEXPECTED_ADMISSION_ERROR,
-    Container,
+    ContainerDemands,
     Counts,
-    Machine,
-    Verdict,
+    KubeletVerdict,
+    ZoneResources,
     verdict,
 )
 
@@ -21,9 +21,9 @@ STRICT = ("restricted", "single-numa-node")
 def says(
     policy: str, cpus: int = 0, cards: int = 0, *, free: Counts = (4, 4), cards_free: Counts = (1, 1),
     total: Counts | None = None, all_cards: Counts | None = None, pod_scope: bool = False,
-) -> Verdict:  # fmt: skip
-    machine = Machine(total or (4,) * len(free), free, all_cards or cards_free, cards_free)
-    return verdict(policy, pod_scope, machine, (Container(cpus, cards),))
+) -> KubeletVerdict:  # fmt: skip
+    machine = ZoneResources(total or (4,) * len(free), free, all_cards or cards_free, cards_free)
+    return verdict(policy, pod_scope, machine, (ContainerDemands(cpus, cards),))
 
 
 def refused(policies: tuple[str, ...], *arguments: int, **machine: Counts) -> list[str]:
@@ -32,7 +32,7 @@ def refused(policies: tuple[str, ...], *arguments: int, **machine: Counts) -> li
 
 def test_a_request_that_fits_one_zone_is_admitted_by_all() -> None:
     for policy in ALL:
-        assert says(policy, 4) == Verdict("", (4, 0), () if policy == "none" else (0,), (0, 0))
+        assert says(policy, 4) == KubeletVerdict("", (4, 0), () if policy == "none" else (0,), (0, 0))
 
 
 def test_an_empty_zone_would_hold_it_but_now_only_two_do() -> None:
@@ -118,44 +118,58 @@ def test_best_effort_takes_as_many_zones_as_the_larger_request_needs() -> None:
 @pytest.mark.parametrize(("pod_scope", "reason"), [(False, ""), (True, TOPOLOGY_AFFINITY_ERROR)])
 def test_scope_decides_whether_containers_may_lie_apart(pod_scope: bool, reason: str) -> None:
     # Two containers of 3 CPUs on two zones of 4: each fits one zone, their sum none.
-    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
-    assert verdict("single-numa-node", pod_scope, machine, (Container(3, 0), Container(3, 0))).reason == reason
+    machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
+    assert (
+        verdict("single-numa-node", pod_scope, machine, (ContainerDemands(3, 0), ContainerDemands(3, 0))).reason
+        == reason
+    )
 
 
 def test_containers_take_from_what_earlier_ones_left() -> None:
-    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
-    found = verdict("single-numa-node", False, machine, (Container(3, 0), Container(2, 0)))
+    machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
+    found = verdict("single-numa-node", False, machine, (ContainerDemands(3, 0), ContainerDemands(2, 0)))
     assert (found.cpus, found.aligned) == ((3, 2), ())  # held to both zones: to nothing
-    third = verdict("single-numa-node", False, machine, (Container(3, 0), Container(2, 0), Container(3, 0)))
+    third = verdict(
+        "single-numa-node", False, machine, (ContainerDemands(3, 0), ContainerDemands(2, 0), ContainerDemands(3, 0))
+    )
     assert third.reason == TOPOLOGY_AFFINITY_ERROR
 
 
 def test_init_containers_leave_what_they_held() -> None:
-    machine = Machine((4, 4), (4, 3), (0, 0), (0, 0))
+    machine = ZoneResources((4, 4), (4, 3), (0, 0), (0, 0))
     # 4 CPUs of zone 0 are used again by the pod's container, which would otherwise have gone nowhere.
-    assert verdict("single-numa-node", False, machine, (Container(4, 0, init=True), Container(4, 0))).cpus == (4, 0)
+    assert verdict(
+        "single-numa-node", False, machine, (ContainerDemands(4, 0, init=True), ContainerDemands(4, 0))
+    ).cpus == (4, 0)
     # In scope pod the larger of the two counts, not the sum.
-    assert verdict("single-numa-node", True, machine, (Container(4, 0, init=True), Container(3, 0))).cpus == (3, 0)
+    assert verdict(
+        "single-numa-node", True, machine, (ContainerDemands(4, 0, init=True), ContainerDemands(3, 0))
+    ).cpus == (3, 0)
 
 
 def test_what_an_init_container_left_must_be_used_first() -> None:
     # 2 CPUs of zone 0 come back, and with 0 free beside them the 3 that follow fit no set of one zone that has them.
-    machine = Machine((4, 4), (2, 4), (0, 0), (0, 0))
-    containers = (Container(2, 0, init=True), Container(3, 0))
+    machine = ZoneResources((4, 4), (2, 4), (0, 0), (0, 0))
+    containers = (ContainerDemands(2, 0, init=True), ContainerDemands(3, 0))
     assert verdict("single-numa-node", False, machine, containers).reason == TOPOLOGY_AFFINITY_ERROR
 
 
 def test_what_came_back_is_used_once() -> None:
     # Zone 0 lent 4 CPUs to the init container; the first container uses 3 of them, the second finds 1.
-    machine = Machine((4, 4), (4, 0), (0, 0), (0, 0))
-    first = (Container(4, 0, init=True), Container(3, 0))
-    assert verdict("none", False, machine, (*first, Container(1, 0))).cpus == (4, 0)
-    assert verdict("none", False, machine, (*first, Container(2, 0))).reason == UNEXPECTED_ADMISSION_ERROR
+    machine = ZoneResources((4, 4), (4, 0), (0, 0), (0, 0))
+    first = (ContainerDemands(4, 0, init=True), ContainerDemands(3, 0))
+    assert verdict("none", False, machine, (*first, ContainerDemands(1, 0))).cpus == (4, 0)
+    assert verdict("none", False, machine, (*first, ContainerDemands(2, 0))).reason == UNEXPECTED_ADMISSION_ERROR
 
 
 def test_a_sidecar_keeps_what_it_holds() -> None:
-    machine = Machine((4, 4), (4, 4), (0, 0), (0, 0))
-    found = verdict("single-numa-node", True, machine, (Container(1, 0), Container(4, 0, init=True), Container(2, 0)))
+    machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
+    found = verdict(
+        "single-numa-node",
+        True,
+        machine,
+        (ContainerDemands(1, 0), ContainerDemands(4, 0, init=True), ContainerDemands(2, 0)),
+    )
     # at most max(1 + 4, 1 + 2) = 5 at once, more than a zone has
     assert found.reason == TOPOLOGY_AFFINITY_ERROR
 

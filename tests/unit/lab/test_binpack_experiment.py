@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetsched.lab.experiments import binpack
-from hetsched.lab.experiments.outcome import Row
+from hetsched.lab.experiments.outcome import ResultRow
 
 CASE = "2 nodes of 4 cards"
 
@@ -24,8 +24,8 @@ def test_worked_scores_appear_in_both_arithmetics() -> None:
     made = binpack.run(lambda done, total: None)
     case = "0:0 100:10, GPU 3 of 4, CPU 16 of 32"
     # plain (7.5 + 5) / 2 = 6.25; upstream (75 + 50) / 2 = 62.5, half up
-    assert Row("plain", case, "score 0-10", 6.25) in made.rows
-    assert Row("upstream", case, "score 0-100", 63.0) in made.rows
+    assert ResultRow("plain", case, "score 0-10", 6.25) in made.rows
+    assert ResultRow("upstream", case, "score 0-100", 63.0) in made.rows
     assert len(made.expectations) == 9
     assert made.held
 

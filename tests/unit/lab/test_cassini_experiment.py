@@ -7,7 +7,7 @@ import pytest
 from hetsched.lab.colocation import machines, machines_of_every_kind
 from hetsched.lab.experiments import cassini
 from hetsched.lab.experiments.outcome import Experiment
-from hetsched.lab.training import Tally, World, guaranteed_pod, jobs
+from hetsched.lab.training import RunCounts, TrainingRun, guaranteed_pod, jobs
 
 
 def quiet(done: int, total: int) -> None:
@@ -54,14 +54,14 @@ def test_a_blind_policy_in_cassinis_place_fails_the_expectations(monkeypatch: py
 
 
 def test_a_run_repeats_itself() -> None:
-    def run() -> Tally:
-        return World("cassini", machines(12), jobs(2), seed=2).run()
+    def run() -> RunCounts:
+        return TrainingRun("cassini", machines(12), jobs(2), seed=2).run()
 
     assert run() == run()
 
 
 def test_a_fall_of_capacity_frees_nothing_and_lists_who_is_at_risk() -> None:
-    tally = World("cassini", machines(12), jobs(1)).run()
+    tally = TrainingRun("cassini", machines(12), jobs(1)).run()
     assert tally.short_zones > 0
     assert tally.at_risk >= tally.short_zones / 2  # a pod may hold two zones
     assert (tally.freed, tally.into_short_zones, tally.doubled) == (0, 0, 0)
@@ -71,7 +71,7 @@ def test_a_burst_is_admitted_or_waits() -> None:
     # 40 pods of 6 CPUs on 5 machines: under cassini each of them runs or was never sent to a kubelet.
     pods = [guaranteed_pod(f"p{number}", 6, 0, "none") for number in range(40)]
     fleet = machines_of_every_kind(5, seed=3)
-    ours, blind = (World(policy, fleet).admit(pods) for policy in ("cassini", "default-kube"))
+    ours, blind = (TrainingRun(policy, fleet).admit(pods) for policy in ("cassini", "default-kube"))
     assert (ours.pods, ours.rejections, ours.loops) == (40, 0, 0)
     assert blind.rejections == 6 * blind.loops > 0  # made anew five times, rejected six times
     assert ours.ran >= blind.ran

@@ -7,10 +7,10 @@ import pytest
 
 from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
 from hetsched.lab.colocation import (
+    AssignedResources,
     CostModel,
-    Held,
-    Kubelet,
     Running,
+    SimulatedKubelet,
     capacity_millis,
     colocated,
     evicted,
@@ -26,7 +26,7 @@ MODEL = CostModel(memory_penalty=0.6, card_penalty=0.4, evict_steal_ratio=0.3)
 def two_zones(topology: str, *, manager: str = "static"):
     node = a_node("n").cpu(8).zone("node-0", "0-3").zone("node-1", "4-7")
     node.gpus(1, numa_zone="node-0").gpus(1, numa_zone="node-1")
-    return Kubelet(node.kubelet(manager, topology).build())
+    return SimulatedKubelet(node.kubelet(manager, topology).build())
 
 
 def whole(name: str, cpus: int, cards: int = 0):
@@ -65,16 +65,16 @@ def test_the_worst_is_evicted_until_none_loses_too_much() -> None:
 
 def test_a_kubelet_takes_and_rejects_by_its_own_account() -> None:
     kubelet = two_zones("single-numa-node")
-    assert kubelet.admit(whole("a", 3)) == Held((3, 0), ())
-    assert kubelet.admit(whole("b", 3, 1)) == Held((0, 3), (1,))
+    assert kubelet.admit(whole("a", 3)) == AssignedResources((3, 0), ())
+    assert kubelet.admit(whole("b", 3, 1)) == AssignedResources((0, 3), (1,))
     assert kubelet.admit(whole("c", 2)) == TOPOLOGY_AFFINITY_ERROR  # 1 + 1 are left
     kubelet.remove("default/a")
-    assert kubelet.admit(whole("c", 2)) == Held((2, 0), ())
+    assert kubelet.admit(whole("c", 2)) == AssignedResources((2, 0), ())
 
 
 def test_a_kubelet_that_does_not_pin_judges_cards_only() -> None:
     kubelet = two_zones("single-numa-node", manager="none")
-    assert kubelet.admit(whole("a", 6)) == Held((0, 0), ())
+    assert kubelet.admit(whole("a", 6)) == AssignedResources((0, 0), ())
     assert kubelet.admit(whole("b", 6, 2)) == TOPOLOGY_AFFINITY_ERROR  # one card on each zone
 
 

@@ -6,8 +6,8 @@ import io
 import msgspec
 
 from hetsched.engine.cluster.balance import ClusterMetrics
-from hetsched.lab.replay import PodPlacement, Replay, Sample
-from hetsched.lab.report import Run, data_table, report_files
+from hetsched.lab.replay import PodPlacement, Replay, ReplaySample
+from hetsched.lab.report import PolicyRun, data_table, report_files
 
 METRICS = ClusterMetrics(
     cpu_utilization=0.5,
@@ -19,10 +19,10 @@ METRICS = ClusterMetrics(
 )
 
 
-def runs(*policies: str) -> list[Run]:
+def runs(*policies: str) -> list[PolicyRun]:
     placements = (PodPlacement("default/a", "n1"), PodPlacement("default/b", None))
-    samples = (Sample(1, 0, None, METRICS), Sample(2, 1, None, METRICS))
-    return [Run(Replay(policy, 1, 1, placements, METRICS, 1234.5), samples) for policy in policies]
+    samples = (ReplaySample(1, 0, None, METRICS), ReplaySample(2, 1, None, METRICS))
+    return [PolicyRun(Replay(policy, 1, 1, placements, METRICS, 1234.5), samples) for policy in policies]
 
 
 def rows(data: bytes) -> list[list[str]]:
@@ -66,7 +66,7 @@ def test_equal_runs_give_equal_bytes() -> None:
 def test_samples_are_drawn_over_gpu_demand_where_there_are_cards() -> None:
     metrics = msgspec.structs.replace(METRICS, gpu_allocation=0.5, gpu_fragmentation=0.1)
     (run,) = runs("spread")
-    with_cards = Run(run.result, tuple(Sample(n, 0, n / 2, metrics) for n in (1, 2)))
+    with_cards = PolicyRun(run.result, tuple(ReplaySample(n, 0, n / 2, metrics) for n in (1, 2)))
     page = report_files("t", [], [with_cards])["index.html"].decode()
     assert "pending over arrived GPU demand / capacity" in page
 

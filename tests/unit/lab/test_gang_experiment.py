@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.lab.experiments import gang
-from hetsched.lab.experiments.gang import GANG, Fleet, Large, slots_held
+from hetsched.lab.experiments.gang import GANG, FleetTrial, LargeFleet, slots_held
 from hetsched.lab.experiments.outcome import Experiment
 
 
@@ -54,8 +54,8 @@ def test_without_the_plugin_interleaved_jobs_lock_each_other_out() -> None:
 
 def test_gangs_that_are_too_big_hold_nothing_and_are_refused_as_a_whole() -> None:
     # Gangs 0, 5 and 10 of 11 are too big: 8 can be had, with 32 slots of 40.
-    large = Large("small", 40, 11, 5, 8)
-    fleet = Fleet(GANG, *large.drawn())
+    large = LargeFleet("small", 40, 11, 5, 8)
+    fleet = FleetTrial(GANG, *large.drawn())
     assert (fleet.whole, fleet.partial) == (8, 0)
     assert set(fleet.refusals) == {"default/g0", "default/g5", "default/g10"}
     assert fleet.stuck[-1] == (44.0, 0.0)

@@ -14,7 +14,7 @@ from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.balance import cluster_balance, node_balance
 from hetsched.engine.framework.nash import log_product
-from hetsched.lab.joint import Problem, exact, greedy, improved, is_plain, problem_of
+from hetsched.lab.joint import JointProblem, exact, greedy, improved, is_plain, problem_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, scheduler
 
@@ -41,7 +41,7 @@ kinds_drawn = st.lists(st.tuples(st.integers(0, 5), shares, shares, shares, shar
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> JointProblem:
     nodes = [four_resource_node(f"n{i}", *used) for i, used in enumerate(draw(nodes_drawn))]
     kinds = draw(kinds_drawn)
     picks = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=5))
@@ -49,7 +49,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem_of(scheduler(nodes, policy="mbcgt"), pods)
 
 
-def worth_of(problem: Problem, nodes: tuple[int, ...]) -> tuple[int, float] | None:
+def worth_of(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[int, float] | None:
     """Work one placement out by hand, in plain Python; None where something would be overfull."""
     placed, total = 0, 0.0
     for node in range(len(problem.rows)):
@@ -73,14 +73,14 @@ def worth_of(problem: Problem, nodes: tuple[int, ...]) -> tuple[int, float] | No
     return placed, total
 
 
-def best_of_all(problem: Problem) -> tuple[int, float]:
+def best_of_all(problem: JointProblem) -> tuple[int, float]:
     every = product(range(-1, len(problem.rows)), repeat=len(problem.kinds))
     return max(worth for worth in (worth_of(problem, nodes) for nodes in every) if worth is not None)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_exact_is_the_best_of_all_placements(problem: Problem) -> None:
+def test_exact_is_the_best_of_all_placements(problem: JointProblem) -> None:
     plan = exact(problem)
     assert plan.worth == pytest.approx(best_of_all(problem))
     assert worth_of(problem, plan.rows) == pytest.approx(plan.worth)
@@ -88,7 +88,7 @@ def test_exact_is_the_best_of_all_placements(problem: Problem) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_improved_lies_between_greedy_and_exact_and_is_never_overfull(problem: Problem) -> None:
+def test_improved_lies_between_greedy_and_exact_and_is_never_overfull(problem: JointProblem) -> None:
     plans = [greedy(problem), improved(problem), exact(problem)]
     for plan in plans:
         assert worth_of(problem, plan.rows) == pytest.approx(plan.worth)

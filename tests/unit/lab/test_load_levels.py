@@ -8,7 +8,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.gpu.workload_mix import mix_of
-from hetsched.lab.overload import Load, fill, shuffled, tied
+from hetsched.lab.overload import OverloadSample, fill, shuffled, tied
 from tests.builders import a_node, a_pod
 
 NODES = [a_node(f"n{number}").gpus(2).build() for number in range(2)]
@@ -20,7 +20,7 @@ def test_a_load_counts_the_pods_up_to_it() -> None:
     # After 3: a whole card and 3 * 200, which 800 cannot use: F = 600 = 15 %. After 4: F = 800 = 20 %.
     policy = compile_policy(BUILTIN["first-fit"], load_registry())
     loads = fill(ClusterState(NODES), PODS, policy, mix_of(PODS), [0.6, 0.79, 1.2])
-    assert loads == [Load(0.6, 60.0, 15.0), Load(0.79, 60.0, 15.0), Load(1.2, 80.0, 20.0)]
+    assert loads == [OverloadSample(0.6, 60.0, 15.0), OverloadSample(0.79, 60.0, 15.0), OverloadSample(1.2, 80.0, 20.0)]
 
 
 def test_the_given_state_stays_empty() -> None:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hetsched.lab.plots import Series, bar_chart, line_chart, number_text, title_of
+from hetsched.lab.plots import PlotLine, bar_chart, line_chart, number_text, title_of
 
 
 def texts(svg: str) -> list[str]:
@@ -14,7 +14,7 @@ def texts(svg: str) -> list[str]:
 
 
 def test_lines_are_labelled_at_their_ends_and_differ_in_dashes() -> None:
-    series = [Series("a", ((0, 0.0), (10, 1.0))), Series("b", ((0, 0.5), (10, 0.9)))]
+    series = [PlotLine("a", ((0, 0.0), (10, 1.0))), PlotLine("b", ((0, 0.5), (10, 0.9)))]
     svg = line_chart("title", series, x_label="pods", y_label="share")
     assert {"a", "b", "pods", "share"} <= set(texts(svg))
     assert svg.count("<polyline") == 2
@@ -34,27 +34,27 @@ def test_chart_has_its_title() -> None:
 
 
 def test_a_gap_cuts_the_line() -> None:
-    svg = line_chart("t", [Series("a", ((0, 1.0), (1, None), (2, 3.0)))], x_label="", y_label="")
+    svg = line_chart("t", [PlotLine("a", ((0, 1.0), (1, None), (2, 3.0)))], x_label="", y_label="")
     assert svg.count("<polyline") == 2
 
 
 def test_nothing_to_draw_is_said() -> None:
-    assert "no values" in texts(line_chart("t", [Series("a", ((0, None),))], x_label="", y_label=""))
+    assert "no values" in texts(line_chart("t", [PlotLine("a", ((0, None),))], x_label="", y_label=""))
 
 
 def test_names_are_escaped() -> None:
-    svg = line_chart("<t>", [Series("a<b&c", ((0, 1.0),))], x_label="", y_label="")
+    svg = line_chart("<t>", [PlotLine("a<b&c", ((0, 1.0),))], x_label="", y_label="")
     assert "a<b&c" in texts(svg)
 
 
 def test_scales_end_on_round_numbers() -> None:
-    svg = line_chart("t", [Series("a", ((0, 0.0), (83, 0.47)))], x_label="", y_label="")
+    svg = line_chart("t", [PlotLine("a", ((0, 0.0), (83, 0.47)))], x_label="", y_label="")
     assert {"0", "20", "100"} <= set(texts(svg))
     assert {"0.1", "0.5"} <= set(texts(svg))
 
 
 def test_labels_of_lines_that_end_together_do_not_cover_each_other() -> None:
-    series = [Series(name, ((0, 0.0), (1, 1.0))) for name in "abc"]
+    series = [PlotLine(name, ((0, 0.0), (1, 1.0))) for name in "abc"]
     svg = line_chart("t", series, x_label="", y_label="")
     heights = [float(y) for y in re.findall(r'<text class="t\d" x="[\d.]+" y="([\d.]+)"', svg)]
     assert len(heights) == 3

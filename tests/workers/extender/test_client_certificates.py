@@ -27,7 +27,7 @@ from workers.extender import probes, server
 from workers.extender.figures import REGISTRY
 from workers.extender.probes import ProbeServer
 from workers.extender.server import clients_of
-from workers.extender.tls_server import Answer, Certificates, Door
+from workers.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}
@@ -41,16 +41,16 @@ def pairs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(pairs: Path) -> Iterator[Door]:
-    def echo(cluster: str, body: bytes) -> Answer:
+def door(pairs: Path) -> Iterator[TlsServer]:
+    def echo(cluster: str, body: bytes) -> ExtenderResponse:
         if body == b'"busy"':
             raise InputError("ExtenderBusy", "the state is in use")
         if body == b'"odd"':
             raise InputError("ExtenderArgsInvalid", "odd")
-        return Answer(json.dumps([cluster, len(body)]).encode())
+        return ExtenderResponse(json.dumps([cluster, len(body)]).encode())
 
     clients = clients_of(["kube-scheduler=live", "plain"])
-    open_door = Door(("127.0.0.1", 0), Certificates(pairs / "server"), clients, {"filter": echo}, MOST)
+    open_door = TlsServer(("127.0.0.1", 0), Certificates(pairs / "server"), clients, {"filter": echo}, MOST)
     thread = threading.Thread(target=open_door.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield open_door
@@ -67,7 +67,7 @@ def secured(pairs: Path, pair: Path | None) -> ssl.SSLContext:
 
 
 @contextmanager
-def calling(door: Door, pairs: Path, pair: Path | None) -> Iterator[http.client.HTTPSConnection]:
+def calling(door: TlsServer, pairs: Path, pair: Path | None) -> Iterator[http.client.HTTPSConnection]:
     port = door.server_address[1]
     context = secured(pairs, pair)
     with closing(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)) as connection:
@@ -81,7 +81,7 @@ def answered(connection: http.client.HTTPSConnection, path: str = "/extender/fil
     return answer.status, json.loads(answer.read() or b"null")
 
 
-def is_turned_away(door: Door, pairs: Path, pair: Path | None) -> bool:
+def is_turned_away(door: TlsServer, pairs: Path, pair: Path | None) -> bool:
     """Return whether a caller gets no response at all; TLS 1.3 reports a rejection only when the client reads."""
     try:
         with calling(door, pairs, pair) as connection:
@@ -91,7 +91,7 @@ def is_turned_away(door: Door, pairs: Path, pair: Path | None) -> bool:
     return False
 
 
-def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(door: Door, pairs: Path) -> None:
+def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(door: TlsServer, pairs: Path) -> None:
     with calling(door, pairs, pairs / "client") as connection:
         assert answered(connection) == (200, ["live", 2])
         status, problem = answered(connection, body=b'"busy"')
@@ -126,7 +126,7 @@ def issued(
     return folder
 
 
-def test_client_without_our_certificate_gets_no_answer(door: Door, pairs: Path, tmp_path: Path) -> None:
+def test_client_without_our_certificate_gets_no_answer(door: TlsServer, pairs: Path, tmp_path: Path) -> None:
     make_pairs(tmp_path / "theirs", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
     assert is_turned_away(door, pairs, None)
     assert is_turned_away(door, pairs, tmp_path / "theirs" / "client")
@@ -136,7 +136,9 @@ def test_client_without_our_certificate_gets_no_answer(door: Door, pairs: Path, 
     assert not is_turned_away(door, pairs, issued(tmp_path / "good", pairs, "plain"))
 
 
-def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(door: Door, pairs: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(
+    door: TlsServer, pairs: Path, tmp_path: Path
+) -> None:
     with calling(door, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
         for path in (*(f"/extender/{verb}" for verb in VERBS), "/nothing"):
             status, problem = answered(connection, path)
@@ -148,7 +150,7 @@ def test_the_table_has_a_row_for_every_verb_and_no_other() -> None:
     assert set(server.verbs(server.Extenders(lambda cluster: cast(Any, None)))) == VERBS
 
 
-def test_old_tls_and_plain_text_get_nowhere(door: Door, pairs: Path) -> None:
+def test_old_tls_and_plain_text_get_nowhere(door: TlsServer, pairs: Path) -> None:
     context = secured(pairs, pairs / "client")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
@@ -178,7 +180,7 @@ def test_old_tls_and_plain_text_get_nowhere(door: Door, pairs: Path) -> None:
     ],
 )
 def test_what_is_no_call_of_a_scheduler_is_refused_by_a_stable_code(
-    door: Door, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
+    door: TlsServer, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
 ) -> None:
     with calling(door, pairs, pairs / "client") as connection:
         got, problem = answered(connection, path, **more)
@@ -186,7 +188,7 @@ def test_what_is_no_call_of_a_scheduler_is_refused_by_a_stable_code(
     assert "Traceback" not in json.dumps(problem)
 
 
-def test_changed_certificates_count_for_the_next_connection(door: Door, pairs: Path) -> None:
+def test_changed_certificates_count_for_the_next_connection(door: TlsServer, pairs: Path) -> None:
     def serial() -> int:
         with calling(door, pairs, pairs / "client") as connection:
             connection.connect()
@@ -218,7 +220,7 @@ def away() -> float:
     return REGISTRY.get_sample_value("hetsched_extender_turned_away_total") or 0.0
 
 
-def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: Door, pairs: Path) -> None:
+def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: TlsServer, pairs: Path) -> None:
     before = {outcome: calls(outcome) for outcome in ("ok", "refused", "wrong")}
     turned_away = away()
     for body in (b"{}", b'"busy"', b'"odd"', b"{}"):

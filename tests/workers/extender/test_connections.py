@@ -17,7 +17,7 @@ from hetsched.adapters.http.certificates import make_pairs
 from tests.system.processes import wait_until
 from workers.extender import connections
 from workers.extender.connections import KNOWN, PER_ADDRESS, PER_CLIENT, UNVERIFIED, VERIFIED, Connections, Phase
-from workers.extender.tls_server import Answer, Certificates, Door
+from workers.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def pairs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(pairs: Path) -> Iterator[Door]:
-    verbs = {"filter": lambda cluster, body: Answer(json.dumps(cluster).encode())}
-    opened = Door(("127.0.0.1", 0), Certificates(pairs / "server"), {"kube-scheduler": "live"}, verbs, 4096)
+def door(pairs: Path) -> Iterator[TlsServer]:
+    verbs = {"filter": lambda cluster, body: ExtenderResponse(json.dumps(cluster).encode())}
+    opened = TlsServer(("127.0.0.1", 0), Certificates(pairs / "server"), {"kube-scheduler": "live"}, verbs, 4096)
     thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield opened
@@ -38,7 +38,7 @@ def door(pairs: Path) -> Iterator[Door]:
     thread.join()
 
 
-def connected(door: Door, pairs: Path) -> http.client.HTTPSConnection:
+def connected(door: TlsServer, pairs: Path) -> http.client.HTTPSConnection:
     context = ssl.create_default_context(cafile=str(pairs / "server" / "ca.crt"))
     context.load_cert_chain(pairs / "client" / "tls.crt", pairs / "client" / "tls.key")
     return http.client.HTTPSConnection("127.0.0.1", door.server_address[1], context=context, timeout=30)
@@ -51,7 +51,7 @@ def called(connection: http.client.HTTPSConnection) -> int:
     return answer.status
 
 
-def silent(door: Door, address: str) -> socket.socket:
+def silent(door: TlsServer, address: str) -> socket.socket:
     """Connect from one of the loopback addresses and send nothing."""
     return socket.create_connection(("127.0.0.1", door.server_address[1]), source_address=(address, 0))
 
@@ -64,7 +64,7 @@ def is_closed(connection: socket.socket) -> bool:
         return False
 
 
-def test_silent_connections_leave_kube_scheduler_its_places(door: Door, pairs: Path) -> None:
+def test_silent_connections_leave_kube_scheduler_its_places(door: TlsServer, pairs: Path) -> None:
     """The attack of the security review: 140 silent connections, renewed continuously; 0 of 40 calls got a response."""
     with ExitStack() as opened:
         held = [opened.enter_context(silent(door, f"127.0.{n % 2}.{n // 2 + 1}")) for n in range(140)]
@@ -75,7 +75,7 @@ def test_silent_connections_leave_kube_scheduler_its_places(door: Door, pairs: P
         wait_until(lambda: sum(not is_closed(one) for one in held) <= UNVERIFIED, what="a bounded pool")
 
 
-def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: Door, pairs: Path) -> None:
+def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: TlsServer, pairs: Path) -> None:
     with closing(connected(door, pairs)) as caller, ExitStack() as opened:
         assert called(caller) == 200
         kept = caller.sock
@@ -85,7 +85,7 @@ def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: Door, pairs
         assert caller.sock is kept
 
 
-def test_silent_connections_end_at_the_deadline(door: Door) -> None:
+def test_silent_connections_end_at_the_deadline(door: TlsServer) -> None:
     door.connections.strangers.seconds = 0.2
     with silent(door, "127.0.0.1") as slow:
         wait_until(lambda: is_closed(slow), what="the end of a silent connection", seconds=5)
@@ -186,7 +186,7 @@ HEAD = b"POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\n"
 
 @pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 4000\r\n\r\n"])
 def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
-    door: Door, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    door: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     """A byte now and then does not extend the deadline; the timeout of the socket never ended such a request."""
     monkeypatch.setattr(connections, "TRANSFER_SECONDS", 0.5)
@@ -204,7 +204,7 @@ def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
         wait_until(is_ended, what="the end of a slow request", seconds=5)
 
 
-def test_verified_connections_that_stay_open_leave_room_for_calls(door: Door, pairs: Path) -> None:
+def test_verified_connections_that_stay_open_leave_room_for_calls(door: TlsServer, pairs: Path) -> None:
     """0 of 20 calls were answered while 128 verified connections sent their bodies byte by byte."""
     with ExitStack() as opened:
         for _ in range(VERIFIED):

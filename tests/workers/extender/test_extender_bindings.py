@@ -13,7 +13,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
-from hetsched.placement.actions.image_platforms import Looked, claim, note_looked
+from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queue import due_pods
@@ -224,7 +224,7 @@ def test_a_new_image_is_looked_up_first(
 
     def look(seconds: float) -> None:
         (row,) = claim(live.pk, 10)
-        note_looked(live.pk, [(row, Looked("sha256:" + "0" * 64, ("linux/riscv64",)))])
+        note_looked(live.pk, [(row, ImageReading("sha256:" + "0" * 64, ("linux/riscv64",)))])
 
     monkeypatch.setattr("workers.extender.answers.time.sleep", look)
     pod = offered(api, "p")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetsched.adapters.kubernetes.extender_messages import read_args, read_binding, read_pod, read_preemption
-from hetsched.adapters.objects.pods import Names, PodReader
+from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -64,7 +64,7 @@ def test_calls_are_read_or_refused_with_a_code(call: Any) -> None:
 
 @given(POD)
 def test_pods_are_read_or_refused_with_a_code(pod: Any) -> None:
-    reader = PodReader(Names.of(ClusterContent()))
+    reader = PodReader(ReferencedObjects.of(ClusterContent()))
     code = code_of(lambda: read_pod(json.dumps(pod).encode(), reader))
     assert code == "" or code.isalnum()
 

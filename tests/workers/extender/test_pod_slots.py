@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from workers.extender.pod_slots import MOST_MISSED, Turns
+from workers.extender.pod_slots import MOST_MISSED, PodSlots
 
 NEVER = float("inf")
 
@@ -13,7 +13,7 @@ NEVER = float("inf")
 def test_each_holder_has_its_time() -> None:
     """Regression: a caller that had waited for the first pod cut the turn of the second one short."""
     patience = 0.6
-    turns, taken = Turns(patience), []
+    turns, taken = PodSlots(patience), []
 
     def take(uid: str) -> None:
         turns.begin(uid, NEVER)
@@ -31,14 +31,14 @@ def test_each_holder_has_its_time() -> None:
 
 
 def test_no_caller_waits_beyond_its_deadline() -> None:
-    turns = Turns(60)
+    turns = PodSlots(60)
     turns.begin("first", NEVER)
     turns.begin("second", time.monotonic() + 0.05)
     turns.begin("second", NEVER)  # it has the turn
 
 
 def test_after_several_timeouts_no_caller_waits_until_a_pod_is_bound() -> None:
-    turns = Turns(60)
+    turns = PodSlots(60)
     for number in range(MOST_MISSED + 2):
         turns.begin(f"p{number}", 0.0)
     turns.begin("next", NEVER)

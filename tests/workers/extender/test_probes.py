@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.processes import wait_until
-from tests.workers.extender.test_connections import Door, called, connected, door, is_closed, pairs
+from tests.workers.extender.test_connections import TlsServer, called, connected, door, is_closed, pairs
 from workers.extender import probes
 from workers.extender.probes import MOST_CONNECTIONS, PER_ADDRESS, Probes, ProbeServer
 
@@ -41,7 +41,7 @@ def status_of(server: ProbeServer, path: str) -> int:
 
 
 def test_flood_of_probes_leaves_both_ports_their_capacity(
-    server: ProbeServer, door: Door, pairs: Path, monkeypatch: pytest.MonkeyPatch
+    server: ProbeServer, door: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: each of 300 silent connections to the probe port kept a thread of the process."""
     monkeypatch.setattr(Probes, "timeout", 600)

@@ -24,14 +24,14 @@ from django.http import StreamingHttpResponse
 from hetsched.contracts.times import rfc3339
 
 if TYPE_CHECKING:
-    from .view import View
+    from .view import ListView
 
 PIECE_ROWS = 500
 FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def export(view: View, rows: Iterable[Any]) -> StreamingHttpResponse:
+def export(view: ListView, rows: Iterable[Any]) -> StreamingHttpResponse:
     """Return the response that streams these rows in the requested format."""
     wanted = view.format
     if isinstance(rows, QuerySet):
@@ -55,7 +55,7 @@ def _next(pieces: Iterator[str]) -> str | None:
     return next(pieces, None)
 
 
-def _values(view: View, row: Any) -> list[Any]:
+def _values(view: ListView, row: Any) -> list[Any]:
     return [_plain(column.value(row)) for column in view.columns]
 
 
@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
     return rfc3339(value) if isinstance(value, datetime) else value
 
 
-def _csv(view: View, rows: Iterator[Any]) -> Iterator[str]:
+def _csv(view: ListView, rows: Iterator[Any]) -> Iterator[str]:
     def written(lines: Iterable[list[Any]]) -> str:
         text = io.StringIO()
         csv.writer(text).writerows([[_harmless(value) for value in line] for line in lines])
@@ -82,7 +82,7 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _json(view: View, rows: Iterator[Any]) -> Iterator[str]:
+def _json(view: ListView, rows: Iterator[Any]) -> Iterator[str]:
     cluster = view.shell.cluster.name if view.shell.cluster else None
     head = {"list": view.listing.name, "cluster": cluster, "query": view.query, "sort": view.sort, **view.held}
     yield msgspec.json.encode(head).decode()[:-1] + ',"items":['

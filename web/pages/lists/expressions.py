@@ -17,7 +17,7 @@ import msgspec
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from .kinds import UNKNOWN, Choice, Kind, Test, Wrong, is_any
+from .kinds import UNKNOWN, ChoiceKind, InvalidValue, Test, ValueKind, is_any
 
 MOST_CHARACTERS = 1000
 _TOKEN = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
@@ -28,14 +28,14 @@ _KEY = re.compile(r'(?P<field>[A-Za-z][A-Za-z0-9.-]*):(?P<key>[^<>=!~"\s]+)')
 _SPACED = re.compile(r"([A-Za-z][A-Za-z0-9.:/_-]*)\s*(!=|!~|>=|<=|=|~|>|<)\s*")
 
 
-class Field(msgspec.Struct, frozen=True):
+class FilterField(msgspec.Struct, frozen=True):
     """One filter field. `get` reads it from rows in memory, `path` from database rows.
 
     `heavy`: the field needs facts that are not read otherwise. `found`: the suggested values come from the data.
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     help: Any
     get: Callable[..., Any] | None = None
     path: str = ""
@@ -43,7 +43,7 @@ class Field(msgspec.Struct, frozen=True):
     found: bool = False
 
 
-class Term(msgspec.Struct, frozen=True):
+class FilterTerm(msgspec.Struct, frozen=True):
     """One condition; `start` and `end` are its position in the expression. A free word has no field."""
 
     start: int
@@ -51,11 +51,11 @@ class Term(msgspec.Struct, frozen=True):
     negated: bool
     operation: str
     values: tuple[str, ...]
-    field: Field | None = None
+    field: FilterField | None = None
     key: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ExpressionProblem(msgspec.Struct, frozen=True):
     """An error of an expression and its position; `instead` is the suggested expression."""
 
     message: str
@@ -77,15 +77,15 @@ class Problem(msgspec.Struct, frozen=True):
         return self.text[self.end :]
 
 
-class Unreadable(Exception):
+class InvalidExpression(Exception):
     """An invalid expression."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ExpressionProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def read(text: str, fields: Mapping[str, Field]) -> tuple[Term, ...]:
+def read(text: str, fields: Mapping[str, FilterField]) -> tuple[FilterTerm, ...]:
     """Return the terms of an expression.
 
     Raises: Unreadable.
@@ -94,7 +94,7 @@ def read(text: str, fields: Mapping[str, Field]) -> tuple[Term, ...]:
     return tuple(_term(closed, found.start(), found.end(), fields) for found in _TOKEN.finditer(closed))
 
 
-def _without_spaces(text: str, fields: Mapping[str, Field]) -> str:
+def _without_spaces(text: str, fields: Mapping[str, FilterField]) -> str:
     """Remove the spaces around operators that follow the name of a field."""
     pieces = re.split(r'("[^"]*"?)', text)
 
@@ -105,7 +105,7 @@ def _without_spaces(text: str, fields: Mapping[str, Field]) -> str:
     return "".join(piece if piece.startswith('"') else _SPACED.sub(closed, piece) for piece in pieces)
 
 
-def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
+def _term(text: str, start: int, end: int, fields: Mapping[str, FilterField]) -> FilterTerm:
     negated = text[start] == "-" and end - start > 1
     at = start + negated
     token = text[at:end]
@@ -113,8 +113,8 @@ def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
     if found is None:
         keyed = _KEY.fullmatch(token)
         if keyed and (field := fields.get(keyed["field"].lower())) and field.kind.keyed:
-            return Term(start, end, negated, "", (), field, keyed["key"])
-        return Term(start, end, negated, "", (token.replace('"', ""),))
+            return FilterTerm(start, end, negated, "", (), field, keyed["key"])
+        return FilterTerm(start, end, negated, "", (token.replace('"', ""),))
     field = fields.get(found["field"].lower())
     if field is None:
         named = at + len(found["field"])
@@ -138,12 +138,14 @@ def _term(text: str, start: int, end: int, fields: Mapping[str, Field]) -> Term:
     place = at + found.start("value")
     if not any(values):
         raise _problem(_("“%(term)s” needs a value") % {"term": token}, text, at, end, "")
-    term = Term(start, end, negated ^ found["op"].startswith("!"), found["op"].removeprefix("!"), values, field, key)
+    term = FilterTerm(
+        start, end, negated ^ found["op"].startswith("!"), found["op"].removeprefix("!"), values, field, key
+    )
     for value in values:
         length = len(value)
         try:
             _test(term, value)
-        except Wrong as wrong:
+        except InvalidValue as wrong:
             offset = place + max(0, found["value"].find(value))
             raise _problem(str(wrong), text, offset, offset + length, wrong.nearest) from None
     return term
@@ -154,31 +156,31 @@ def _alternatives(text: str) -> tuple[str, ...]:
     return tuple(piece.replace('"', "") for piece in pieces if piece.replace('"', ""))
 
 
-def _problem(message: str, text: str, start: int, end: int, instead: str) -> Unreadable:
+def _problem(message: str, text: str, start: int, end: int, instead: str) -> InvalidExpression:
     whole = f"{text[:start]}{instead}{text[end:]}" if instead else ""
-    return Unreadable(Problem(message, start, end, text, whole))
+    return InvalidExpression(ExpressionProblem(message, start, end, text, whole))
 
 
-def _test(term: Term, value: str) -> Test:
+def _test(term: FilterTerm, value: str) -> Test:
     assert term.field is not None
     kind = term.field.kind
     if (
         value.lower() == UNKNOWN
         and term.operation == "="
-        and not (isinstance(kind, Choice) and UNKNOWN in kind.values())
+        and not (isinstance(kind, ChoiceKind) and UNKNOWN in kind.values())
     ):
         return lambda found: found is None
-    inner = (Kind() if kind.keyed else kind).test(term.operation, value)
+    inner = (ValueKind() if kind.keyed else kind).test(term.operation, value)
     return lambda found: found is not None and inner(found)
 
 
-def predicate(terms: tuple[Term, ...], words: Callable[[Any], str]) -> Callable[[Any], bool]:
+def predicate(terms: tuple[FilterTerm, ...], words: Callable[[Any], str]) -> Callable[[Any], bool]:
     """Return the predicate for rows in memory; `words` returns a row's text for free words, in lower case."""
     tests = [_row_test(term, words) for term in terms]
     return lambda row: all(test(row) for test in tests)
 
 
-def _row_test(term: Term, words: Callable[[Any], str]) -> Test:
+def _row_test(term: FilterTerm, words: Callable[[Any], str]) -> Test:
     negated, field = term.negated, term.field
     if field is None:
         word = term.values[0].lower()
@@ -193,7 +195,7 @@ def _row_test(term: Term, words: Callable[[Any], str]) -> Test:
     return lambda row: holds(get(row)) is not negated
 
 
-def condition(terms: tuple[Term, ...], words: Callable[[str], Q]) -> Q:
+def condition(terms: tuple[FilterTerm, ...], words: Callable[[str], Q]) -> Q:
     """Return the same condition for the database; `words` returns the condition of one free word."""
     whole = Q()
     for term in terms:
@@ -207,7 +209,7 @@ def condition(terms: tuple[Term, ...], words: Callable[[str], Q]) -> Q:
     return whole
 
 
-def _condition(term: Term, field: Field, value: str) -> Q:
-    if value.lower() == UNKNOWN and term.operation == "=" and not isinstance(field.kind, Choice):
+def _condition(term: FilterTerm, field: FilterField, value: str) -> Q:
+    if value.lower() == UNKNOWN and term.operation == "=" and not isinstance(field.kind, ChoiceKind):
         return Q(**{f"{field.path}__isnull": True})
     return field.kind.condition(term.operation, value, field.path)

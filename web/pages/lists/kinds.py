@@ -29,7 +29,7 @@ from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
 from hetsched.storage.text_lookups import Wildcard, folded
 
-from ..message_translation import told
+from ..message_translation import translate
 
 Test = Callable[[Any], bool]
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
@@ -43,7 +43,7 @@ _LOOKUPS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt", "=": "exact"}
 UNKNOWN = "unknown"
 
 
-class Wrong(Exception):
+class InvalidValue(Exception):
     """An invalid value; `nearest` is the closest valid one."""
 
     def __init__(self, message: str, nearest: str = "") -> None:
@@ -51,7 +51,7 @@ class Wrong(Exception):
         self.nearest = nearest
 
 
-class Kind:
+class ValueKind:
     """Text, compared without the case of ASCII letters; `*` matches any characters."""
 
     operators: tuple[str, ...] = ("=", "!=", "~", "!~")
@@ -77,7 +77,7 @@ class Kind:
         return Q(**{f"{path}__{'text_contains' if operation == '~' else 'text_matches'}": wanted})
 
 
-class Choice(Kind):
+class ChoiceKind(ValueKind):
     """One of a fixed set of values."""
 
     operators = ("=", "!=")
@@ -94,7 +94,9 @@ class Choice(Kind):
             return wanted.lower()
         nearest = get_close_matches(wanted.lower(), self._values, 1, 0.3)
         listed = ", ".join(self._values)
-        raise Wrong(_("“%(value)s” is not one of: %(values)s") % {"value": wanted, "values": listed}, "".join(nearest))
+        raise InvalidValue(
+            _("“%(value)s” is not one of: %(values)s") % {"value": wanted, "values": listed}, "".join(nearest)
+        )
 
     def test(self, operation: str, wanted: str) -> Test:
         known = self._known(wanted)
@@ -104,7 +106,7 @@ class Choice(Kind):
         return Q(**{path: self._known(wanted)})
 
 
-class Number(Kind):
+class NumberKind(ValueKind):
     """A number; with `percent` a share, written `80` or `80%`, whose values are ratios 0-1."""
 
     operators = (">", ">=", "<", "<=", "=", "!=")
@@ -121,7 +123,7 @@ class Number(Kind):
             if value == value and abs(value) < 1e18:
                 return value / 100 if self.percent else value
         digits = re.sub(r"[^0-9.]", "", wanted)
-        raise Wrong(_("“%(value)s” is not a number") % {"value": wanted}, digits)
+        raise InvalidValue(_("“%(value)s” is not a number") % {"value": wanted}, digits)
 
     def test(self, operation: str, wanted: str) -> Test:
         compare, limit = ORDERED[operation], self.read(wanted)
@@ -131,7 +133,7 @@ class Number(Kind):
         return Q(**{f"{path}__{_LOOKUPS[operation]}": self.read(wanted)})
 
 
-class Quantity(Number):
+class Quantity(NumberKind):
     """An amount of a resource in Kubernetes notation: 500m, 2, 16Gi."""
 
     word = gettext_lazy("quantity")
@@ -145,14 +147,14 @@ class Quantity(Number):
             return parse_amount(self.resource, wanted)
         except InputError as error:
             digits = "".join(re.findall(r"^[0-9.]+[kKMGTPEmi]{0,2}", wanted))
-            raise Wrong(told(error.message), digits) from None
+            raise InvalidValue(translate(error.message), digits) from None
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_AGE = timedelta(days=365_000)  # a longer age has no valid date
 
 
-class Age(Kind):
+class Age(ValueKind):
     """The age of a timestamp: `age>5m` is older than five minutes; values are timestamps."""
 
     operators = (">", "<")
@@ -166,7 +168,7 @@ class Age(Kind):
         if found is None:
             digits = "".join(re.findall(r"\d{1,6}", wanted)[:1])
             said = _("“%(value)s” is not a time span: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
-            raise Wrong(said, f"{digits}m" if digits else "")
+            raise InvalidValue(said, f"{digits}m" if digits else "")
         before = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
         return timezone.now() - min(before, _LONGEST_AGE)
 
@@ -178,7 +180,7 @@ class Age(Kind):
         return Q(**{f"{path}__{'lt' if operation == '>' else 'gt'}": self._moment(wanted)})
 
 
-class IsaKind(Kind):
+class IsaKind(ValueKind):
     """Instruction sets, ordered by compatibility; values are the strings that nodes report."""
 
     operators = (">=", "<=", ">", "<", "=", "!=", "~", "!~")
@@ -197,7 +199,7 @@ class IsaKind(Kind):
             asked = parse(wanted)
         except InputError as error:
             nearest = get_close_matches(wanted.lower(), self.values(), 1, 0.5)
-            raise Wrong(told(error.advice), "".join(nearest)) from None
+            raise InvalidValue(translate(error.advice), "".join(nearest)) from None
         as_node = _offered(wanted) or asked
         decide = _ISA_TESTS[operation]
 
@@ -229,7 +231,7 @@ def _offered(text: str) -> Isa | None:
     return None
 
 
-class Model(Kind):
+class Model(ValueKind):
     """GPU models as pods name them: `A100` does not match `A10`; values are the models of a node's GPUs."""
 
     operators = ("=", "!=")
@@ -239,7 +241,7 @@ class Model(Kind):
         return lambda models: any(model_matches(wanted, model) for model in models)
 
 
-class Any_(Kind):
+class AnyKind(ValueKind):
     """Several texts, of which one has to match; values are tuples."""
 
     def test(self, operation: str, wanted: str) -> Test:
@@ -247,7 +249,7 @@ class Any_(Kind):
         return lambda values: any(inner(value) for value in values)
 
 
-class Labels(Kind):
+class Labels(ValueKind):
     """Labels by key: `label:pool=ci`, and `label:pool` alone for any value; values are mappings."""
 
     keyed = True

@@ -8,12 +8,12 @@ from typing import Any
 from django.db.models import Q
 from django.utils.translation import gettext_lazy
 
-from .kinds import Kind
+from .kinds import ValueKind
 
 RECENT = 500
 
 
-class Code(Kind):
+class Code(ValueKind):
     """The code of a reason; `*` matches any characters."""
 
     operators = ("=", "!=")

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from ..shell import Shell
 from .columns import Cell, Column
 from .exports import FORMATS, export
-from .expressions import MOST_CHARACTERS, Field, Problem, Unreadable, condition, predicate, read
+from .expressions import MOST_CHARACTERS, ExpressionProblem, FilterField, InvalidExpression, condition, predicate, read
 
 COOKIE_SECONDS = 365 * 86_400
 MOST_VALUES = 200
@@ -31,7 +31,7 @@ class Listing(msgspec.Struct, frozen=True):
     """Fields and columns of a list; `words` searches free words, in a row or in the database."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[FilterField, ...]
     columns: tuple[Column, ...]
     words: Callable[[Any], Any]
     # The database columns that make the order of database rows stable.
@@ -41,7 +41,7 @@ class Listing(msgspec.Struct, frozen=True):
     example: str = ""
 
 
-class Head(msgspec.Struct, frozen=True):
+class ColumnHead(msgspec.Struct, frozen=True):
     """The head of one shown column; without `url` it is not sortable."""
 
     label: str
@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True):
     sorted: str = ""
 
 
-class View:
+class ListView:
     """One request for a list; `held` are other parameters of the query string to keep."""
 
     def __init__(self, shell: Shell, listing: Listing, **held: str) -> None:
@@ -59,10 +59,10 @@ class View:
         self.held = held
         self.query = shell.request.GET.get("q", "")[:MOST_CHARACTERS].replace("\0", "").strip()
         self.fields = {field.name: field for field in listing.fields}
-        self.problem: Problem | None = None
+        self.problem: ExpressionProblem | None = None
         try:
             self.terms = read(self.query, self.fields)
-        except Unreadable as unreadable:
+        except InvalidExpression as unreadable:
             self.problem, self.terms = unreadable.problem, ()
         self.columns = self._chosen()
         self.sort = self._sort()
@@ -169,16 +169,18 @@ class View:
 
     # --- Display ------------------------------------------------------------------------------------------------------
     @property
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[ColumnHead]:
         return [self._head(column) for column in self.columns]
 
-    def _head(self, column: Column) -> Head:
+    def _head(self, column: Column) -> ColumnHead:
         if not self._sortable(column):
-            return Head(str(column.label), column.number)
+            return ColumnHead(str(column.label), column.number)
         rising, falling = column.name, f"-{column.name}"
         first, second = (falling, rising) if column.falling else (rising, falling)
         state = {rising: "ascending", falling: "descending"}.get(self.sort, "")
-        return Head(str(column.label), column.number, self.url(sort=second if self.sort == first else first), state)
+        return ColumnHead(
+            str(column.label), column.number, self.url(sort=second if self.sort == first else first), state
+        )
 
     @property
     def heading(self) -> str:

@@ -5,38 +5,38 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.agent.pins.wanted import Machine, Member, Plan, Pod, plan
+from hetsched.agent.pins.wanted import MachineCpus, PinPlan, PodContainer, RuntimePod, plan
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signatures import Granted
+from hetsched.contracts.signatures import VerifiedAllocation
 
 ONLINE = parse_cpuset("0-15")
 ZONES = {0: parse_cpuset("0-7"), 1: parse_cpuset("8-15")}
-MACHINE = Machine(ONLINE, zones=ZONES)
+MACHINE = MachineCpus(ONLINE, zones=ZONES)
 
 
 def granted(
     policy: str | None, epoch: int = 1, zones: tuple[tuple[str, str], ...] = (), cpus: str = "", **containers: str
-) -> Granted:
+) -> VerifiedAllocation:
     named = ",".join(containers.values())
     grants = tuple(ZoneGrant(name, cpus) for name, cpus in zones)
-    return Granted("", "n1", epoch, cpus or named, grants, (), policy, containers)
+    return VerifiedAllocation("", "n1", epoch, cpus or named, grants, (), policy, containers)
 
 
 def planned(
-    pods: dict[str, Granted | None],
-    machine: Machine = MACHINE,
+    pods: dict[str, VerifiedAllocation | None],
+    machine: MachineCpus = MACHINE,
     settled: dict[str, str] | None = None,
     side: bool = True,
-) -> Plan:
+) -> PinPlan:
     """Plan for pods in order of their age, each with the containers main and side; ids are `pod/name`."""
     names = ("main", "side") if side else ("main",)
-    members = [Member(f"{uid}/{name}", uid, name) for uid in pods for name in names]
+    members = [PodContainer(f"{uid}/{name}", uid, name) for uid in pods for name in names]
     there = {one: parse_cpuset(cpus) for one, cpus in (settled or {}).items()}
-    return plan(machine, [Pod(uid, age, grant) for age, (uid, grant) in enumerate(pods.items())], members, there)
+    return plan(machine, [RuntimePod(uid, age, grant) for age, (uid, grant) in enumerate(pods.items())], members, there)
 
 
-def cpus(found: Plan) -> dict[str, str]:
+def cpus(found: PinPlan) -> dict[str, str]:
     return {one: format_cpuset(wanted.cpus) for one, wanted in found.containers.items()}
 
 
@@ -75,7 +75,7 @@ def test_immovable_containers_stay_where_they_are() -> None:
 
 
 def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
-    pods: dict[str, Granted | None] = {"a": granted("numa", zones=(("node-1", "8-11"),), main="8-11")}
+    pods: dict[str, VerifiedAllocation | None] = {"a": granted("numa", zones=(("node-1", "8-11"),), main="8-11")}
     assert cpus(planned(pods))["a/main"] == "8-15"
     pods["b"] = granted("exclusive", main="8-9")
     assert cpus(planned(pods))["a/main"] == "10-15"
@@ -99,12 +99,12 @@ def test_the_higher_epoch_has_the_cpus_and_then_the_older_pod() -> None:
 
 
 def test_strictly_reserved_cpus_are_not_shared_either() -> None:
-    strict = Machine(ONLINE, withheld=parse_cpuset("0,8"), zones=ZONES)
+    strict = MachineCpus(ONLINE, withheld=parse_cpuset("0,8"), zones=ZONES)
     assert cpus(planned({"a": None}, strict, side=False)) == {"a/main": "1-7,9-15"}
 
 
 def test_offline_cpus_are_nobodys() -> None:
-    machine = Machine(parse_cpuset("0-2"), zones=ZONES)
+    machine = MachineCpus(parse_cpuset("0-2"), zones=ZONES)
     found = planned({"a": granted("exclusive", main="2-3"), "b": granted("exclusive", main="7")}, machine)
     assert (cpus(found)["a/main"], found.containers["a/main"].why) == ("2", "CPUs 3 are offline")
     assert (cpus(found)["b/main"], found.containers["b/main"].why) == ("0-1", "CPUs 7 are offline")
@@ -116,7 +116,7 @@ def test_where_everything_is_somebodys_own_nothing_is_shared() -> None:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> dict[str, Granted | None]:
+def fleets(draw: st.DrawFn) -> dict[str, VerifiedAllocation | None]:
     sets = st.sets(st.integers(0, 19), min_size=1, max_size=6).map(format_cpuset)
     policies = st.sampled_from([None, "none", "exclusive", "immovable", "numa", "static", "odd"])
     return {
@@ -126,7 +126,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Granted | None]:
 
 
 @given(fleets())
-def test_exclusive_cpus_are_disjoint_and_unshared(pods: dict[str, Granted | None]) -> None:
+def test_exclusive_cpus_are_disjoint_and_unshared(pods: dict[str, VerifiedAllocation | None]) -> None:
     found = planned(pods)
     own = [(one, wanted) for one, wanted in found.containers.items() if wanted.own]
     for one, wanted in own:
