@@ -1,7 +1,8 @@
 """Expiry of measured usage samples, by the server's clock.
 
 A sample older than `STALE_SECONDS` is marked stale, whatever its source; requests are used instead. The samples of a
-collector live as long as the collector allows, if that is longer. A sample without a readable time is not changed.
+collector live as long as the collector allows, if that is longer. A sample from the future by more than its lifetime
+is marked too: its age is unknown, and it would never expire. A sample without a readable time is not changed.
 `Node.sample_due_at` is the time of the next check of a sample in use; it is None where no sample can expire.
 The engine has no clock, so the mark is part of the report that decisions and exports see.
 """
@@ -20,19 +21,21 @@ from hetsched.engine.cluster.samples import STALE_SECONDS
 from .models import Node
 
 SAMPLE_COLUMNS = ("report", "sample_due_at", "changed_revision", "sampled_revision")
-_NEXT_LOOK_SECONDS = 86_400.0  # a sample time too far in the future for a datetime is checked again daily
 _replace = msgspec.structs.replace
 
 
 def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> float | None:
-    """Return the remaining lifetime of a sample, negative if it is over, None if the sample does not expire.
+    """Return the remaining lifetime of a sample, negative if it does not count, None if the sample does not expire.
 
     `limits`: lifetimes in seconds by source, where they differ from `STALE_SECONDS`.
     """
     if usage is None or usage.stale:
         return None
     taken = seconds(usage.observed_at)
-    return None if taken is None else taken + (limits or {}).get(usage.source, STALE_SECONDS) - now.timestamp()
+    if taken is None:
+        return None
+    lifetime, age = (limits or {}).get(usage.source, STALE_SECONDS), now.timestamp() - taken
+    return lifetime - age if age >= -lifetime else -1.0
 
 
 def aged(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
@@ -50,7 +53,7 @@ def aged_report(report: NodeReport, now: datetime) -> NodeReport:
 def due_at(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> datetime | None:
     """Return the time of the next check of a sample."""
     left = seconds_left(usage, now, limits)
-    return None if left is None else now + timedelta(seconds=min(max(left, 0.0), _NEXT_LOOK_SECONDS))
+    return None if left is None else now + timedelta(seconds=max(left, 0.0))
 
 
 def set_usage(node: Node, usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> None:
