@@ -172,8 +172,8 @@ def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | Non
     Raises: InputError `PolicyNothingToRollBack`, or the errors of `activate`.
     """
     require_reason(reason)
-    retired = PolicyRevision.objects.filter(policy__name=name, state=RevisionState.RETIRED)
-    previous = retired.order_by("-activated_at", "-version").first()
+    policy = Policy.objects.filter(name=name).first()
+    previous = policy.previous if policy else None
     if previous is None:
         raise InputError("PolicyNothingToRollBack", f"policy {name} has no earlier version that was active")
     return activate(name, previous.version, actor=actor, reason=reason, expected_active=expected_active)

@@ -80,7 +80,7 @@ class PolicyAdmin(admin.ModelAdmin):
             "policy": policy,
             "shown": shown,
             "revisions": policy.revisions.all() if policy else (),
-            "earlier": policy is not None and policy.revisions.filter(state="retired").exists(),
+            "previous": policy.previous if policy else None,
             "form": form,
             "may_change": may_change,
             **(extra_context or {}),
@@ -104,12 +104,11 @@ class PolicyAdmin(admin.ModelAdmin):
         def act(reason: str, seen: int | None) -> PolicyRevision:
             return activate(policy.name, version, actor=acting(request), reason=reason, expected_active=seen)
 
-        title = _("Activate version %(version)d of %(name)s") % {"version": version, "name": policy.name}
-        return self._with_reason(request, policy, chosen, title, act)
+        return self._with_reason(request, policy, chosen, _title(policy, chosen), act)
 
     def rollback_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         policy = get_object_or_404(Policy, pk=pk)
-        previous = policy.revisions.filter(state="retired").order_by("-activated_at", "-version").first()
+        previous = policy.previous
         if previous is None:
             self.message_user(request, _("No earlier version was ever active."), messages.WARNING)
             return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[pk]))
@@ -117,8 +116,7 @@ class PolicyAdmin(admin.ModelAdmin):
         def act(reason: str, seen: int | None) -> PolicyRevision:
             return rollback(policy.name, actor=acting(request), reason=reason, expected_active=seen)
 
-        title = _("Roll %(name)s back to version %(version)d") % {"version": previous.version, "name": policy.name}
-        return self._with_reason(request, policy, previous, title, act)
+        return self._with_reason(request, policy, previous, _title(policy, previous), act)
 
     def take_over_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         policy = get_object_or_404(Policy, pk=pk)
@@ -164,6 +162,16 @@ class PolicyAdmin(admin.ModelAdmin):
             "changes": _changes(active.spec if active else None, chosen.spec),
         }
         return render(request, "admin/policies/policy/reason.html", context)
+
+
+def _title(policy: Policy, chosen: PolicyRevision) -> str:
+    """Return the title of an activation, which is also its button."""
+    titles = {
+        "activate": _("Activate version %(version)d of %(name)s"),
+        "rollback": _("Roll %(name)s back to version %(version)d"),
+        "rollforward": _("Roll %(name)s forward to version %(version)d"),
+    }
+    return titles[chosen.step] % {"version": chosen.version, "name": policy.name}
 
 
 def _shown(policy: Policy, version: str | None) -> PolicyRevision:

@@ -8,6 +8,8 @@ Invariant: at most one revision of a policy is active, and `Policy.active_versio
 
 from __future__ import annotations
 
+from typing import Literal
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -40,6 +42,12 @@ class Policy(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def previous(self) -> PolicyRevision | None:
+        """The version that was active before the present one; None if no other version ever was."""
+        retired = self.revisions.filter(state=RevisionState.RETIRED)
+        return retired.order_by("-activated_at", "-version").first()
 
 
 class RevisionState(models.TextChoices):
@@ -74,6 +82,13 @@ class PolicyRevision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.policy_id}@{self.version}"
+
+    @property
+    def step(self) -> Literal["activate", "rollback", "rollforward"]:
+        """What an activation of this version is: the first one, or a return to an older or newer version."""
+        if self.activated_at is None:
+            return "activate"
+        return "rollforward" if self.version > self.policy.active_version else "rollback"
 
 
 class PolicyObject(models.Model):

@@ -281,14 +281,14 @@ async function decide(address, version, wish) {
   return act({ act: `${api}${address}/`, etag, more, blocked, ...wish });
 }
 
-async function activate(version) {
-  const answer = await decide("activate", version, {
-    body: { version },
-    title: fill(words["activate-title"], { version, name: desk.name }),
-    text: words["activate-text"],
-    confirm: fill(words["activate-confirm"], { version }),
-  });
-  return answer !== null;
+// `step` is activate, rollback or rollforward: what an activation of this version is called.
+function stepWords(step, version) {
+  const text = words[step === "activate" ? "activate-text" : "rollback-text"];
+  return { title: fill(words[`${step}-title`], { version, name: desk.name }), text, confirm: fill(words[`${step}-confirm`], { version }) };
+}
+
+async function activate(version, step = "activate") {
+  return (await decide("activate", version, { body: { version }, ...stepWords(step, version) })) !== null;
 }
 
 byId("activate")?.addEventListener("click", async () => {
@@ -311,15 +311,13 @@ document.addEventListener("click", async (event) => {
     shown.querySelector("[data-slot]").replaceChildren((await comparison(before, after)) ?? "");
     shown.showModal();
   } else if (dataset.activate) {
-    if (await activate(Number(dataset.activate))) {
+    if (await activate(Number(dataset.activate), dataset.step)) {
       leaving = true;
       tellAndReload(fill(words.activated, { version: dataset.activate }));
     }
   } else {
     const version = Number(dataset.rollback);
-    const way = version > desk.active ? "rollforward" : "rollback";
-    const wish = { title: fill(words[`${way}-title`], { version, name: desk.name }), text: words["rollback-text"], confirm: words[`${way}-confirm`], body: {} };
-    if ((await decide("rollback", version, wish)) !== null) {
+    if ((await decide("rollback", version, { body: {}, ...stepWords(dataset.step, version) })) !== null) {
       leaving = true;
       history.replaceState(null, "", location.pathname);
       tellAndReload(fill(words.activated, { version }));

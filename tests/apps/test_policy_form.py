@@ -177,6 +177,23 @@ def test_activation_shows_the_change_and_needs_a_reason(browser: Client) -> None
     assert Policy.objects.get(pk=policy.pk).active_version == 1
 
 
+def test_return_to_an_older_and_to_a_newer_version_is_named(browser: Client) -> None:
+    policy = Policy.objects.get(name="spread")
+    change = reverse("admin:policies_policy_change", args=[policy.pk])
+    browser.post(change, _filled(_spec("spread"), **{"least-allocated.weight": "7"}))
+    rollback = reverse("admin:policies_policy_rollback", args=[policy.pk])
+    second = reverse("admin:policies_policy_activate", args=[policy.pk, 2])
+    assert "Activate version 2 of spread" in browser.get(second).content.decode()
+    browser.post(second, {"reason": "try", "seen": "1"})
+    assert "Roll back to v1…" in browser.get(change).content.decode()
+    assert "Roll spread back to version 1" in browser.get(rollback).content.decode()
+    browser.post(rollback, {"reason": "worse", "seen": "2"})
+    page = browser.get(change).content.decode()
+    assert ("Roll forward to v2…" in page, "Roll forward…</a>" in page, "Roll back" in page) == (True, True, False)
+    for address in (rollback, second):
+        assert "Roll spread forward to version 2" in browser.get(address).content.decode()
+
+
 def test_activation_over_another_change_is_rejected(browser: Client) -> None:
     policy = Policy.objects.get(name="spread")
     browser.post(

@@ -180,6 +180,9 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("[data-rollback]")).to_have_text("Roll forward to v3…")
     press(page, "[data-rollback]", "Enter")
     expect(page.locator("#act-title")).to_have_text("Roll forward to v3 of spread?")
+    page.keyboard.press("Escape")
+    page.locator("#versions").get_by_role("button", name="Roll forward…").click()
+    expect(page.locator("#act-title")).to_have_text("Roll forward to v3 of spread?")
 
 
 def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> None:

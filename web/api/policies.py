@@ -26,7 +26,7 @@ from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.cluster_policies import keep
 from hetsched.policies.documents import policy_document
 from hetsched.policies.golden_checks import read_nodes
-from hetsched.policies.models import Policy, PolicyRevision, RevisionState
+from hetsched.policies.models import Policy, PolicyRevision
 from hetsched.policies.policy_diff import PolicyDiff, diff
 
 from . import bodies, connections, request_scope
@@ -208,8 +208,7 @@ class PolicyRollbackView(ApiView):
         policy = find(name)
         read_nodes(name)
         with locked(policy):
-            retired = policy.revisions.filter(state=RevisionState.RETIRED)
-            with _both_versions(policy, retired.order_by("-activated_at", "-version").first()):
+            with _both_versions(policy, policy.previous):
                 check_match(request, etag(find(name)), required=True)
             rollback(name, actor=self.subject, reason=asked.reason)
         return _told(request, name)

@@ -48,11 +48,6 @@ def policy(shell: Shell, name: str) -> HttpResponse:
     active = next((one for one in revisions if one.version == found.active_version), None)
     shown = _shown(shell, revisions, active)
     locked = _locked(subject, found)
-    earlier = max(
-        (one for one in revisions if one.state == RevisionState.RETIRED and one.activated_at),
-        key=lambda one: (one.activated_at, one.version),
-        default=None,
-    )
     context = {
         **_editor(shown.spec, locked, _decisions(found.name)),
         "policy": found,
@@ -60,7 +55,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         "shown": shown,
         "active": active,
         "revisions": revisions[:MOST_VERSIONS],
-        "earlier": earlier,
+        "earlier": found.previous,
         "objects": PolicyObject.objects.filter(name=found.name).select_related("cluster"),
         "goldens": _goldens(found.name),
         "plans": plan_rows(found),

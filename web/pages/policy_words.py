@@ -77,7 +77,7 @@ def _deciding_words() -> dict[str, str]:
         "activate-confirm": _("Activate v{version}"),
         "activated": _("Version {version} takes effect with the next scheduling batch."),
         "rollback-title": _("Roll back to v{version} of {name}?"),
-        "rollback-text": _("The previously active version takes effect again with the next scheduling batch."),
+        "rollback-text": _("This version was active before. It takes effect again with the next scheduling batch."),
         "rollback-confirm": _("Roll back"),
         "rollforward-title": _("Roll forward to v{version} of {name}?"),
         "rollforward-confirm": _("Roll forward"),
