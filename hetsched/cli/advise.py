@@ -22,7 +22,7 @@ from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .options import choose_policies, compile_choice, read_manifest, read_sources
+from .options import ADD_NODES, choose_policies, compile_choice, read_manifest, read_sources
 from .output import Output, OutputFormat, console, duration, print_json, print_warnings, table
 
 _COLOURS = {
@@ -123,7 +123,10 @@ def _on_files(
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:
         raise InputError(
-            "ClusterWithoutNodes", "the file contains no Node object", place=f"--cluster {', '.join(cluster)}"
+            "ClusterWithoutNodes",
+            "the file contains no Node object",
+            place=f"--cluster {', '.join(cluster)}",
+            hint=ADD_NODES,
         )
     asked = parse_workload(read_sources(files, "-f"), known=nodes) if files else ClusterContent(pending=nodes.pending)
     print_warnings(nodes.warnings + asked.warnings)

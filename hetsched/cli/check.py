@@ -133,7 +133,7 @@ def _inspected(argument: str) -> tuple[str, Artefact]:
     try:
         found = inspect_path(Path(path))
     except InputError as error:
-        raise error.at(f"--artefact {path} ") from None
+        raise error.at(f"--artefact {path}" + " " * bool(error.place)) from None
     return image, Artefact(image or path, dict(found.requirements), tuple(found.warnings))
 
 

@@ -22,7 +22,7 @@ def eviction_lines(evicted: Iterable[Evicted], nominated_node: str | None = None
 def displaced_lines(displaced: Iterable[Displaced]) -> Iterator[str]:
     """Yield a line for each pod of a drained node, those that find no other node first."""
     for pod in sorted(displaced, key=lambda item: item.to is not None):
-        where = f"to {pod.to}" if pod.to is not None else f"no node ({pod.verdict.value})"
+        where = f"to {pod.to}" if pod.to is not None else f"to no node ({pod.verdict.value})"
         yield f"displaced: {pod.pod} from {pod.from_} {where}"
 
 

@@ -90,7 +90,8 @@ def detect_command(
     try:
         report = read_cpuinfo(_read(cpuinfo).decode("utf-8", "replace"))
     except InputError as error:
-        fail(error, output, cpuinfo)
+        hint = "Name a copy of /proc/cpuinfo"
+        fail(InputError(error.code, error.message, place=f"--cpuinfo {cpuinfo}", hint=hint), output, cpuinfo)
     document: Document = {"family": report.family, "xlen": report.xlen}
     document |= {"canonical": report.isa.canonical if report.isa else None}
     if report.family == "riscv" and report.isa:
@@ -160,4 +161,4 @@ def _read(name: str) -> bytes:
 
 
 def _unreadable(name: str, error: OSError) -> InputError:
-    return InputError("FileUnreadable", f"{name} cannot be read: {error.strerror or error}")
+    return InputError("FileUnreadable", f"the file cannot be read: {error.strerror or error}")

@@ -18,7 +18,8 @@ def fail(error: InputError, output: Output, given: str) -> NoReturn:
     """Print an invalid input and exit with 2."""
     if output is OutputFormat.JSON:
         print_json(error_document(given, error))
-    print_error(error)
+    hint = error.hint or "Write an ISA such as rv64gc_zba, rva22u64, x86-64-v3+avx512f or armv8.2-a+sve"
+    print_error(InputError(error.code, error.message, place=error.place, hint=hint))
     raise typer.Exit(2)
 
 

@@ -66,7 +66,7 @@ def read_sources(paths: Sequence[str], option: str) -> list[Source]:
     """
     paths = [one for path in paths for one in _files(path, option)]
     if len(set(paths)) != len(paths):
-        raise InputError("InputRepeated", "the same file is given twice", place=option)
+        raise InputError("InputRepeated", "the same file is given twice", place=option, hint="Name each file once")
     sources = []
     for path in paths:
         try:
@@ -77,7 +77,12 @@ def read_sources(paths: Sequence[str], option: str) -> list[Source]:
                 sources.append((path, file.read(MAX_BYTES + 1)))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError("FileUnreadable", f"the file cannot be read: {reason}", place=f"{option} {path}") from None
+            raise InputError(
+                "FileUnreadable",
+                f"the file cannot be read: {reason}",
+                place=f"{option} {path}",
+                hint="Check the path and its permissions",
+            ) from None
     return sources
 
 
@@ -87,11 +92,15 @@ def _files(path: str, option: str) -> list[str]:
     found = sorted(str(one) for one in Path(path).rglob("*") if one.suffix in _MANIFESTS and one.is_file())
     if not found:
         raise InputError(
-            "WorkloadEmpty", f"the folder contains no {', '.join(_MANIFESTS)} file", place=f"{option} {path}"
+            "WorkloadEmpty",
+            f"the folder contains no {', '.join(_MANIFESTS)} file",
+            place=f"{option} {path}",
+            hint="Name a folder with manifests, or a file",
         )
     return found
 
 
+ADD_NODES = "Write them with kubectl get nodes,pods -A -o yaml"
 Strict = Annotated[
     bool, typer.Option("--strict", help="Reject unknown fields, annotations and kinds instead of printing warnings.")
 ]
@@ -115,11 +124,19 @@ def read_inputs(
     Raises: InputError.
     """
     if STDIN in cluster and STDIN in workload:
-        raise InputError("InputRepeated", f"--cluster and {option} cannot both read standard input")
+        raise InputError(
+            "InputRepeated",
+            f"--cluster and {option} cannot both read standard input",
+            place=option,
+            hint="Write one of them to a file",
+        )
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:
         raise InputError(
-            "ClusterWithoutNodes", "the file contains no Node object", place=f"--cluster {', '.join(cluster)}"
+            "ClusterWithoutNodes",
+            "the file contains no Node object",
+            place=f"--cluster {', '.join(cluster)}",
+            hint=ADD_NODES,
         )
     asked = parse_workload(read_sources(workload, option), known=nodes)
     asked = msgspec.structs.replace(asked, warnings=nodes.warnings + asked.warnings)
@@ -238,7 +255,9 @@ def _text(source: Source) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError("ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name) from None
+        raise InputError(
+            "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
+        ) from None
 
 
 def _as_objects(name: str, data: bytes) -> bytes:
@@ -263,7 +282,9 @@ def choose_policies(
         names = [spec.name for spec in specs]
         for name in names:
             if names.count(name) > 1:
-                raise InputError("PolicyRepeated", f"policy {name} is given twice", place="--policy")
+                raise InputError(
+                    "PolicyRepeated", f"policy {name} is given twice", place="--policy", hint="Name each policy once"
+                )
         return specs, list(asked.pending)
     defaults = nodes.namespace_policies | asked.namespace_policies
     chosen: dict[str, None] = {}
@@ -293,7 +314,10 @@ def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     policies = parse_cluster(read_sources([argument], "--policy")).policies
     if len(policies) != 1:
         raise InputError(
-            "PolicyAmbiguous", f"the file holds {len(policies)} SchedulingPolicy objects, not 1", place=place
+            "PolicyAmbiguous",
+            f"the file holds {len(policies)} SchedulingPolicy objects, not 1",
+            place=place,
+            hint="Write one SchedulingPolicy into the file",
         )
     return policies[0]
 

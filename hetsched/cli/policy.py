@@ -22,7 +22,7 @@ from rich.markup import escape
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .options import STDIN, choose_policies, read_sources
+from .options import ADD_NODES, STDIN, choose_policies, read_sources
 from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
 
     nodes = parse_cluster(read_sources(cluster, "--cluster")) if cluster else ClusterContent()
     if not nodes.nodes:
-        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="--cluster")
+        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="--cluster", hint=ADD_NODES)
     goldens = parse_goldens(read_sources(filename, "-f"), cluster=Path(cluster[0]).stem, known=nodes)
     specs, _ = choose_policies(policy, nodes, ClusterContent())
     state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())

@@ -29,7 +29,8 @@ def make_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}") from None
+        hint = "Name a folder that can be created and written"
+        raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}", hint=hint) from None
 
 
 def write_report(folder: Path, content: Mapping[str, bytes]) -> None:

@@ -96,7 +96,12 @@ def _counts(wanted: Iterable[str]) -> dict[str, int]:
     for text in wanted:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal() or len(number) > 6:
-            raise InputError("NodeCopiesInvalid", f"{text!r} is not of the form NODE=N", place="--copy-node")
+            raise InputError(
+                "NodeCopiesInvalid",
+                f"{text!r} is not of the form NODE=N",
+                place="--copy-node",
+                hint="Write the number of copies, such as node-3=2",
+            )
         counts[name] = counts.get(name, 0) + int(number)
     return counts
 

@@ -38,11 +38,14 @@ def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float
     Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
     """
     if not 0 < ratio <= MAX_RATIO:
-        raise InputError("ArrivalRatioInvalid", f"{ratio:g} is not above 0 and up to {MAX_RATIO:g}")
+        hint = f"Write a ratio such as 1.3, at most {MAX_RATIO:g}"
+        raise InputError("ArrivalRatioInvalid", f"{ratio:g} is not above 0 and up to {MAX_RATIO:g}", hint=hint)
     if not capacity_milli:
-        raise InputError("ArrivalWithoutGpus", "the cluster has no GPU card to measure the demand against")
+        hint = "Omit the ratio, or use nodes with GPUs"
+        raise InputError("ArrivalWithoutGpus", "the cluster has no GPU card to measure the demand against", hint=hint)
     if not any(gpu_demand_milli(pod.shape) for pod in pods):
-        raise InputError("ArrivalWithoutGpus", "no pod of the workload asks for a GPU")
+        hint = "Omit the ratio, or use pods with GPUs"
+        raise InputError("ArrivalWithoutGpus", "no pod of the workload asks for a GPU", hint=hint)
     wanted_milli = ratio * capacity_milli
     arrived: list[PodSpec] = []
     arrived_milli = 0

@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_question_is_said_in_place(viewer: Client, tight: C
 
 def test_no_plan_says_what_is_in_the_way(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
-    assert "No plan found: no moves within the limits free enough capacity." in page
+    assert "No useful plan: no moves within the limits free enough capacity." in page
     assert "it would fit if one more pod could leave a (default/left)" in page
 
 

@@ -187,9 +187,9 @@ def _sentence(found: Advice) -> str:
         }[found.goal]
     if found.verdict is AdviceVerdict.NONE:
         return {
-            Goal.BALANCE: _("No plan found: no move improves the balance further."),
-            Goal.ROOM: _("No plan found: no moves within the limits free enough capacity."),
-            Goal.RARE: _("No plan found: no moves off rare nodes free enough capacity for a pending pod."),
+            Goal.BALANCE: _("No useful plan: no move improves the balance further."),
+            Goal.ROOM: _("No useful plan: no moves within the limits free enough capacity."),
+            Goal.RARE: _("No useful plan: no moves off rare nodes free enough capacity for a pending pod."),
         }[found.goal]
     if found.goal is Goal.BALANCE:
         said = _("After %(moves)s, the balance rises from %(before)s to %(after)s.") % figures

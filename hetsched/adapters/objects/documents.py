@@ -75,7 +75,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         except InputError as error:
             raise _behind(f"{name}#{number}", error) from None
     if empty:
-        raise InputError("ManifestEmpty", "there is no object in it", place=name)
+        raise InputError("ManifestEmpty", "there is no object in it", place=name, hint="Write a Kubernetes object")
     return found
 
 
@@ -100,7 +100,9 @@ def _decode(data: bytes, name: str, max_bytes: int) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError("ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name) from None
+        raise InputError(
+            "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
+        ) from None
 
 
 def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
@@ -121,7 +123,8 @@ def _behind(place: str, error: InputError) -> InputError:
 
 
 def _malformed(message: str, place: str = "") -> InputError:
-    return InputError("ManifestMalformed", message, place=place)
+    hint = "Check the brackets, quotes and indentation there"
+    return InputError("ManifestMalformed", message, place=place, hint=hint)
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------

@@ -334,8 +334,9 @@ def _policy(root: FieldView) -> PolicySpec:
     try:
         policy = msgspec.convert({**spec.value, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        raise InputError("PolicyMalformed", message, place=f"spec{place.rstrip('`')}") from None
+        message, _, field = str(error).partition(" - at `$")
+        place = f"spec{field.rstrip('`')}"
+        raise InputError("PolicyMalformed", message, place=place, hint="Write a value of this type and range") from None
     used = [plugin.name for plugin in policy.plugins]
     for position, plugin in enumerate(used):
         if plugin in used[:position]:

@@ -176,7 +176,7 @@ def absent_names(text: str) -> tuple[str, ...]:
 def _absent_words(words: frozenset[str]) -> tuple[str, ...]:
     levels = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
     there = isa.parse(f"x86-64-v{max(levels, default=1)}").extensions
-    named = (_NFD_X86.get(word, word.lower()) for word in _NFD_NAMES - words)
+    named = (_NFD_X86.get(word, word.lower()) for word in _NFD_NAMES - {word.upper() for word in words})
     found = {next(iter(isa.parse(f"x86-64-v1+{name}", source="node-label").explicit)) for name in named} - there
     above = [f"x86-64-v{max(levels) + 1}"] if levels and max(levels) < _TOP_LEVEL else []
     return (*above, *sorted(found))

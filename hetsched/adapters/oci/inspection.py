@@ -96,7 +96,8 @@ def inspect_path(path: Path) -> Inspection:
             raise
         raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
     except OSError as error:
-        raise InputError("FileUnreadable", f"{path} cannot be read: {error.strerror or error}") from error
+        hint = "Check the path and its permissions"
+        raise InputError("FileUnreadable", f"{path} cannot be read: {error.strerror or error}", hint=hint) from error
 
 
 def _is_unpacked_image(folder: Path) -> bool:

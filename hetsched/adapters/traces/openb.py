@@ -130,7 +130,8 @@ class _Line:
         self.row = row
 
     def fail(self, column: str, message: str) -> NoReturn:
-        raise InputError("TraceRowInvalid", message, place=f"{self._name}:{self._number} {column}")
+        place = f"{self._name}:{self._number} {column}"
+        raise InputError("TraceRowInvalid", message, place=place, hint="Correct this row")
 
     def text(self, column: str) -> str:
         return self.row[column].strip()
@@ -147,7 +148,9 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError("ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name) from None
+        raise InputError(
+            "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
+        ) from None
     if "\0" in text:
         raise InputError("TextHasNul", "it holds a NUL character", place=name)
     rows = csv.reader(text.splitlines(), strict=True)

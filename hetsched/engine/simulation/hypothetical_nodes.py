@@ -26,12 +26,17 @@ def copies(state: ClusterState, wanted: Mapping[str, int]) -> list[NodeReport]:
     Raises: InputError `NodeUnknown`, `NodeCopiesInvalid`.
     """
     if sum(wanted.values()) > MOST_COPIES or any(number < 1 for number in wanted.values()):
-        raise InputError("NodeCopiesInvalid", f"copies are counted from 1 to {MOST_COPIES} together", place="copyNodes")
+        raise InputError(
+            "NodeCopiesInvalid",
+            f"copies are counted from 1 to {MOST_COPIES} together",
+            place="copyNodes",
+            hint="Write a number in this range",
+        )
     made: list[NodeReport] = []
     for name, number in wanted.items():
         row = state.row_of.get(name)
         if row is None:
-            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="copyNodes")
+            raise _unknown(name, "copyNodes")
         made += [_copy(state.reports[row], free) for free in islice(_free_names(state, name), number)]
     return made
 
@@ -86,6 +91,11 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
     return larger
 
 
+def _unknown(name: str, place: str) -> InputError:
+    hint = "Name a node of the cluster"
+    return InputError("NodeUnknown", f"there is no node {name[:80]!r}", place=place, hint=hint)
+
+
 def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:
     """Return the nodes to drain, without duplicates.
 
@@ -93,7 +103,7 @@ def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in state.row_of:
-            raise InputError("NodeUnknown", f"there is no node {name[:80]!r}", place="drain")
+            raise _unknown(name, "drain")
     if len(set(names)) != len(names):
-        raise InputError("NodeRepeated", "a node is drained once", place="drain")
+        raise InputError("NodeRepeated", "a node is drained once", place="drain", hint="Name each node once")
     return tuple(names)

@@ -99,6 +99,12 @@ def test_missing_nfd_label_is_a_no_where_the_deny_list_does_not_hide_it(
     assert not unknown & set(isa.absent)
 
 
+def test_a_feature_that_a_node_states_is_never_absent_in_any_case_of_its_label() -> None:
+    isa = node(labels={"kubernetes.io/arch": "amd64", NFD + "avx2": "true", NFD + "AVX": "true"}).isa
+    assert isa.native == "amd64+avx+avx2"
+    assert not {"avx", "avx2"} & set(isa.absent)
+
+
 def test_nodes_without_nfd_labels_have_nothing_absent() -> None:
     assert node(labels={"kubernetes.io/arch": "amd64"}).isa.absent == ()
     assert node(labels={"kubernetes.io/arch": "arm64", NFD + "SVE": "true"}).isa.absent == ()

@@ -51,5 +51,5 @@ def test_a_displaced_pod_without_a_node_fails_the_command(tmp_path: Path) -> Non
     failed = run(*files)
     assert failed.exit_code == 10
     assert "placed" not in failed.stdout.split()[0]
-    assert "displaced: default/solver from n1 no node (not-now)" in failed.stdout
+    assert "displaced: default/solver from n1 to no node (not-now)" in failed.stdout
     assert document(run(*files, "-o", "json"))["verdict"] == "not-now"
