@@ -51,7 +51,7 @@ def test_a_trusted_proxy_does() -> None:
     assert counted("10.0.0.1", (b"x-forwarded-for", b"203.0.113.5")) == "203.0.113.5"
 
 
-def test_what_a_client_wrote_before_its_proxy_does_not_count() -> None:
+def test_forwarded_values_from_before_the_proxy_are_ignored() -> None:
     assert counted("10.0.0.1", (b"x-forwarded-for", b"1.2.3.4, 203.0.113.5")) == "203.0.113.5"
 
 

@@ -74,7 +74,7 @@ def test_user_gets_the_roles_of_the_providers_groups(provider: Provider, client:
     assert client.get("/queue/").status_code == 200
 
 
-def test_what_goes_out_has_a_state_a_nonce_and_a_challenge_of_its_own(provider: Provider, client: Client) -> None:
+def test_authorization_request_has_its_own_state_nonce_and_challenge(provider: Provider, client: Client) -> None:
     asked = [parse_qs(urlsplit(client.get("/login/oidc/")["Location"]).query) for _ in range(2)]
     for name in ("state", "nonce", "code_challenge"):
         assert len(asked[0][name][0]) >= 20, name

@@ -61,7 +61,7 @@ def test_expired() -> None:
     assert Token.objects.filter(pk=token.pk).exists()  # looking never deletes
 
 
-def test_owner_who_left() -> None:
+def test_token_of_an_inactive_owner_is_rejected() -> None:
     token, plaintext = create_token(role="viewer", name="ci")
     token.user.is_active = False
     token.user.save()
@@ -105,7 +105,7 @@ def test_wrong_wishes_make_no_token(options: dict[str, Any], code: str) -> None:
 
 
 @pytest.mark.parametrize("namespaces", ['"abc"', "[1]", "[null]", '{"a": 1}', '["Bad_"]'])
-def test_the_admins_form_says_what_is_wrong_with_the_namespaces(
+def test_admin_form_names_the_error_in_the_namespaces(
     client: Client, person: Any, namespaces: str, settings: Any
 ) -> None:
     settings.STORAGES = {
@@ -144,7 +144,7 @@ def test_agent_token_is_valid_for_one_node() -> None:
     assert AuditEntry.objects.latest("id").details["node"] == "n1.example.org"
 
 
-def test_what_is_kept_is_made_with_the_servers_key(settings: Any) -> None:
+def test_digest_uses_the_key_of_the_server(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = True
     token, plaintext = create_token(role="viewer", name="ci")
     assert len(token.digest) == 64

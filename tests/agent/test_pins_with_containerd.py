@@ -127,9 +127,7 @@ def test_containers_get_exactly_their_cpus(runtime: Containerd, pinner: Pinner) 
     ],
     ids=["replayed", "foreign", "forged", "unsigned"],
 )
-def test_what_the_control_plane_did_not_sign_moves_nothing(
-    runtime: Containerd, pinner: Pinner, said: dict[str, str]
-) -> None:
+def test_unsigned_allocation_moves_no_container(runtime: Containerd, pinner: Pinner, said: dict[str, str]) -> None:
     container = runtime.container(runtime.pod("p", said))
     assert pinner.step(0) == ()
     assert on(container) == set(ONLINE)

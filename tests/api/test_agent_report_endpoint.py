@@ -47,7 +47,7 @@ def refused(agent: Api, body: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-def test_a_report_becomes_what_is_known_of_the_node(agent: Api, cluster: Cluster, operator: Api) -> None:
+def test_report_becomes_facts_of_the_node(agent: Api, cluster: Cluster, operator: Api) -> None:
     told = agent("POST", "agent/reports/", message(), status=200).json()
     key = agent_key("lab", "n1")
     assert key is not None
@@ -77,7 +77,7 @@ def test_a_token_that_no_cluster_vouches_for_is_refused(cluster: Cluster, token:
     assert refused(Api(token), message()) == (401, "TokenInvalid")
 
 
-def test_what_has_not_changed_is_confirmed_without_a_change(agent: Api, cluster: Cluster) -> None:
+def test_unchanged_report_is_confirmed_without_a_write(agent: Api, cluster: Cluster) -> None:
     agent("POST", "agent/reports/", message(), status=200)
     before = Cluster.objects.get().revision
     same = agent("POST", "agent/reports/", message(None, sequence=2, usage=MachineUsage({"cpu": 500})), status=200)
@@ -157,7 +157,7 @@ def test_no_sample_is_younger_than_its_message(
         (b'{"node": "n1", "x": "' + b"a" * MOST_MESSAGE_BYTES + b'"}', 413, "BodyTooLarge"),
     ],
 )
-def test_what_cannot_be_read_is_refused(agent: Api, cluster: Cluster, body: bytes, status: int, code: str) -> None:
+def test_unreadable_report_is_rejected(agent: Api, cluster: Cluster, body: bytes, status: int, code: str) -> None:
     assert refused(agent, body) == (status, code)
 
 

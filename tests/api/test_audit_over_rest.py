@@ -44,12 +44,12 @@ def test_entries_come_latest_first_with_reason_and_request(acted: Any, operator:
         ({"until": "2026-01-01"}, 0), ({"since": "2999-01-01T00:00:00Z"}, 0),
     ],
 )  # fmt: skip
-def test_entries_are_found_by_what_they_say(acted: Any, operator: Api, query: Any, count: int) -> None:
+def test_entries_are_found_by_their_text(acted: Any, operator: Api, query: Any, count: int) -> None:
     rows = operator.get("audit/", **query)["items"]
     assert len([row for row in rows if row["action"] == "node.cordon"]) == count
 
 
-def test_a_limited_token_sees_what_concerns_its_own(acted: Any, operator: Api, api: Callable[..., Api]) -> None:
+def test_limited_token_sees_entries_of_its_namespaces(acted: Any, operator: Api, api: Callable[..., Api]) -> None:
     for name, namespace in (("ours", "team"), ("theirs", "rest")):
         manifest = POD.replace("{name: web}", f"{{name: {name}, namespace: {namespace}}}")
         operator("POST", "workloads/", manifest, kind="application/yaml", status=202)
@@ -59,7 +59,7 @@ def test_a_limited_token_sees_what_concerns_its_own(acted: Any, operator: Api, a
     assert limited.get(f"workloads/{row['objectName']}/")["name"] == "ours"
 
 
-def test_entries_about_tokens_are_for_those_who_manage_them(operator: Api, person: Any) -> None:
+def test_entries_about_tokens_require_the_right_to_manage_them(operator: Api, person: Any) -> None:
     assert [row for row in operator.get("audit/")["items"] if row["objectKind"] == "token"] == []
     root = Client()
     root.force_login(person("root", superuser=True))
@@ -95,5 +95,5 @@ def test_a_token_of_the_same_name_elsewhere_sees_nothing_of_the_other(cluster: A
         "until=9999-12-31T23:59:59-14:00",
     ],
 )
-def test_what_is_not_understood_is_refused(operator: Api, query: str) -> None:
+def test_invalid_query_is_rejected(operator: Api, query: str) -> None:
     assert operator("GET", f"audit/?{query}", status=400).json()["code"] in ("QueryInvalid", "QueryUnknown")

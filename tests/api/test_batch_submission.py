@@ -40,7 +40,7 @@ def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> 
     assert AuditEntry.objects.filter(action="workload.submit").count() == 2
 
 
-def test_what_is_wrong_with_one_stops_no_other(operator: Api, cluster: Cluster) -> None:
+def test_invalid_item_does_not_stop_the_others(operator: Api, cluster: Cluster) -> None:
     told = sent(operator, named("a"), {"manifest": WRONG}, named("a"), named("c"), status=207)
     assert (told["accepted"], told["refused"]) == (2, 2)
     assert [one["status"] for one in told["items"]] == [202, 400, 409, 202]
@@ -80,7 +80,7 @@ def test_another_item_under_the_same_place_and_key_is_refused(operator: Api, clu
     assert told["items"][1]["problem"]["code"] == "IdempotencyKeyReused"
 
 
-def test_what_was_cut_off_is_finished_by_sending_it_again(
+def test_interrupted_batch_is_completed_by_a_repetition(
     operator: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django.db import OperationalError
@@ -173,7 +173,7 @@ def test_each_item_counts_to_the_rate_of_its_sender(cluster: Cluster) -> None:
     assert Workload.objects.count() == 4
 
 
-def test_a_batch_beyond_what_its_sender_may_at_once_is_refused(cluster: Cluster) -> None:
+def test_batch_beyond_the_limit_of_its_sender_is_rejected(cluster: Cluster) -> None:
     caller = Api(create_token(role="submitter", name="ci", submits_per_minute=5)[1])
     refused = caller("POST", "submissions/", {"items": [named(f"a{n}") for n in range(6)]}, status=400).json()
     assert (refused["code"], refused["place"]) == ("BatchSize", "items")

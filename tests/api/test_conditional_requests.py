@@ -54,7 +54,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("read", "write", "body"), WRITES)
-def test_a_write_brings_the_tag_of_what_was_read(
+def test_write_requires_the_tag_of_the_read(
     api: Any, operator: Api, decided: str, read: str, write: str, body: Any
 ) -> None:
     caller = api("policy-admin") if "policies" in write else operator

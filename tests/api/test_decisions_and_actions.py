@@ -16,7 +16,7 @@ from hetsched.placement.models import Pod
 from .conftest import POD, Api
 
 
-def test_a_placement_says_where_by_what_and_on_which_snapshot(operator: Api, decided: str) -> None:
+def test_placement_has_node_policy_and_snapshot(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     shown = operator.get(f"decisions/{row['id']}/")
     assert {name: shown[name] for name in row} == row
@@ -39,7 +39,7 @@ def test_the_whole_matrix_is_worked_out_again(operator: Api, decided: str) -> No
     assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"]) > 0
 
 
-def test_a_refusal_says_what_would_have_been_placed(operator: Api, decided: str) -> None:
+def test_rejection_has_the_nearest_fit(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="never-fits")["items"]
     assert operator.get(f"decisions/{row['id']}/")["nearestFit"] is None
     (fit,) = operator.get(f"decisions/{row['id']}/", nearestFit="true")["nearestFit"]
@@ -55,7 +55,7 @@ def test_a_placement_says_by_how_much_its_node_won(operator: Api, decided: str) 
     assert shown["tipping"]["margin"] == pytest.approx(first["total"] - second["total"])
 
 
-def test_what_cannot_be_worked_out_any_more_is_left_out(operator: Api, decided: str) -> None:
+def test_unavailable_recomputation_is_left_out(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="never-fits")["items"]
     operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
     assert operator.get(f"decisions/{row['id']}/", nearestFit="true")["nearestFit"] is None
@@ -91,7 +91,7 @@ def test_a_failed_run_says_why(operator: Api, cluster: Any, decided: str) -> Non
     assert (shown["state"], shown["message"]) == ("failed", "container main: exit code 3, OOMKilled")
 
 
-def test_a_delete_frees_what_was_held(operator: Api, decided: str) -> None:
+def test_delete_releases_the_reservation(operator: Api, decided: str) -> None:
     assert operator.get("nodes/n1/")["podCount"] == 1
     gone = operator("DELETE", f"workloads/{decided}/?reason=superseded", status=200).json()
     assert gone["state"] == "cancelled"

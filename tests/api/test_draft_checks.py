@@ -38,7 +38,7 @@ def test_the_text_says_the_same_as_the_form(viewer: Api) -> None:
     assert again == told
 
 
-def test_what_decides_now_changes_nothing(viewer: Api) -> None:
+def test_draft_equal_to_the_active_policy_has_no_difference(viewer: Api) -> None:
     told = checked(viewer, manifest_of(BUILTIN["spread"]), kind="application/yaml")
     assert (told["valid"], told["diff"]["same"]) == (True, True)
 

@@ -116,7 +116,7 @@ def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
     assert node.quarantined() == []
 
 
-def test_what_came_into_quarantine_at_once_is_one_audit_entry(node: Node2) -> None:
+def test_facts_quarantined_together_are_one_audit_entry(node: Node2) -> None:
     def entries() -> list[dict[str, Any]]:
         return list(
             AuditEntry.objects.filter(action="node.quarantine").order_by("pk").values_list("details", flat=True)
@@ -195,7 +195,7 @@ def test_wrong_overrides_are_refused(node: Node2, fact: str, value: str | None, 
     assert node.act("override", 400, fact=fact, value=value, until=until)["code"] == code
 
 
-def test_every_word_is_kept_with_who_said_it(node: Node2, operator: Api) -> None:
+def test_every_report_is_kept_with_its_source(node: Node2, operator: Api) -> None:
     node.says(isa=MachineIsa("x86", "x86-64-v4"))
     said = operator.get("nodes/n2/")["facts"]["isa"]["said"]
     told = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]

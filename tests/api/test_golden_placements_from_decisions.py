@@ -48,13 +48,13 @@ def agreed(of: Decision, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_was_decided_holds_when_it_is_agreed(admin: Api, decided: Decision) -> None:
+def test_past_decision_holds_when_it_is_created(admin: Api, decided: Decision) -> None:
     told = admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201).json()
     assert (told["state"], told["got"], told["decision"]) == ("kept", "n2", decided.pk)
     assert admin("POST", "golden-placements/", agreed(decided, name="empty"), status=201).json()["state"] == "broken"
 
 
-def test_what_happens_to_the_cluster_later_breaks_nothing(admin: Api, decided: Decision) -> None:
+def test_later_changes_of_the_cluster_break_nothing(admin: Api, decided: Decision) -> None:
     admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201)
     cordon(decided.cluster, "n2", actor=SYSTEM, reason="repair")
     Cluster.objects.get().nodes.filter(name="n1").update(unschedulable=True)

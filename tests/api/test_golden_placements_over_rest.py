@@ -113,7 +113,7 @@ def test_a_change_needs_the_tag_and_a_reason(admin: Api) -> None:
         ({"reason": " "}, "ReasonMissing"),
     ],
 )
-def test_what_is_wrong_is_refused(admin: Api, change: dict[str, Any], code: str | None) -> None:
+def test_invalid_placement_is_rejected(admin: Api, change: dict[str, Any], code: str | None) -> None:
     refused = admin("POST", "golden-placements/", {**AGREED, **change}, status=400).json()
     assert code is None or refused["code"] == code
     assert not GoldenPlacement.objects.exists()

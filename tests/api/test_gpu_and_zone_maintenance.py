@@ -39,7 +39,7 @@ def act(operator: Api, status: int = 200, **body: Any) -> Any:
     return operator("POST", "nodes/n2/actions/", asked, if_match=operator.tag("nodes/n2/"), status=status).json()
 
 
-def test_a_card_in_maintenance_takes_nothing_new_and_keeps_what_holds_it(zoned: Cluster, operator: Api) -> None:
+def test_gpu_in_maintenance_accepts_no_pod_and_keeps_its_holder(zoned: Cluster, operator: Api) -> None:
     submitted(zoned, a_pod("old").gpu(1))
     recorded(zoned, placing(zoned, "n2", CardGrant(0, 1000, 40960)))
     shown = act(operator, action="maintenance", card=0, until=in_hours(4))
@@ -126,7 +126,9 @@ def test_both_are_in_the_audit_trail_with_the_previous_value(zoned: Cluster, ope
         ({"action": "end-maintenance", "card": 0, "reason": " "}, "ReasonMissing"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(zoned: Cluster, operator: Api, body: Any, code: str) -> None:
+def test_impossible_maintenance_is_rejected_and_changes_nothing(
+    zoned: Cluster, operator: Api, body: Any, code: str
+) -> None:
     before = operator.tag("nodes/n2/")
     assert act(operator, status=400, **body)["code"] == code
     assert operator.tag("nodes/n2/") == before

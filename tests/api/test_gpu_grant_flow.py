@@ -99,7 +99,7 @@ def admitted(node: Node, name: str, **more: Any) -> str:
     return answer.envs["NVIDIA_VISIBLE_DEVICES"]
 
 
-def test_a_container_gets_what_was_decided(node: Node) -> None:
+def test_container_gets_the_decided_gpus(node: Node) -> None:
     placed("p", 2)
     node.report()
     assert admitted(node, "p", insisting_on=("GPU-0",)) == "GPU-2"

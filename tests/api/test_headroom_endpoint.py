@@ -55,7 +55,7 @@ def test_a_fleet_without_pods_is_measured_by_examples(api: Callable[..., Api], c
     assert shape_of(seen, "1")["like"] is None
 
 
-def test_what_is_placed_leaves_less_room(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_placement_reduces_headroom(api: Callable[..., Api], cluster: Cluster) -> None:
     viewer = api("viewer")
     submit(cluster, [a_pod("web").cpu("3").isa("x86-64-v2").build()], actor=SYSTEM)
     before = viewer.get(ADDRESS)

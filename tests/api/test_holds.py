@@ -36,7 +36,7 @@ def submitted(caller: Api, manifest: str = BIG, status: int = 202, **query: Any)
     return caller("POST", f"workloads/?{asked}", manifest, kind="application/yaml", status=status).json()
 
 
-def test_what_is_held_is_booked_and_shown(operator: Api, cluster: Cluster) -> None:
+def test_hold_is_reserved_and_shown(operator: Api, cluster: Cluster) -> None:
     hold = held(operator, seconds=60, note="release%2017")
     (pod,) = hold["pods"]
     assert (hold["state"], pod["pod"]) == ("held", "default/web")
@@ -98,7 +98,7 @@ def test_it_gets_the_very_cards_that_were_held(operator: Api, cluster: Cluster) 
     assert check_invariants() == []
 
 
-def test_the_decision_says_whose_room_it_was_and_can_be_worked_out_again(operator: Api, cluster: Cluster) -> None:
+def test_decision_names_the_used_hold_and_can_be_recomputed(operator: Api, cluster: Cluster) -> None:
     hold = held(operator)
     held(operator, BIG.replace("web", "api"))
     accepted = submitted(operator, hold=hold["id"])
@@ -110,7 +110,7 @@ def test_the_decision_says_whose_room_it_was_and_can_be_worked_out_again(operato
     assert (again["same"], again["differences"]) == (True, [])
 
 
-def test_what_the_submission_does_not_need_is_let_go(operator: Api, cluster: Cluster) -> None:
+def test_unused_part_of_a_hold_is_released(operator: Api, cluster: Cluster) -> None:
     two = f"{BIG}---\n{BIG.replace('web', 'api')}"
     hold = held(operator, two)
     submitted(operator, hold=hold["id"])

@@ -155,7 +155,7 @@ def test_a_body_over_the_cap_of_its_address(operator: Api, cluster: Any, setting
     operator("POST", "workloads/", POD + "#" * 5001, kind=YAML, status=413)
 
 
-def test_a_body_over_what_django_reads(operator: Api, cluster: Any, settings: Any) -> None:
+def test_body_over_the_limit_of_django(operator: Api, cluster: Any, settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
     problem = operator("POST", "workloads/", POD + "#" * 1001, kind=YAML, status=413).json()
     assert problem["code"] == "BodyTooLarge"

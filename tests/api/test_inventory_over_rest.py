@@ -85,7 +85,7 @@ def test_an_unknown_default_policy_is_refused(operator: Api, policies: None) -> 
     assert operator("POST", "clusters/", body, status=400).json()["code"] == "PolicyUnknown"
 
 
-def test_an_import_brings_nodes_and_what_runs_on_them(imported: Api) -> None:
+def test_import_creates_nodes_and_their_running_pods(imported: Api) -> None:
     cluster = imported.get("clusters/site/")
     assert (cluster["nodeCount"], cluster["cardCount"], cluster["capacity"]["memory"]) == (1, 1, "16Gi")
     node = imported.get("nodes/gpu-node-0/")

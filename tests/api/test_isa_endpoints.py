@@ -35,7 +35,7 @@ def viewer(api: Callable[..., Api], db: Any) -> Api:
     return api("viewer")
 
 
-def test_names_come_with_what_they_imply_and_on_how_many_nodes_they_are(viewer: Api) -> None:
+def test_names_have_their_implications_and_node_counts(viewer: Api) -> None:
     a_cluster(
         a_node("r1").isa("rv64gcv"), a_node("r2").isa("rv64gc"), a_node("a").isa("armv8.2-a"), a_node("u").isa(None)
     )
@@ -56,7 +56,7 @@ def test_the_last_extension_of_a_long_string_is_counted_too(viewer: Api) -> None
     assert viewer.get("isa/")["riscv"]["nodes"][names[-1]] == 1
 
 
-def test_what_is_implied_alone_is_implied_by_parsing_too() -> None:
+def test_implied_only_name_is_also_implied_by_parsing() -> None:
     for feature in lattice()["riscv"]["features"]:
         try:
             meant = isa_document(
@@ -67,7 +67,7 @@ def test_what_is_implied_alone_is_implied_by_parsing_too() -> None:
         assert set(feature["implies"]) <= {*meant["extensions"], "i"}
 
 
-def test_a_string_means_what_the_command_says(viewer: Api) -> None:
+def test_string_means_the_same_as_in_the_command(viewer: Api) -> None:
     assert viewer.get("isa/parse/?text=rv64gc_zba") == isa_document(parse("rv64gc_zba"))
     problem = viewer("GET", "isa/parse/?text=rv64gc_nonsense", status=400).json()
     assert problem["code"] == "IsaUnknownExtension"

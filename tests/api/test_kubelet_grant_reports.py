@@ -83,7 +83,7 @@ def node_of(name: str) -> str | None:
 HELD = {"elsewhere-1": {"main": "0-1"}, "elsewhere-2": {"main": "4-5"}}
 
 
-def test_a_pod_is_kept_off_a_node_whose_zones_are_half_taken_by_unknown_pods(agent: Agent, fleet: Cluster) -> None:
+def test_pod_avoids_a_node_with_zones_half_used_by_unknown_pods(agent: Agent, fleet: Cluster) -> None:
     # 2 free exclusive CPUs in each zone, as the issue has it: 4 CPUs fit an empty zone, so `restricted` rejects two.
     agent.report(exclusive=HELD)
     assert numa().grants == (
@@ -176,7 +176,7 @@ def test_use_that_nothing_tracks_is_unknown(operator: Api, db: None) -> None:
     )
 
 
-def test_what_zones_have_available_is_their_use(operator: Api, db: None) -> None:
+def test_available_amounts_of_zones_determine_their_use(operator: Api, db: None) -> None:
     made = a_node("n1").cpu(8).zone("node-0", "0-3").zone("node-1", "4-7")
     report = made.build().numa
     assert report is not None

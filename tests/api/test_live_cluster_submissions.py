@@ -53,7 +53,7 @@ def test_a_policy_becomes_the_schedulers_name(operator: Api) -> None:
     assert SubmittedObject.objects.get().wanted.document["spec"]["schedulerName"] == "hetsched-binpack"
 
 
-def test_what_identifies_an_object_elsewhere_is_left_out(operator: Api) -> None:
+def test_identity_fields_of_an_object_are_left_out(operator: Api) -> None:
     hostile = "{name: web, uid: u, resourceVersion: '7', finalizers: [x/y], ownerReferences: [{kind: Node, name: n1}]}"
     submit(operator, POD.replace("{name: web}", hostile), status=202)
     assert set(SubmittedObject.objects.get().wanted.document["metadata"]) == {
@@ -70,7 +70,7 @@ def test_what_identifies_an_object_elsewhere_is_left_out(operator: Api) -> None:
         (f"{POD}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: x}}\n", "workloads/", 400, "KindNotSubmitted"),
     ],
 )
-def test_what_may_not_be_created_is_refused(operator: Api, manifest: str, address: str, status: int, code: str) -> None:
+def test_forbidden_kind_is_rejected(operator: Api, manifest: str, address: str, status: int, code: str) -> None:
     assert submit(operator, manifest, address, status=status).json()["code"] == code
     assert not SubmittedObject.objects.exists()
 

@@ -33,7 +33,7 @@ def test_it_is_openapi_3_1_and_names_every_operation_once(document: Any) -> None
     assert len(names) == len(set(names)) > 30
 
 
-def test_every_operation_says_what_it_does_who_may_and_how_it_fails(document: Any) -> None:
+def test_every_operation_has_description_roles_and_errors(document: Any) -> None:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             assert operation.get("description"), (path, method)
@@ -215,7 +215,7 @@ def test_problems_fit(document: Any, operator: Api, cluster: Any) -> None:
         jsonschema.Draft202012Validator(schema).validate(answer.json())
 
 
-def test_it_comes_as_yaml_for_who_asks(operator: Api) -> None:
+def test_yaml_is_returned_on_request(operator: Api) -> None:
     answer = operator("GET", "schema", accept="application/yaml", status=200)
     assert answer.content.startswith(b"openapi: 3.1")
 

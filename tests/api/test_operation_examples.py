@@ -239,7 +239,7 @@ def _tokens(ask: Story, decided: str) -> None:
     ask("root", "POST", "sessions/end/", {"reason": "a laptop was lost"})
 
 
-def test_every_example_is_what_is_asked_and_answered(story: Story, document: Any) -> None:
+def test_every_example_matches_its_request_and_response(story: Story, document: Any) -> None:
     described = {
         f"{method.upper()} {path.removeprefix('/api/v1/')}"
         for path, operations in document["paths"].items()

@@ -157,7 +157,7 @@ def test_it_gives_no_right(operator: Api, api: Callable[..., Api], cluster: Clus
     assert not Hold.objects.exists()
 
 
-def test_a_viewer_may_plan_what_a_submitter_submits(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_viewer_creates_a_plan_that_a_submitter_submits(api: Callable[..., Api], cluster: Cluster) -> None:
     assert submitted(api("submitter"), planned(api("viewer")))["state"] == "pending"
 
 
@@ -171,12 +171,12 @@ def test_a_viewer_may_plan_what_a_submitter_submits(api: Callable[..., Api], clu
     ],
     ids=lambda more: next(iter(more)),
 )
-def test_what_is_only_supposed_cannot_be_planned(operator: Api, cluster: Cluster, more: dict[str, Any]) -> None:
+def test_supposed_nodes_cannot_be_planned(operator: Api, cluster: Cluster, more: dict[str, Any]) -> None:
     refused = operator("POST", "what-if/", {"manifest": BIG, "plan": True, **more}, status=400)
     assert refused.json()["code"] == "PlanNotPossible"
 
 
-def test_what_needs_others_to_leave_is_no_plan(operator: Api, cluster: Cluster) -> None:
+def test_placement_that_needs_evictions_is_no_plan(operator: Api, cluster: Cluster) -> None:
     taken(cluster, operator, "first")
     taken(cluster, operator, "second")
     urgent = what_if(operator, priority=1000)

@@ -105,7 +105,7 @@ def test_a_placed_pod_shows_no_reasons_of_the_attempt_before(viewer: Api) -> Non
     assert why(viewer, pod)["changed"]["reasons"] == []
 
 
-def test_what_changed_between_two_attempts(viewer: Api) -> None:
+def test_changes_between_two_attempts_are_listed(viewer: Api) -> None:
     pod = submitted(a_cluster(), a_pod("p")).pods.get()
     decide(pod, 5, Reason("IsaMissing", "isa-match", 3, "lacks v", before=4))
     decide(pod, 9, Reason("IsaMissing", "isa-match", 2, "lacks v", before=3), version=2)
@@ -149,7 +149,7 @@ def test_a_pod_outside_the_namespaces_of_a_token_is_not_there(viewer: Api, api: 
     limited("GET", "pods/99999/why/", status=404)
 
 
-def test_who_is_in_its_way_is_not_named_to_a_token_of_other_namespaces(db: Any, api: Callable[..., Api]) -> None:
+def test_blocker_is_hidden_from_a_token_of_other_namespaces(db: Any, api: Callable[..., Api]) -> None:
     cluster = a_cluster(a_node("n1").cpu(8))
     placed(cluster, "n1", a_pod("secret", "rest").cpu("5"))
     pod = submitted(cluster, a_pod("p", "team").cpu("6")).pods.get()

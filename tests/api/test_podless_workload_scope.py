@@ -53,7 +53,7 @@ def hears(token: str, workload_id: str) -> bool:
 @pytest.mark.parametrize(
     ("namespaces", "seen"), [(["rest"], False), (["rest", "third"], False), (["rest", "team"], False), (["team"], True)]
 )
-def test_a_limited_token_sees_what_lies_in_its_namespaces(
+def test_limited_token_sees_workloads_of_its_namespaces(
     submitted: Callable[..., str], namespaces: list[str], seen: bool
 ) -> None:
     made = submitted(*namespaces)
@@ -71,7 +71,9 @@ def test_limited_token_cannot_cancel_it(submitted: Callable[..., str], api: Call
     assert not SubmittedObject.objects.filter(state=SubmittedObject.UNWANTED).exists()
 
 
-def test_who_reaches_all_of_it_has_it(submitted: Callable[..., str], api: Callable[..., Api]) -> None:
+def test_token_with_access_to_all_objects_has_the_workload(
+    submitted: Callable[..., str], api: Callable[..., Api]
+) -> None:
     made = submitted("rest", "third")
     answer: Any = api("submitter", "rest", "third")("DELETE", f"workloads/{made}/")
     assert answer.status_code == 200

@@ -72,7 +72,7 @@ def test_an_activated_version_decides_the_next_pod(admin: Api, operator: Api, cl
     assert (entry.reason, entry.details) == ("denser", {"before": 1, "after": 2})
 
 
-def test_a_rollback_activates_what_decided_before(admin: Api) -> None:
+def test_rollback_activates_the_previous_version(admin: Api) -> None:
     admin("POST", "policies/", DRAFT, status=201)
     activate(admin, 2, status=200)
     tag = admin.tag("policies/hetsched/")

@@ -89,7 +89,7 @@ def test_there_is_one_open_for_each_person_and_it_can_be_cancelled(admin: Api) -
     ("body", "status"),
     [({"version": 9}, 404), ({"version": 2, "last": 10_001}, 400), ({"version": 2, "scope": "some"}, 400), ({}, 400)],
 )
-def test_what_is_wrong_is_refused(admin: Api, body: dict[str, Any], status: int) -> None:
+def test_invalid_request_is_rejected(admin: Api, body: dict[str, Any], status: int) -> None:
     admin("POST", "policies/hetsched/preview/", body, status=status)
     assert not Preview.objects.exists()
 

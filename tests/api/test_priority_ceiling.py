@@ -101,7 +101,7 @@ def test_zero_and_less_are_accepted(cluster: Cluster) -> None:
     limited()("POST", "workloads/", pod("b"), kind=YAML, status=202)
 
 
-def test_what_was_stated_at_creation_counts(cluster: Cluster) -> None:
+def test_ceiling_of_the_creation_applies(cluster: Cluster) -> None:
     limited(most_priority=10)("POST", "workloads/", pod("a", priority=10), kind=YAML, status=202)
     assert code(limited(most_priority=10)("POST", "workloads/", pod("b", priority=11), kind=YAML)) == REFUSED
     limited(most_priority=2**31 - 1)("POST", "workloads/", pod("c", priority=2**31 - 1), kind=YAML, status=202)
@@ -134,7 +134,7 @@ class TestActions:
     def act(self, caller: Api, workload: str, **action: Any) -> tuple[int, str]:
         return code(caller("POST", f"workloads/{workload}/actions/", {"reason": "r", **action}, if_match="*"))
 
-    def test_a_retry_of_what_is_above_the_ceiling_is_refused(self, raised: str) -> None:
+    def test_retry_above_the_ceiling_is_rejected(self, raised: str) -> None:
         assert self.act(limited(), raised, action="retry") == REFUSED
         assert Pod.objects.get().state == "never-fits"
         assert self.act(limited(most_priority=50), raised, action="retry")[0] == 200
@@ -146,7 +146,7 @@ class TestActions:
         assert self.act(caller, raised, action="priority", priority=0)[0] == 200
         assert Pod.objects.get().priority == 0
 
-    def test_it_cancels_what_is_above_the_ceiling(self, raised: str) -> None:
+    def test_token_cancels_workloads_above_the_ceiling(self, raised: str) -> None:
         assert self.act(limited(), raised, action="cancel")[0] == 200
 
 
@@ -173,7 +173,7 @@ class TestWhatIsShown:
         client.login(username="root", password="a long enough password")
         return client
 
-    def test_rest_and_the_page_say_what_a_token_may_preempt(self, admin: Client) -> None:
+    def test_rest_and_the_page_show_the_preemption_limit_of_a_token(self, admin: Client) -> None:
         made = {
             "limited": create_token(role="submitter", name="limited", namespaces=["team"]),
             "stated": create_token(role="submitter", name="stated", namespaces=["team"], most_priority=10),

@@ -233,7 +233,7 @@ def test_figures_of_a_live_cluster(probe: Api) -> None:
     assert found["hetsched_lease_holder", (where, ("holder", "watch/1"), ("lease", "follower"))] == 1
 
 
-def test_invariants_are_checked_and_what_is_broken_is_counted(probe: Api, decided: str) -> None:
+def test_invariants_are_checked_and_violations_are_counted(probe: Api, decided: str) -> None:
     assert canary.check() == 0
     found = figures_of(probe)
     assert found["hetsched_invariant_violations", (("id", "I8"),)] == 0

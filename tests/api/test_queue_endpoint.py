@@ -51,7 +51,7 @@ def test_places_follow_the_policy(waiting: Any, operator: Api) -> None:
     assert pods == ["team/urgent", "flood/flood-0", "flood/flood-1", "team/g-0"]
 
 
-def test_what_is_not_due_has_no_place_and_says_until_when(waiting: Any, operator: Api) -> None:
+def test_pod_that_is_not_due_has_no_position_but_a_time(waiting: Any, operator: Api) -> None:
     now = timezone.now()
     soon, later = now + timedelta(seconds=8), now + timedelta(seconds=30)
     rows = Pod.objects.filter(namespace="flood")

@@ -115,7 +115,7 @@ def test_no_limit_is_none(operator: Api, cluster: Any, settings: Any) -> None:
     assert not Bucket.objects.exists()
 
 
-def test_what_was_taken_comes_back(db: Any) -> None:
+def test_spent_tokens_are_refilled(db: Any) -> None:
     limit = Limit(60, 2)  # one a second
     assert [take("k", limit).admitted for _ in range(3)] == [True, True, False]
     Bucket.objects.update(full_at=Bucket.objects.get().full_at - 1_000_000)

@@ -45,7 +45,7 @@ def confirm(operator: Api, tag: str, status: int = 202, **more: Any) -> Any:
     return operator("POST", "clusters/lab/rebalances/", asked, if_match=tag, status=status).json()
 
 
-def test_advice_says_what_moves_and_writes_nothing(tight: Cluster, operator: Api) -> None:
+def test_advice_lists_moves_and_writes_nothing(tight: Cluster, operator: Api) -> None:
     before = Cluster.objects.get().revision
     found = advice(operator).json()
     (move,) = found["moves"]
@@ -98,7 +98,7 @@ def test_a_workload_that_waits_is_found_room_for(tight: Cluster, operator: Api) 
     assert pod.node.name == "b"
 
 
-def test_what_moves_nothing_of_the_plan_does_not_matter_and_what_does_is_412(tight: Cluster, operator: Api) -> None:
+def test_changes_outside_the_plan_do_not_matter_and_others_are_412(tight: Cluster, operator: Api) -> None:
     tag = advice(operator)["ETag"]
     placed(tight, "a", a_pod("tiny").cpu("100m").memory("1Mi"))
     found = confirm(operator, tag, status=412)  # a has 0.9 CPUs left, so right does not fit there any more

@@ -165,7 +165,7 @@ class TestStoredRows:
     @pytest.mark.parametrize(
         "message", ["Preempted by hush/x", "n1 was filled by hush/x, team/b, hush/y and 2 more before it was bound"]
     )
-    def test_who_took_the_place_of_an_own_pod_is_hidden(
+    def test_preemptor_of_an_own_pod_is_hidden(
         self, limited: Api, operator: Api, cluster: Cluster, message: str
     ) -> None:
         own = submit(limited, pod("a", "team"))

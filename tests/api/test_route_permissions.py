@@ -220,7 +220,7 @@ def test_the_table_holds(api: Callable[..., Api], decided: str, route: str) -> N
                 assert status == (401 if role == "anonymous" else 403), (role, method)
 
 
-def test_a_limited_token_changes_only_what_is_within_namespaces(api: Callable[..., Api], decided: str) -> None:
+def test_limited_token_changes_only_objects_of_its_namespaces(api: Callable[..., Api], decided: str) -> None:
     callers = {role: api(role, "team") for role in ROLES}
     wrong = []
     for route, method in sorted(row for row in TABLE if row[1] != "GET"):
@@ -285,7 +285,7 @@ class TestATokenThatIsLimitedToOneNamespace:
         assert limited.get("workloads/")["items"] == []
 
     @pytest.mark.parametrize("address", ["workloads/{}/", "workloads/{}/pods/"])
-    def test_what_is_not_its_own_does_not_exist(self, limited: Api, theirs: str, address: str) -> None:
+    def test_foreign_object_is_not_found(self, limited: Api, theirs: str, address: str) -> None:
         limited("GET", address.format(theirs), status=404)
 
     def test_cancels_and_acts_on_nothing_else(self, limited: Api, theirs: str, operator: Api) -> None:

@@ -38,7 +38,7 @@ def test_one_is_listed_with_where_it_is_and_the_rest_can_be_ended(person: Callab
     assert desk.get("/api/v1/plugins/").status_code == 401
 
 
-def test_what_is_not_there_or_not_ones_own_is_refused(person: Callable[..., User], api: Callable[..., Api]) -> None:
+def test_missing_or_foreign_session_is_rejected(person: Callable[..., User], api: Callable[..., Api]) -> None:
     ada, root = person("ada", "viewer"), person("root", superuser=True)
     desk, admin = browser(ada, "Desk"), browser(root, "Desk")
     for asked, status, code in (

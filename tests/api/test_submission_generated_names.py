@@ -56,7 +56,7 @@ def test_each_item_of_a_batch_has_names_of_its_own(operator: Api, cluster: Clust
         assert len({item["pods"][0]["pod"] for item in told["items"]}) == 2
 
 
-def test_what_is_planned_is_what_is_submitted(operator: Api, cluster: Cluster) -> None:
+def test_planned_names_are_the_submitted_ones(operator: Api, cluster: Cluster) -> None:
     plans = [operator("POST", "what-if/", {"manifest": MADE, "plan": True}, status=200).json() for _ in range(2)]
     told = [plan["placements"][0]["pod"] for plan in plans]
     assert told[0] != told[1]

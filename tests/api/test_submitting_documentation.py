@@ -30,7 +30,7 @@ def missing(told: Any, sent: Any, place: str = "") -> list[str]:
     return [place] if fixed and "…" not in str(told) and told != sent else []
 
 
-def test_what_it_shows_is_what_comes(operator: Api, cluster: Cluster) -> None:
+def test_documented_responses_are_the_actual_ones(operator: Api, cluster: Cluster) -> None:
     kept = operator("POST", "holds/", POD.replace("web", "kept"), kind="application/yaml", status=201).json()["id"]
     names = {"HOLD2": kept}
     blocks = BLOCK.findall(PAGE.read_text())

@@ -31,7 +31,7 @@ def viewer(api: Callable[..., Api], db: Any) -> Api:
     return made
 
 
-def test_copies_take_what_the_original_could(viewer: Api) -> None:
+def test_copies_accept_the_pods_of_the_original(viewer: Api) -> None:
     assert ask(viewer, TWO)["verdict"] == "not-now"  # n1 has 4 CPUs left
     answer = ask(viewer, TWO, copyNodes={"n1": 2})
     assert answer["verdict"] == "placed"

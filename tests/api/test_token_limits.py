@@ -37,7 +37,7 @@ def test_a_quota_of_pods_holds_until_workloads_end(cluster: Any) -> None:
     ci("POST", "workloads/", pods("b", 2), kind=YAML, status=202)
 
 
-def test_what_never_fits_a_quota_is_said_to_never_fit(cluster: Any) -> None:
+def test_request_above_the_quota_never_fits(cluster: Any) -> None:
     answer = bounded(quota={"pods": "3"})("POST", "workloads/", pods("a", 4), kind=YAML, status=403)
     assert answer.json()["code"] == "QuotaTooSmall"
     assert "Retry-After" not in answer

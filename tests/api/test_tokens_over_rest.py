@@ -64,6 +64,6 @@ def test_a_revoked_token_is_refused_at_once(root: Client) -> None:
         ({"reason": ""}, "ReasonMissing"),
     ],
 )
-def test_what_cannot_be_is_refused(root: Client, asked: dict[str, Any], code: str) -> None:
+def test_impossible_token_is_rejected(root: Client, asked: dict[str, Any], code: str) -> None:
     answer = make(root, **asked)
     assert (answer.status_code, answer.json()["code"], Token.objects.count()) == (400, code, 0)

@@ -79,7 +79,7 @@ def test_the_fleet_and_an_answer_without_writing(talk: Client, cluster: Cluster)
     assert not list(talk.workloads())
 
 
-def test_decisions_are_read_with_what_led_to_them(talk: Client, decided: str) -> None:
+def test_decisions_are_read_with_their_reasons(talk: Client, decided: str) -> None:
     rows = {row.pod: row for row in talk.decisions(workload=decided)}
     assert {pod: row.verdict.exit_code for pod, row in rows.items()} == {"default/web": 0, "default/big": 11}
     refused = talk.decision(rows["default/big"].id, further=True, all_nodes=True)

@@ -55,7 +55,7 @@ def test_people_see_a_page(failing: list[Exception]) -> None:
     assert b"Try again" in answer.content
 
 
-def test_what_else_fails_is_a_failure_of_ours(failing: list[Exception]) -> None:
+def test_other_failures_are_internal_errors(failing: list[Exception]) -> None:
     failing.append(KeyError("secret"))
     caller = Api()
     assert caller("GET", "nodes/", status=500).json()["code"] == "InternalError"

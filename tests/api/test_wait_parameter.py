@@ -37,13 +37,13 @@ def pending(operator: Api, cluster: Any) -> str:
     return str(operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"])
 
 
-def test_what_is_decided_is_answered_at_once(operator: Api, decided: str, notes: Notes) -> None:
+def test_decided_workload_is_answered_at_once(operator: Api, decided: str, notes: Notes) -> None:
     # Two pods, one placed, one that never fits: the worst verdict is the workload's.
     assert operator.get(f"workloads/{decided}/", wait=30)["state"] == "never-fits"
     assert notes.asked == []
 
 
-def test_the_answer_shows_what_happened_meanwhile(operator: Api, cluster: Any, pending: str, notes: Notes) -> None:
+def test_answer_contains_changes_during_the_wait(operator: Api, cluster: Any, pending: str, notes: Notes) -> None:
     from workers.schedule import run
 
     notes.meanwhile = lambda: run(cluster.pk)
@@ -81,7 +81,7 @@ def watched(states: list[dict[str, str]]) -> Watch:
 HOUR = 3600
 
 
-def test_the_watch_wakes_who_waits_for_this_state() -> None:
+def test_watch_wakes_requests_for_the_reached_state() -> None:
     watched([{"w": "pending"}, {"w": "pending"}, {"w": "placed"}]).wait("w", {"placed"}, HOUR)
 
 
@@ -89,7 +89,7 @@ def test_the_watch_gives_up_when_time_is_over() -> None:
     watched([{"w": "pending"}]).wait("w", {"placed"}, 0.2)
 
 
-def test_the_watch_wakes_who_waits_for_something_that_is_gone() -> None:
+def test_watch_wakes_requests_for_a_deleted_workload() -> None:
     watched([{}]).wait("w", {"placed"}, HOUR)
 
 

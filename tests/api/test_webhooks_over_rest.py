@@ -55,7 +55,7 @@ def test_the_audit_names_the_host_and_not_the_rest_of_an_address(made: Any) -> N
     assert "s3cr3t" not in json.dumps(entry.details)
 
 
-def test_a_change_needs_the_tag_of_what_was_read(submitter: Api, made: Any) -> None:
+def test_change_requires_the_tag_of_the_read(submitter: Api, made: Any) -> None:
     address = made["Location"]
     changed = {**WANTED, "states": ["failed"], "enabled": False}
     submitter("PUT", address, changed, status=428)
@@ -111,7 +111,7 @@ def test_the_secret_of_ones_submissions_is_made_shown_once_and_ended(submitter: 
         ({"states": 5}, 400, "BodyInvalid", "states"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(
+def test_error_names_its_place(
     submitter: Api, changed: dict[str, Any], status: int, code: str, place: str | None
 ) -> None:
     problem = submitter("POST", "webhooks/", {**WANTED, **changed}, status=status).json()
@@ -167,7 +167,7 @@ def test_a_delivery_is_shown_with_its_body_and_its_log(submitter: Api, made: Any
     assert [(one["status"], one["tookMillis"]) for one in shown["log"]] == [(503, 7)]
 
 
-def test_deliveries_are_listed_by_what_one_looks_for(submitter: Api, made: Any) -> None:
+def test_deliveries_are_filtered(submitter: Api, made: Any) -> None:
     first, second = (delivery_of(submitter, made)["id"] for _ in range(2))
     Delivery.objects.filter(pk=first).update(state=Delivery.DEAD, workload="w-1")
 

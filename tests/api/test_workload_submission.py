@@ -89,7 +89,7 @@ def test_policy_priority_name_and_callback_come_along(operator: Api, cluster: An
     assert set(Pod.objects.values_list("policy", "policy_rule", "priority")) == {("spread", "request", -7)}
 
 
-def test_a_pod_whose_own_wish_is_wrong_is_accepted(operator: Api, cluster: Any) -> None:
+def test_pod_with_an_invalid_request_is_accepted(operator: Api, cluster: Any) -> None:
     wrong = POD.replace("{name: web}", "{name: web, annotations: {hetsched.io/gpu-milli: '0'}}")
     operator("POST", "workloads/", wrong, kind="application/yaml", status=202)
 
@@ -116,7 +116,7 @@ def test_a_pod_whose_own_wish_is_wrong_is_accepted(operator: Api, cluster: Any) 
         ([PLAIN], "ManifestMalformed", None),
     ],
 )
-def test_a_wrong_submission_says_what_and_where(
+def test_invalid_submission_names_error_and_place(
     operator: Api, cluster: Any, body: Any, code: str, place: str | None
 ) -> None:
     problem = operator("POST", "workloads/", body, status=400).json()
@@ -144,7 +144,7 @@ def test_an_unknown_cluster_is_not_found(operator: Api, cluster: Any) -> None:
     operator("POST", "workloads/?cluster=none", POD, kind="application/yaml", status=404)
 
 
-def test_without_any_cluster_the_answer_says_what_to_do(operator: Api) -> None:
+def test_error_without_any_cluster_has_a_remedy(operator: Api) -> None:
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=404).json()
     assert problem["hint"]
 
@@ -166,9 +166,7 @@ def test_a_queue_that_is_full_says_when_to_come_back(operator: Api, cluster: Any
     assert (refused.json()["code"], refused["Retry-After"]) == ("TooManyWaiting", "30")
 
 
-def test_what_was_accepted_is_answered_again_though_the_queue_is_full(
-    operator: Api, cluster: Any, settings: Any
-) -> None:
+def test_accepted_submission_is_answered_again_with_a_full_queue(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_MOST_WAITING_PODS = 1
     sent = {"kind": "application/yaml", "idempotency_key": "k"}
     first = operator("POST", "workloads/", POD, status=202, **sent).json()

@@ -121,7 +121,7 @@ def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Clu
     assert NodeFacts.objects.get().quarantined == ()
 
 
-def test_totals_follow_what_counts(cluster: Cluster) -> None:
+def test_totals_follow_the_accepted_facts(cluster: Cluster) -> None:
     told(cluster, 1, msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-5", 16384),), memory_mib=16384))
     assert Cluster.objects.get().capacity["cpu"] == 6000  # 8 from the kubelet, 6 from the machine
     assert check_invariants() == []

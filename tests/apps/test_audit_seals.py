@@ -39,7 +39,7 @@ def problems() -> list[str]:
     return [seal.problem for seal in verify()]
 
 
-def test_what_is_sealed_and_unchanged_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_sealed_entries_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "MOST_SEALED", 2)
     noted(5)
     assert (sealed(), sealed(), AuditSeal.objects.count()) == (5, 0, 3)  # 2 + 2 + 1
@@ -62,7 +62,7 @@ def test_entries_that_may_have_neighbours_still_being_written_wait() -> None:
         ("DELETE FROM journal_auditentry WHERE id = {id}", "3 entries were sealed, there are 2"),
     ],
 )
-def test_what_was_changed_is_noticed(statement: str, problem: str) -> None:
+def test_change_is_detected(statement: str, problem: str) -> None:
     entries = noted(3)
     sealed()
     forged(statement.format(id=entries[1].pk))
@@ -84,7 +84,7 @@ def test_replaced_seal_breaks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert problems() == ["an entry, or the seal before, is not what was sealed"] * 2
 
 
-def test_what_a_seal_says_does_not_change() -> None:
+def test_content_of_a_seal_is_stable() -> None:
     noted(1)
     sealed()
     with pytest.raises(utils.DatabaseError, match="what a seal says does not change"):

@@ -85,7 +85,7 @@ def _another_version(lines: list[bytes]) -> list[bytes]:
         (lambda lines: [b"{}"], "BackupInvalid"),
     ],
 )
-def test_what_is_not_whole_changes_nothing(file: Path, broken: Callable[[list[bytes]], list[bytes]], code: str) -> None:
+def test_incomplete_backup_changes_nothing(file: Path, broken: Callable[[list[bytes]], list[bytes]], code: str) -> None:
     before = everything()
     file.write_bytes(gzip.compress(b"".join(broken(gzip.decompress(file.read_bytes()).splitlines(keepends=True)))))
     with pytest.raises(InputError) as refused:

@@ -72,7 +72,7 @@ def test_a_cluster_may_begin_empty(browser: Client) -> None:
         ({"documents": _file({**NODE, "status": {"allocatable": {"cpu": "-1"}}})}, "QuantityNegative"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_added(browser: Client, values: dict[str, Any], said: str) -> None:
+def test_invalid_file_is_reported_and_nothing_is_added(browser: Client, values: dict[str, Any], said: str) -> None:
     answer = _add(browser, **values)
     assert answer.status_code == 200
     assert said in answer.content.decode()
@@ -138,7 +138,7 @@ def test_every_page_of_these_apps_opens(browser: Client) -> None:
 
 
 @pytest.mark.parametrize("model", [Node, Workload, Pod, Decision, Reservation, AuditEntry])
-def test_what_is_to_read_cannot_be_changed(browser: Client, model: Any) -> None:
+def test_read_only_fields_cannot_be_changed(browser: Client, model: Any) -> None:
     placed(a_cluster(a_node("n1")), "n1", a_pod("p"))
     row = model.objects.first()
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
@@ -147,7 +147,7 @@ def test_what_is_to_read_cannot_be_changed(browser: Client, model: Any) -> None:
     assert model.objects.filter(pk=row.pk).exists()
 
 
-def test_who_may_only_look_gets_no_form(browser: Client) -> None:
+def test_viewer_gets_no_form(browser: Client) -> None:
     cluster = a_cluster()
     viewer = User.objects.create_user("viewer", password="x", is_staff=True)
     viewer.user_permissions.add(Permission.objects.get(codename="view_cluster"))

@@ -63,7 +63,7 @@ def test_each_new_content_is_a_version_that_decides(west: Cluster) -> None:
     assert (entry.actor, entry.reason) == ("cluster west", "generation 2 of the object in cluster west")
 
 
-def test_what_says_again_what_it_said_is_no_version(west: Cluster) -> None:
+def test_repeated_content_is_no_new_version(west: Cluster) -> None:
     see(west, spec())
     PolicyObject.objects.update(told=True)
     assert see(west, spec()) == []
@@ -129,7 +129,7 @@ def test_an_object_that_is_gone_leaves_its_version_until_it_comes_again(west: Cl
     assert (decides(), PolicyObject.objects.get().gone) == ((2, 3.0), False)
 
 
-def test_what_a_cluster_keeps_is_not_written_here_until_it_is_taken_over(west: Cluster) -> None:
+def test_cluster_owned_policy_is_not_written_before_a_takeover(west: Cluster) -> None:
     see(west, spec(1.0))
     see(west, spec(2.0), 2)
     for act in (
@@ -160,7 +160,7 @@ def test_a_wrong_object_is_not_handed_a_policy(west: Cluster) -> None:
     assert Policy.objects.get(name="mine").keeper is None
 
 
-def test_built_in_policies_of_a_release_leave_what_a_cluster_keeps(west: Cluster) -> None:
+def test_built_in_policies_of_a_release_keep_cluster_owned_ones(west: Cluster) -> None:
     content = spec(3.0, name="spread")
     follow_policies(west.pk, [ObservedPolicy("spread", "uid", 1, content)], epoch=EPOCH)
     assert "spread" not in ensure_builtins()

@@ -230,7 +230,7 @@ def test_deleted_collector_takes_its_facts_along(cluster: Cluster) -> None:
     assert sorted(actions) == ["collector.add", "collector.remove"]
 
 
-def test_what_a_collector_found_by_its_old_settings_is_dropped(cluster: Cluster) -> None:
+def test_facts_of_previous_settings_are_dropped(cluster: Cluster) -> None:
     before = collector(cluster)
     collector(cluster, most_age_seconds=7)
     told(before, CollectedNode("n1", now(), power=PowerReport("off")))

@@ -49,7 +49,7 @@ def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, mon
     assert [one.value for one in row.overrides] == ["2"]
 
 
-def test_what_a_collector_says_while_a_message_is_noted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collected_fact_during_a_message_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     real = agent_messages._sample
 
     def sample(*arguments: Any) -> Any:

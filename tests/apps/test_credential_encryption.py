@@ -40,7 +40,7 @@ def connected(cluster: Cluster, **how: Any) -> Connection:
     return connect(cluster, actor=SYSTEM, reason="for the tests", **({"kubeconfig": kubeconfig()} | how))
 
 
-def test_what_is_sealed_opens_with_its_key_and_purpose_only(settings: Any) -> None:
+def test_sealed_text_opens_with_its_key_and_purpose_only(settings: Any) -> None:
     sealed = seal(CANARY, purpose="one")
     assert CANARY not in sealed
     assert unseal(sealed, purpose="one") == CANARY
@@ -95,7 +95,7 @@ def test_new_connection_takes_the_lease_from_the_old_informer(live: Cluster) -> 
     assert api_of(live) is not before
 
 
-def test_what_does_not_open_any_more_is_handed_in_again(live: Cluster, settings: Any) -> None:
+def test_undecryptable_connection_can_be_replaced(live: Cluster, settings: Any) -> None:
     connected(live)
     settings.SECRET_KEY = "another key of more than forty characters, all of them random"
     with pytest.raises(InputError, match="SecretKeyChanged"):

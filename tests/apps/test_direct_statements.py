@@ -64,7 +64,7 @@ def test_a_broken_transaction_takes_nothing_more(way: None) -> None:
         transaction.set_rollback(False)
 
 
-def test_what_is_rolled_back_was_never_there(way: None) -> None:
+def test_rolled_back_statement_has_no_effect(way: None) -> None:
     (one,) = _named("a")
     with transaction.atomic():
         assert change(f"UPDATE {TABLE} SET revision = %s WHERE id = %s", [9, one]) == 1

@@ -66,7 +66,7 @@ def later(seconds: int = 121) -> None:
     Pod.objects.filter(origin=Pod.REMNANT).update(not_before=timezone.now() - timedelta(seconds=1))
 
 
-def test_what_it_held_is_kept_for_a_while_and_then_free(cluster: Cluster) -> None:
+def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluster) -> None:
     with warm(cluster.pk).held() as kept:
         assert KEY in kept.state.bookings
     seen(cluster, pods_gone=[KEY])
@@ -191,9 +191,7 @@ def test_a_copy_of_the_cluster_has_its_room_taken_by_a_plain_pod(cluster: Cluste
     assert (pod.name, pod.node_name, pod.allocation) == ("p.u1", "n1", Allocation(gpus=(CardGrant(1, 1000, 0),)))
 
 
-def test_a_process_whose_clock_is_ahead_lets_nothing_go_early(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_clock_of_a_process_releases_nothing_early(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods_gone=[KEY])
     wrong = timezone.now() + timedelta(minutes=10)
     monkeypatch.setattr(timezone, "now", lambda: wrong)
@@ -201,9 +199,7 @@ def test_a_process_whose_clock_is_ahead_lets_nothing_go_early(
     assert holders() == [REMNANT]
 
 
-def test_what_a_process_notes_whose_clock_is_behind_is_kept_as_long(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_note_of_a_process_with_a_slow_clock_is_kept_as_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = timezone.now() - timedelta(minutes=10)
     with monkeypatch.context() as patch:
         patch.setattr(timezone, "now", lambda: wrong)
@@ -281,7 +277,7 @@ def refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, pod: PodBuilder) 
     return Decision.objects.latest("id")
 
 
-def test_who_waits_for_it_knows_its_name_and_the_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods_gone=[KEY])
     until = Pod.objects.get(name=REMNANT).not_before
     assert until is not None

@@ -65,7 +65,7 @@ def test_a_pod_is_booked_where_it_is() -> None:
     is_sound(cluster)
 
 
-def test_what_is_known_already_writes_nothing() -> None:
+def test_known_assignment_writes_nothing() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     told(cluster, p=["GPU-1"])
@@ -86,7 +86,7 @@ def test_two_pods_that_were_given_each_others_cards_change_places() -> None:
     is_sound(cluster)
 
 
-def test_who_was_given_nothing_yet_makes_way_for_who_was() -> None:
+def test_pod_without_an_assignment_moves_for_one_with_it() -> None:
     cluster = cluster_of("T4", "T4", "V100")
     running(cluster, "p", 0)
     running(cluster, "q", 1)

@@ -96,7 +96,7 @@ def test_unknown_facts_leave_a_placement_unknown_and_block_nothing() -> None:
     assert entry.details["goldens"] == {"g": "unknown"}
 
 
-def test_all_that_break_are_named_with_what_was_expected_and_what_came_out() -> None:
+def test_all_broken_placements_have_expected_and_actual_results() -> None:
     cluster = a_cluster(riscv("a-plain", "rv64gc"), riscv("vector"))
     vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
     agreed(cluster, vectors, "one", nodes=("vector",))

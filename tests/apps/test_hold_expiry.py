@@ -45,7 +45,7 @@ def over(row: Hold) -> None:
     Hold.objects.filter(pk=row.pk).update(expires_at=Now() - timedelta(seconds=1))
 
 
-def test_what_was_decided_on_an_older_state_is_not_booked(cluster: Cluster) -> None:
+def test_decision_on_an_older_state_is_not_recorded(cluster: Cluster) -> None:
     before = Cluster.objects.get(pk=cluster.pk).revision
     held(cluster)
     with pytest.raises(Conflict):
@@ -119,7 +119,7 @@ def test_room_of_a_hold_that_is_over_is_noticed(cluster: Cluster) -> None:
     assert [(one.id, one.message) for one in check_invariants()] == [("I8", "is room of a hold that is over")]
 
 
-def test_what_has_claims_of_its_own_is_not_held(cluster: Cluster) -> None:
+def test_pod_with_resource_claims_cannot_be_held(cluster: Cluster) -> None:
     pod = a_pod("p").build()
     spec = msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, claims=(ClaimUse("data"),)))
     with pytest.raises(InputError) as refused:

@@ -71,7 +71,7 @@ def test_a_running_pod_on_a_node_that_is_not_in_the_file_holds_nothing() -> None
     assert check_invariants() == []
 
 
-def test_importing_again_replaces_nodes_and_foreign_pods_and_keeps_what_we_placed() -> None:
+def test_reimport_replaces_nodes_and_foreign_pods_and_keeps_our_placements() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("old").running_on("n2"),))
     placed(cluster, "n1", a_pod("ours"))
     _import(_content(a_node("n1").labelled(rack="a"), a_node("n3"), running=(a_pod("new").running_on("n3"),)))
@@ -96,7 +96,7 @@ def test_node_that_returns_is_published_to_its_subscribers() -> None:
     [a_node("n1").zone("zone-0", "0-1"), a_node("n1").zone("zone-0", "0-3").pods(0)],
     ids=["its CPUs", "its place among the pods"],
 )
-def test_a_node_that_lost_what_our_pods_hold_refuses_the_file(smaller: NodeBuilder) -> None:
+def test_node_without_the_resources_of_our_pods_rejects_the_file(smaller: NodeBuilder) -> None:
     cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
     submitted(cluster, a_pod("ours"))
     held = Allocation(zones=(ZoneGrant("zone-0", "2-3"),), cpu_policy="exclusive")
@@ -154,7 +154,7 @@ def test_a_new_policy_of_the_file_decides_and_a_changed_one_stays_a_draft() -> N
     assert list(states) == ["active", "draft"]
 
 
-def test_what_pods_may_name_is_kept_with_the_cluster() -> None:
+def test_referenced_objects_are_stored_with_the_cluster() -> None:
     file = b"""
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass

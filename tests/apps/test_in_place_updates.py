@@ -106,7 +106,7 @@ def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Clus
     assert check_invariants() == []
 
 
-def test_a_grown_pod_leaves_no_room_and_a_shrunk_one_wakes_who_waits(
+def test_grown_pod_uses_capacity_and_a_shrunk_one_requeues_pending_pods(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(cluster, a_pod("p").cpu(6))
@@ -121,9 +121,7 @@ def test_a_grown_pod_leaves_no_room_and_a_shrunk_one_wakes_who_waits(
     assert check_invariants() == []
 
 
-def test_a_growing_pod_sends_back_who_is_placed_and_not_bound(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_growing_pod_requeues_placed_pods_that_are_not_bound(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
     decide(cluster, monkeypatch)
     assert states()["q"] == "placed"
@@ -217,7 +215,7 @@ def test_an_export_has_the_request_of_now(cluster: Cluster) -> None:
     assert (pod.shape.request("cpu"), pod.labels) == (6000, {"x": "1"})
 
 
-def test_what_is_kept_of_a_resized_pod_is_what_it_held_at_the_last(cluster: Cluster) -> None:
+def test_released_resources_of_a_resized_pod_are_its_last_ones(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6))
     seen(cluster, pods_gone=[KEY])
     the_ledger_agrees(cluster, 6000)
@@ -233,7 +231,7 @@ def test_a_share_of_a_zone_grows_with_its_pod() -> None:
     assert resized(exclusive, before, now) is exclusive
 
 
-def test_a_pod_that_goes_back_to_the_queue_asks_for_what_it_is_now(cluster: Cluster) -> None:
+def test_requeued_pod_has_its_current_request(cluster: Cluster) -> None:
     seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
     recorded(cluster, placing(cluster, "n1"))
     seen(cluster, pods=[a_seen(a_pod("q").cpu(4).labelled(x="1"), uid="u2")])
@@ -242,7 +240,7 @@ def test_a_pod_that_goes_back_to_the_queue_asks_for_what_it_is_now(cluster: Clus
     assert (back.state, back.spec.labels) == ("pending", {"x": "1"})
 
 
-def test_what_a_pod_held_before_it_changed_is_forgotten_in_the_end(cluster: Cluster) -> None:
+def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) -> None:
     for value in ("1", "2", "3"):
         runs(cluster, a_pod("p").cpu(1).labelled(x=value))
     assert Reservation.objects.count() == 4

@@ -276,7 +276,7 @@ def test_remaining_members_of_an_evicted_gang_break_nothing(cluster: Cluster) ->
     assert check_invariants() == []
 
 
-def test_what_is_over_is_charged_with_nothing(cluster: Cluster) -> None:
+def test_ended_workload_counts_against_no_quota(cluster: Cluster) -> None:
     _more_than_the_quota()
     Workload.objects.filter(pods__name="q-0").update(state="cancelled")
     assert "I14" not in {violation.id for violation in check_invariants()}

@@ -12,7 +12,7 @@ from tests.scenes import a_cluster
 LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))
 
 
-def test_what_is_cut_ends_between_features() -> None:
+def test_truncation_is_between_features() -> None:
     assert shortened("x86-64-v4+adx+aes", 17) == "x86-64-v4+adx+aes"
     assert shortened("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx"
     assert shortened("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx"

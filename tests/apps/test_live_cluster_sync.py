@@ -86,7 +86,7 @@ def test_a_pod_on_a_node_is_charged_though_it_is_being_deleted(cluster: Cluster)
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
 
 
-def test_our_pod_is_bound_runs_and_ends_by_what_is_seen(cluster: Cluster) -> None:
+def test_our_pod_is_bound_runs_and_ends_by_watch_events(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Pending")])
     assert state_of() == "bound"
@@ -107,7 +107,7 @@ def test_events_that_were_squeezed_into_one_come_to_the_same(cluster: Cluster) -
     assert Node.objects.get(name="n1").pods == 0
 
 
-def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) -> None:
+def test_terminating_pod_keeps_its_reservation(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running", deleting=True)])
     assert state_of() == "running"
@@ -121,9 +121,7 @@ def test_a_pod_that_is_only_being_deleted_keeps_what_it_holds(cluster: Cluster) 
     ("ended", "deleting", "state"),
     [("failed", True, "cancelled"), ("failed", False, "failed"), ("succeeded", True, "succeeded")],
 )
-def test_whose_containers_were_ended_by_its_deletion_did_not_fail(
-    cluster: Cluster, ended: str, deleting: bool, state: str
-) -> None:
+def test_container_ended_by_its_deletion_did_not_fail(cluster: Cluster, ended: str, deleting: bool, state: str) -> None:
     # Kubelets report the end of the containers before the deletion of the pod; both may arrive together or separately.
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
@@ -175,7 +173,7 @@ def test_a_node_that_is_gone_stays_while_something_is_booked_on_it(cluster: Clus
     assert check_invariants() == []
 
 
-def test_what_an_old_follower_saw_is_not_written(cluster: Cluster) -> None:
+def test_events_of_a_former_informer_are_not_written(cluster: Cluster) -> None:
     Connection.objects.update(follower_epoch=2)
     with pytest.raises(Conflict):
         seen(cluster, nodes=[a_node("n3").build()])
@@ -202,7 +200,7 @@ def test_stale_facts_are_not_used(cluster: Cluster) -> None:
     assert not in_step(cluster)
 
 
-def test_what_an_earlier_follower_knew_is_not_relied_on(cluster: Cluster) -> None:
+def test_knowledge_of_an_earlier_informer_is_not_used(cluster: Cluster) -> None:
     a_sync(cluster)
     Connection.objects.update(follower_epoch=2)
     assert not in_step(cluster)

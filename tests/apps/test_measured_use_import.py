@@ -37,7 +37,7 @@ def used_cpu(cluster: Cluster) -> int:
     return int(load_state(cluster.pk).state.columns.field("used")[0, 0])
 
 
-def test_pods_are_expected_to_use_what_earlier_ones_used() -> None:
+def test_expected_use_follows_earlier_pods() -> None:
     # 1 CPU measured, + 2.5 learnt, + 1 requested by a pod without a workload
     cluster = a_measured_cluster()
     placed(cluster, "n1", a_web_pod("a"), a_pod("bare").cpu(1))

@@ -91,7 +91,7 @@ def test_publishing_outside_a_transaction_is_a_mistake() -> None:
         publish("a", {})
 
 
-def test_what_could_not_be_sent_is_kept_and_sent_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_event_is_kept_and_sent_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise ConnectionError("the store is down")
 

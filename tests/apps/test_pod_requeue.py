@@ -46,7 +46,7 @@ def three_that_wait(cluster: Cluster) -> None:
         refused(cluster, event)
 
 
-def test_only_those_are_tried_again_whom_it_may_help() -> None:
+def test_only_pods_with_a_matching_hint_are_requeued() -> None:
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
     three_that_wait(cluster)
@@ -61,7 +61,7 @@ def test_only_those_are_tried_again_whom_it_may_help() -> None:
     assert "come" in queued()
 
 
-def test_who_never_fits_is_not_tried_when_others_leave() -> None:
+def test_never_fitting_pod_is_not_requeued_when_others_leave() -> None:
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("huge").cpu("99"))
@@ -72,7 +72,7 @@ def test_who_never_fits_is_not_tried_when_others_leave() -> None:
     assert in_words(Pod.objects.get(name="huge").waits_for) == "a node with cpu 99, memory 1Gi free"
 
 
-def test_what_happens_while_it_is_decided_is_not_missed() -> None:
+def test_event_during_a_decision_is_not_missed() -> None:
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("leave"), a_pod("taint"))
@@ -90,7 +90,7 @@ def test_what_happens_while_it_is_decided_is_not_missed() -> None:
     assert queued() == ["leave"]
 
 
-def test_what_waits_for_time_is_tried_after_a_minute_and_the_rest_is_flushed_after_five() -> None:
+def test_timed_pods_are_requeued_after_a_minute_and_others_after_five() -> None:
     cluster = a_cluster()
     for name, event in (("timed", Event.TIME), ("event", Event.POD_RELEASED)):
         submitted(cluster, a_pod(name))
@@ -157,7 +157,7 @@ def seen(lease: Lease, **changes: Any) -> None:
     follow(lease.cluster_id, Changes(**changes), epoch=lease.epoch)
 
 
-def test_a_change_of_a_node_wakes_those_who_wait_for_that_kind_of_change(lease: Lease) -> None:
+def test_node_change_requeues_pods_with_that_kind_of_hint(lease: Lease) -> None:
     cluster, node = Cluster.objects.get(), a_node("n1")
     seen(lease, nodes=[node.build()])
     kinds = {

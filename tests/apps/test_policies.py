@@ -49,7 +49,7 @@ def test_activating_moves_the_pointer_and_is_kept_in_the_audit_trail() -> None:
     assert (entry.actor, entry.reason, entry.details) == ("alice", "spread more", {"before": 1, "after": 2})
 
 
-def test_rollback_returns_to_what_was_active_before_and_back_again() -> None:
+def test_rollback_restores_the_previous_version_and_back() -> None:
     for weight in (1.0, 2.0, 3.0):
         save_draft(_spec(weight), actor=ALICE)
     activate("mine", 1, actor=ALICE, reason="first")
@@ -78,7 +78,7 @@ def test_concurrent_activation_is_rejected() -> None:
         (lambda: rollback("mine", actor=ALICE, reason="r"), "PolicyNothingToRollBack"),
     ],
 )
-def test_what_cannot_be_activated_says_why(act: Any, code: str) -> None:
+def test_failed_activation_has_a_reason(act: Any, code: str) -> None:
     save_draft(_spec(), actor=ALICE)
     with pytest.raises(InputError) as refused:
         act()
@@ -173,7 +173,7 @@ def test_an_unknown_name_on_a_pod_is_the_pods_own_mistake() -> None:
     assert problem.code == "PolicyUnknown"
 
 
-def test_what_a_request_would_get_is_the_active_version() -> None:
+def test_requested_policy_resolves_to_the_active_version() -> None:
     cluster = a_cluster()
     spec = msgspec.structs.replace(BUILTIN["spread"], description="ours")
     version = save_draft(spec, actor=ALICE).version

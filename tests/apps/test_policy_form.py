@@ -124,7 +124,7 @@ def test_invalid_weight_is_rejected_at_its_field(typed: str, said: str) -> None:
     assert said in str(form.errors["least-allocated.weight"])
 
 
-def test_what_the_fields_cannot_see_is_refused_for_the_whole_form() -> None:
+def test_error_outside_the_fields_rejects_the_whole_form() -> None:
     a_cluster()
     form = PolicyForm(load_registry(), {"name": "empty", "ties_by": "name"})
     assert not form.is_valid()
@@ -206,7 +206,7 @@ def test_activation_over_another_change_is_rejected(browser: Client) -> None:
     assert Policy.objects.get(pk=policy.pk).active_version == 1
 
 
-def test_who_may_only_look_sees_the_form_and_cannot_save(browser: Client) -> None:
+def test_viewer_sees_the_form_and_cannot_save(browser: Client) -> None:
     from django.contrib.auth.models import Permission
 
     viewer = User.objects.create_user("viewer", password="x", is_staff=True)

@@ -246,7 +246,7 @@ def test_one_that_is_switched_off_does_nothing_and_that_is_audited(cluster: Clus
         ({"once": Once(DENSE, minutes(1)), "name": "preview"}, "PlanNameInvalid"),
     ],
 )
-def test_what_is_wrong_is_refused(cluster: Cluster, more: dict[str, Any], code: str) -> None:
+def test_invalid_plan_is_rejected(cluster: Cluster, more: dict[str, Any], code: str) -> None:
     with pytest.raises(InputError) as refused:
         planned(**more)
     assert refused.value.code == code

@@ -17,7 +17,7 @@ def test_the_text_of_a_policy_gives_the_same_policy(name: str) -> None:
     assert msgspec.structs.replace(read, version=spec.version) == spec
 
 
-def test_a_plugin_takes_one_line_and_says_only_what_is_set() -> None:
+def test_plugin_is_one_line_with_its_changed_values_only() -> None:
     text = manifest_of(BUILTIN["hetsched"])
     assert "    - {name: isa-match, weight: 100}\n    - {name: taints, weight: 3}\n" in text
     assert "    - {name: class-split, weight: 2, params: {strict: false}}\n" in text

@@ -71,7 +71,7 @@ def test_the_text_is_the_same_for_any_values() -> None:
         assert asked[0]["sql"].partition("json_each")[0] == asked[1]["sql"].partition("json_each")[0]
 
 
-def test_an_update_sets_constants_values_and_what_the_row_has() -> None:
+def test_update_sets_constants_values_and_row_expressions() -> None:
     one, other = _pods(Cluster.objects.create(name="c"), 2)
     change = PreparedUpdate(
         lambda: Pod.objects.filter(pk__in=ListParameter("ids"), state=State.PENDING.value),

@@ -80,7 +80,7 @@ def test_transition_out_of_order_is_a_conflict_and_changes_no_pod() -> None:
     assert Pod.objects.get(pk=two.pk).state == "placed"
 
 
-def test_release_frees_exactly_what_the_pod_held() -> None:
+def test_release_frees_exactly_the_resources_of_the_pod() -> None:
     cluster = a_cluster(a_node("n1").gpus(1), a_node("n2"))
     placed(cluster, "n1", a_pod("stays").cpu("700m"))
     before = _load()
@@ -122,7 +122,7 @@ def test_a_release_gives_pods_that_did_not_fit_their_turn(woken: list[tuple[str,
     assert [pod.spec.name for pod in waiting(cluster.pk, None)] == ["waits"]
 
 
-def test_a_changed_inventory_gives_a_turn_at_once_even_to_what_never_fitted() -> None:
+def test_changed_inventory_requeues_even_never_fitting_pods_at_once() -> None:
     from hetsched.contracts.decision import Verdict
     from hetsched.inventory.actions import cordon
 
@@ -192,7 +192,7 @@ def test_retry_without_anything_refused_says_so() -> None:
     assert refused.value.code == "NothingToRetry"
 
 
-def test_priority_changes_the_order_of_what_waits_and_what_the_engine_sees() -> None:
+def test_priority_changes_the_order_of_pending_pods_and_the_engines_view() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("first"))
     second = submitted(cluster, a_pod("second"))

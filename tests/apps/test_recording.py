@@ -73,7 +73,7 @@ def test_where_something_was_booked_since_a_decision_nothing_is_written() -> Non
         record(cluster.pk, late, revision=seen, epoch=0, snapshot="")
 
 
-def test_what_merely_went_on_its_way_or_ended_leaves_decisions_as_they_are() -> None:
+def test_progress_or_end_of_other_pods_keeps_decisions_valid() -> None:
     cluster = a_cluster()
     first = placed(cluster, "n1", a_pod("first"))
     submitted(cluster, a_pod("late"))
@@ -96,7 +96,7 @@ def test_a_stale_epoch_writes_nothing() -> None:
     recorded(cluster, placing(cluster, "n1"), epoch=second.epoch)
 
 
-def test_what_a_version_decided_that_is_not_active_any_more_is_not_written() -> None:
+def test_decision_of_an_inactive_version_is_not_written() -> None:
     cluster = a_cluster()
     submitted(cluster)
     results = refusing(cluster, Verdict.NEVER_FITS)

@@ -20,12 +20,12 @@ def test_it_has_every_value_that_a_model_begins_with(model: type[models.Model]) 
     assert ours._state.adding
 
 
-def test_what_is_given_comes_before_what_a_model_begins_with() -> None:
+def test_given_values_precede_model_defaults() -> None:
     pod = new(Pod, cluster_id=7, name="p", queued=False)
     assert (pod.cluster_id, pod.name, pod.queued) == (7, "p", False)
 
 
-def test_no_two_rows_share_what_can_be_changed() -> None:
+def test_no_two_rows_share_a_mutable_value() -> None:
     first, second = new(AuditEntry), new(AuditEntry)
     first.details["seen"] = True
     assert second.details == {}

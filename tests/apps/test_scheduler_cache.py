@@ -70,7 +70,7 @@ def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebu
         assert set(kept.state.bookings) == {"default/new"}
 
 
-def test_what_others_did_while_a_batch_was_decided_is_taken_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.placement import snapshot
     from hetsched.placement.actions import record, release
     from hetsched.placement.lifecycle import State

@@ -59,7 +59,7 @@ def judged(name: str) -> Shadow:
     return Shadow.objects.get(pod_name=name)
 
 
-def test_each_is_judged_on_what_the_ones_before_it_left(lease: Lease, woken: list[Any]) -> None:
+def test_each_is_compared_on_the_state_after_the_previous_ones(lease: Lease, woken: list[Any]) -> None:
     # All are on n1, n2 is empty: for bin packing n1 is first as good as n2, and better from then on.
     bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
     assert (dispatch.SHADOW, [lease.cluster_id]) in woken or Shadow.objects.count() == 3
@@ -75,7 +75,7 @@ def test_each_is_judged_on_what_the_ones_before_it_left(lease: Lease, woken: lis
     assert "n1" in c.summary
 
 
-def test_what_came_later_does_not_change_what_was_best_before(lease: Lease) -> None:
+def test_later_changes_do_not_alter_the_best_node(lease: Lease) -> None:
     bound(lease, on("n2", a_pod("a").cpu(1)))
     bound(lease, on("n1", a_pod("b").cpu(6)))
     take(lease, pods_gone=["default/b"], stopped={"uid-b"})
@@ -114,7 +114,7 @@ def test_nothing_but_its_own_rows_is_written(lease: Lease) -> None:
     assert judge(lease.cluster_id) == 0
 
 
-def test_what_is_too_much_or_too_late_is_dropped_and_counted(
+def test_excess_and_late_comparisons_are_dropped_and_counted(
     lease: Lease, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setattr(shadow_decisions, "MOST_DUE", 2)
@@ -161,7 +161,7 @@ def test_the_summary_adds_up(lease: Lease) -> None:
     assert [row.pod_name for row in worst(Shadow.objects.all())] == ["d", "c"]
 
 
-def test_a_pod_that_changes_in_place_meanwhile_holds_what_it_held(lease: Lease) -> None:
+def test_pod_changed_in_place_keeps_its_resources_for_the_comparison(lease: Lease) -> None:
     bound(lease, on("n1", a_pod("a").cpu(1)))
     take(lease, pods=[on("n1", a_pod("a").cpu(2)), on("n2", a_pod("b").cpu(4))], bound={"default/b"})
     assert judge(lease.cluster_id) == 2

@@ -90,7 +90,7 @@ def test_one_object_is_tried_by_one_worker_at_a_time(cluster: Cluster, workload:
     assert len(claim(cluster.pk, 10)) == 1
 
 
-def test_what_was_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster, workload: Workload) -> None:
+def test_object_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster, workload: Workload) -> None:
     SubmittedObject.objects.update(state=SubmittedObject.WANTED, uid="")
     (one,) = claim(cluster.pk, 10)
     cancel(workload, actor=SYSTEM, reason="meanwhile")
@@ -100,7 +100,7 @@ def test_what_was_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster,
     assert (due.state, due.uid) == ("unwanted", "d2")
 
 
-def test_what_failed_in_a_live_cluster_is_not_tried_again(cluster: Cluster, workload: Workload) -> None:
+def test_failed_object_is_not_created_again(cluster: Cluster, workload: Workload) -> None:
     comes(cluster, workload, "a")
     for reached in ("placed", "failed"):
         Pod.objects.update(state=reached, queued=False)

@@ -42,7 +42,7 @@ def test_a_decision_is_made_again_and_by_another_policy(visitor: Visitor) -> Non
     expect(page.locator("#again-shown")).to_contain_text("Computed with best-fit v1")
 
 
-def test_the_why_page_leads_from_a_refusal_to_what_would_help(visitor: Visitor) -> None:
+def test_why_page_links_a_rejection_to_its_nearest_fit(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("wants-disk", nodeSelector={"disk": "nvme"})
     visitor.open(visitor.decision_of("wants-disk"))

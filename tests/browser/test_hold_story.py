@@ -42,7 +42,7 @@ def test_room_that_fits_is_kept_extended_and_let_go(visitor: Visitor) -> None:
     expect(rooms).to_contain_text("no longer reserved")
 
 
-def test_what_does_not_fit_as_it_is_cannot_be_kept(visitor: Visitor) -> None:
+def test_unplaceable_manifest_cannot_be_held(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=9999")
     expect(page.locator("#result")).to_contain_text("9999")
     expect(page.get_by_role("button", name="Hold this capacity…")).to_have_count(0)

@@ -11,7 +11,7 @@ from tests.system.processes import wait_until
 pytestmark = pytest.mark.needs("chromium")
 
 
-def test_what_lands_on_the_node_appears(visitor: Visitor) -> None:
+def test_pod_placed_on_the_node_appears(visitor: Visitor) -> None:
     page = visitor.open("/nodes/epyc-1/pods/")
     expect(page.locator("#live")).to_have_text("live")
     before = page.locator("#head").inner_text()
@@ -54,7 +54,7 @@ def test_a_list_holds_still_under_the_hand(visitor: Visitor) -> None:
     expect(page.locator("#held")).to_have_count(0)
 
 
-def test_what_waits_behind_a_list_is_counted_and_shown_on_request(visitor: Visitor) -> None:
+def test_rows_behind_a_list_are_counted_and_shown_on_request(visitor: Visitor) -> None:
     page = visitor.open("/workloads/")
     expect(page.locator("#live")).to_have_text("live")
     link = page.locator("#rows tbody a").first

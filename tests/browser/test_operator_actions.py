@@ -19,7 +19,7 @@ def confirm(page: Page, reason: str) -> None:
     expect(page.locator("dialog[open]")).to_have_count(0)
 
 
-def test_from_what_is_wrong_to_the_audit_trail(visitor: Visitor) -> None:
+def test_problem_leads_to_an_action_and_the_audit_trail(visitor: Visitor) -> None:
     page = visitor.open("/clusters/")
     problem = page.locator("#problems li", has_text="nodes of demo are not ready or not schedulable")
     problem.get_by_role("link", name="show nodes").click()

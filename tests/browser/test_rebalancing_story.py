@@ -38,7 +38,7 @@ spec: {containers: [{name: m, image: i, resources: {requests: {cpu: "4", memory:
 """
 
 
-def test_an_operator_finds_out_what_to_move_and_has_it_moved(console: Console, visitor: Visitor) -> None:
+def test_operator_finds_moves_and_has_them_carried_out(console: Console, visitor: Visitor) -> None:
     console.run(SETUP)
     page = visitor.open("/advice/?cluster=tight")
     page.get_by_role("link", name="Capacity").click()

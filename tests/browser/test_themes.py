@@ -32,7 +32,7 @@ def test_system_theme_applies_until_the_user_chooses(visit: Callable[..., Visito
     assert ground(page) == DARK
 
 
-def test_nothing_moves_for_those_who_asked_for_stillness(visit: Callable[..., Visitor]) -> None:
+def test_reduced_motion_disables_animations(visit: Callable[..., Visitor]) -> None:
     page = visit(reduced_motion="reduce").open("/")
     expect(page.locator(".node").first).to_be_visible()
     moving = page.evaluate(

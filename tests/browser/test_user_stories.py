@@ -18,7 +18,7 @@ from tests.browser.conftest import Console, Visitor
 pytestmark = pytest.mark.needs("chromium")
 
 
-def test_an_operator_sees_what_is_wrong_why_and_what_a_drain_would_do(visitor: Visitor) -> None:
+def test_operator_sees_problems_reasons_and_the_effect_of_a_drain(visitor: Visitor) -> None:
     visitor.open("/")
     visitor.submit("wants-a-disk", nodeSelector={"disk": "ssd"})
     visitor.decision_of("wants-a-disk")

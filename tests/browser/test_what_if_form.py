@@ -127,7 +127,7 @@ def test_a_nearest_fit_is_tried_with_one_click(visitor: Visitor) -> None:
     expect(page.locator("#result")).to_contain_text("Tipping points")
 
 
-def test_what_a_choice_implies_is_greyed(visitor: Visitor) -> None:
+def test_implied_choices_are_disabled(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?isa=rv64gc")
     page.click("#picker summary")
     chip = page.locator("#isa-chips button[value=v]")
@@ -141,7 +141,7 @@ def test_what_a_choice_implies_is_greyed(visitor: Visitor) -> None:
     expect(page.locator("#result")).to_contain_text("of 48 are feasible")
 
 
-def test_a_program_fills_in_what_it_needs(visitor: Visitor) -> None:
+def test_program_fills_in_its_requirements(visitor: Visitor) -> None:
     page = visitor.open("/what-if/")
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     program = header + struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, 0, 0, 0, 0x5, 64, 56, 0, 64, 0, 0)

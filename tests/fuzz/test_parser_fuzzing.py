@@ -207,7 +207,7 @@ def test_an_object_with_one_part_exchanged(document: Any, read: Callable[..., An
 
 @many
 @given(st.dictionaries(st.sampled_from(["v", "uid", "node", "epoch", "cpus", "gpus", "zones"]) | st.text(), ANYTHING))
-def test_what_we_signed_is_either_granted_or_refused(document: dict[str, Any]) -> None:
+def test_signed_text_is_either_granted_or_rejected(document: dict[str, Any]) -> None:
     document = {"uid": "u", "node": "n", "epoch": 1, **document}
     try:
         signature = sign(document, KEY)

@@ -62,7 +62,7 @@ BUGS = (
         "workers/bind.py",
         "    for one in by_fate[BindingResult.REFUSED]:\n",
         "    for one in by_fate[BindingResult.REFUSED] + by_fate[BindingResult.UNKNOWN]:\n",
-        "tests/kube/test_binding_faults.py::test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds",
+        "tests/kube/test_binding_faults.py::test_busy_server_leaves_the_pod_with_its_reservation",
     ),
     Bug(
         "K7", "nothing but memory keeps two allocators apart", "volcano-sh/volcano#3824, kubernetes/kubernetes#136269",
@@ -75,7 +75,7 @@ BUGS = (
         "K8", "a pod deleted by force frees its CPUs at once", "kubernetes/kubernetes#141471",
         "hetsched/placement/actions/terminating_pods.py",
         "    found = [row.pk for row in rows if State(row.state) in _STARTED]\n", "    found: list[int] = []\n",
-        "tests/apps/test_forced_deletion.py::test_what_it_held_is_kept_for_a_while_and_then_free",
+        "tests/apps/test_forced_deletion.py::test_resources_stay_reserved_for_the_period_and_are_released",
     ),
     Bug(
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
@@ -122,7 +122,7 @@ BUGS = (
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
         "workers/bind.py",
         "        if by_fate[fate]:\n            keep_gangs_whole(", "        if False:\n            keep_gangs_whole(",
-        "tests/workers/test_partially_bound_gangs.py::test_what_is_not_being_bound_yet_goes_back_with_the_reason",
+        "tests/workers/test_partially_bound_gangs.py::test_unbound_members_are_requeued_with_the_reason",
     ),
     Bug(
         "K16", "a share is put on a card that is full", "koordinator-sh/koordinator#3173",
@@ -170,7 +170,7 @@ BUGS = (
         "hetsched/adapters/kubernetes/reflector.py",
         "        for key in sorted(missing):\n", "        for key in ():\n",
         "tests/unit/adapters/test_reflector_faults.py::"
-        "test_what_went_while_history_was_forgotten_comes_out_as_gone",
+        "test_objects_deleted_during_a_history_gap_are_reported_deleted",
     ),
     Bug(
         "K23", "two beats do everything twice", "celery/celery#2856",

@@ -70,9 +70,7 @@ def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
 
-def test_a_server_that_stays_busy_leaves_the_pod_with_what_it_holds(
-    api: Api, cluster: Cluster, placed: Follower
-) -> None:
+def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Cluster, placed: Follower) -> None:
     def say(_: int, __: Any) -> Any:
         raise refusal(503)
 
@@ -122,7 +120,7 @@ def test_a_refusal_frees_once_no_try_can_be_out_and_the_pod_was_read(
     assert (states(), held()) == ({"p": "pending"}, 0)
 
 
-def test_what_is_not_begun_in_time_is_left_to_others(
+def test_unstarted_binding_is_left_to_other_processes(
     api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bind, "WRITE_WITHIN", timedelta(0))

@@ -47,7 +47,7 @@ def now(api: Api) -> dict[str, Any]:
     return found
 
 
-def test_a_bound_pod_carries_what_it_holds(api: Api, pod: dict[str, Any]) -> None:
+def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None:
     held = Allocation(gpus=(CardGrant(0, 1000, 40960, "GPU-a"),), zones=(ZoneGrant("node-0", "0-3", 4000, 0),))
     annotations = annotations_of(held, uid=pod["metadata"]["uid"], node="n1", epoch=7, containers={"main": "0-3"})
     assert bind(api, to_bind(pod, annotations=annotations)).fate is BindingResult.BOUND

@@ -98,7 +98,7 @@ def test_waiting_for_running_and_for_the_end_of_a_good_run_is_0(pipeline: Pipeli
     assert (finished.returncode, json.loads(finished.stdout)["state"]) == (0, "succeeded")
 
 
-def test_a_run_that_fails_is_14_and_says_with_what(pipeline: Pipeline) -> None:
+def test_failed_run_exits_14_with_its_reason(pipeline: Pipeline) -> None:
     manifest = pipeline.manifest("bad", "fails")
     done = pipeline("submit", "-f", manifest, "--for", "finished", "--watch", *PATIENCE)
     assert done.returncode == 14, done.stderr
@@ -154,7 +154,7 @@ def test_misconfigured_workload_has_its_own_exit_code(pipeline: Pipeline, tmp_pa
     assert pipeline("get", "nodes", "--server", "http://127.0.0.1:9").returncode == 3
 
 
-def test_what_has_to_wait_for_room_is_10_and_patience_gets_it(pipeline: Pipeline) -> None:
+def test_run_without_capacity_exits_10_and_a_longer_wait_succeeds(pipeline: Pipeline) -> None:
     """On a node of 8 CPUs, two pods of 5 CPUs cannot run at the same time."""
     texts = [pipeline.manifest(name, "runs").read_text().replace("cpu: 100m", "cpu: 5") for name in ("big", "bigger")]
     files = [pipeline.folder / f"{at}.yaml" for at in range(2)]

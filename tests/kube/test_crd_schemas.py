@@ -94,7 +94,7 @@ def test_they_are_structural_and_established(definitions: list[dict[str, Any]]) 
         (POLICIES, policy(ties={"by": "random", "seed": 2**63 - 1}, description="Fill cards", version=3)),
     ],
 )
-def test_what_they_take_is_kept_whole_and_read(api: Api, resource: Resource, body: dict[str, Any]) -> None:
+def test_accepted_objects_are_stored_whole_and_read(api: Api, resource: Resource, body: dict[str, Any]) -> None:
     found = create(api, resource, body)
     kept = {key: value for key, value in body.items() if key != "observedAt" or value}
     assert {key: found[key] for key in kept} == kept
@@ -139,7 +139,7 @@ WRONG: list[tuple[Resource, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("resource", "body", "place"), WRONG)
-def test_what_the_adapters_refuse_is_refused_at_its_field(
+def test_object_rejected_by_the_adapters_is_rejected_at_its_field(
     api: Api, resource: Resource, body: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(ApiFailure) as refused:
@@ -190,7 +190,7 @@ def test_kubectl_shows_them(
 
 
 @pytest.mark.django_db
-def test_what_is_created_there_becomes_facts_of_the_node(api: Api, cluster: Cluster) -> None:
+def test_created_objects_become_facts_of_the_node(api: Api, cluster: Cluster) -> None:
     make_node(api, "n1")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)

@@ -103,7 +103,7 @@ def test_nothing_of_a_node_is_changed_that_is_not_ours(theirs: Api, part: str, b
         ("status", {"status": {"allocatable": {"hetsched.io/disk-mbps": "9"}}}),
     ],
 )
-def test_what_is_ours_is_let_through(theirs: Api, part: str, body: dict[str, Any]) -> None:
+def test_own_changes_are_allowed(theirs: Api, part: str, body: dict[str, Any]) -> None:
     patch(theirs, body, part)
 
 

@@ -64,7 +64,7 @@ def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.M
     running.ended.set()
 
 
-def test_pods_get_nodes_and_what_is_wrong_gets_a_sentence(
+def test_pods_get_nodes_and_invalid_ones_get_a_reason(
     api: Api, cluster: Cluster, follower: Follower, kubectl: Kubectl
 ) -> None:
     apply(kubectl, "plain", "riscv", "gpu", "numa", "gang", "wrong-pod")

@@ -96,7 +96,7 @@ def test_a_wrong_value_is_refused_by_its_name(value: str, told: str) -> None:
     assert re.search(told, done.stderr)
 
 
-def test_every_process_is_there_and_runs_what_compose_runs() -> None:
+def test_every_process_has_the_command_of_compose() -> None:
     commands = {role: pod["spec"]["containers"][0]["command"] for role, pod in pods()}
     assert set(commands) == {*PROCESSES, "migrate"}
     for role, service in PROCESSES.items():
@@ -366,7 +366,7 @@ def test_the_policy_of_other_processes_leaves_agents_out() -> None:
     ]
 
 
-def test_network_policies_and_budgets_select_what_they_mean() -> None:
+def test_network_policies_and_budgets_select_their_pods() -> None:
     labels = {role: pod["metadata"]["labels"] for role, pod in pods(*ALL)}
 
     def selected(selector: dict[str, Any]) -> set[str]:

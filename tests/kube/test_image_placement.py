@@ -160,7 +160,7 @@ def may_read(ours: Api) -> bool:
     return answer.granted
 
 
-def test_the_manifest_grants_what_the_table_says() -> None:
+def test_manifest_grants_the_rights_of_the_table() -> None:
     (rule,) = access.rules_of("hetsched-pull-secrets")
     (right,) = PULL_RIGHTS
     assert rule == {

@@ -28,7 +28,7 @@ def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
     follower.ended.set()
 
 
-def test_what_is_there_and_what_comes_and_goes(api: Api, followed: Follower) -> None:
+def test_existing_added_and_deleted_objects_are_followed(api: Api, followed: Follower) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     assert Node.objects.get().allocatable["cpu"] == 8000
     make_node(api, "n2")
@@ -57,7 +57,7 @@ def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluste
     another.ended.set()
 
 
-def test_a_follower_whose_lease_was_taken_writes_no_more(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_informer_without_its_lease_writes_nothing(api: Api, cluster: Cluster, followed: Follower) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
     make_pod(api, "late")

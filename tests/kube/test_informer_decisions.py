@@ -56,7 +56,7 @@ def test_pods_are_bound_without_a_worker(api: Api, followed: Follower) -> None:
     assert check_invariants() == []
 
 
-def test_what_is_bound_is_held_and_binding_before_the_call(api: Api, followed: Follower) -> None:
+def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Follower) -> None:
     called, go_on = threading.Event(), threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -74,7 +74,7 @@ def test_what_is_bound_is_held_and_binding_before_the_call(api: Api, followed: F
         eventually(followed, lambda: states() == {"held": "bound"})
 
 
-def test_a_binding_whose_reply_is_late_is_known_by_its_echo(api: Api, followed: Follower) -> None:
+def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, followed: Follower) -> None:
     go_on = threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -136,7 +136,7 @@ def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Fol
     assert Reservation.objects.count() == 1
 
 
-def test_what_it_did_not_come_to_bind_is_bound_by_a_worker(
+def test_unsent_binding_is_sent_by_a_worker(
     api: Api, cluster: Cluster, followed: Follower, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_bind", lambda placed: None)  # it dies between the commit and the first call
@@ -185,7 +185,7 @@ def test_nothing_is_written_once_another_installation_may_hold_the_lease(
     assert Reservation.objects.filter(active=True).count() == 1
 
 
-def test_a_lease_that_was_lost_keeps_what_waits_from_being_written(api: Api, followed: Follower, live: Live) -> None:
+def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Follower, live: Live) -> None:
     called, go_on = threading.Event(), threading.Event()
 
     def say(_: int, call: Any) -> bytes:

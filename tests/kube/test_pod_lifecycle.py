@@ -126,7 +126,7 @@ def test_pod_gets_events_for_its_reasons_and_its_node(
     assert report.run(cluster.pk) == 0
 
 
-def test_pod_with_a_rejected_binding_names_who_rejected_it(
+def test_pod_names_the_source_of_a_rejected_binding(
     api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "api_of", lambda _: api)

@@ -182,7 +182,7 @@ def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, fo
     assert (entry.object_name, entry.reason) == ("default/low", "To be preempted by default/urgent")
 
 
-def test_pods_whose_leaving_breaks_no_budget_leave_first(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster, followed: Follower) -> None:
     running(api, followed, "guarded", labels={"app": "guarded"})
     running(api, followed, "low")
     budget(api, "guard", "guarded", allowed=0, healthy=1)
@@ -214,7 +214,7 @@ def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
     assert (is_leaving(api, "first"), is_leaving(api, "second")) == (True, False)
 
 
-def test_who_may_not_leave_at_all_is_not_asked_again_at_once_and_the_pod_says_so(
+def test_protected_victim_is_not_evicted_again_at_once_and_the_pod_says_so(
     api: Api, cluster: Cluster, followed: Follower
 ) -> None:
     running(api, followed, "low", cpu="8", labels={"app": "guarded"})

@@ -89,7 +89,7 @@ def test_undecidable_selector_is_rejected_and_never_guessed(api: Api, cluster: C
     assert "CEL runtime error: the device has no speed" in Decision.objects.latest("id").summary
 
 
-def test_what_is_not_supported_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
     request = exactly("gpu", capacity={"requests": {"memory": "1Gi"}})
     try:
         asking(api, followed, "part", request)

@@ -96,7 +96,7 @@ def test_an_in_place_resize_is_charged_until_it_is_undone(api: Api, followed: Fo
     assert check_invariants() == []
 
 
-def test_an_infeasible_resize_counts_what_is_allocated(api: Api, followed: Follower) -> None:
+def test_infeasible_resize_counts_the_allocated_resources(api: Api, followed: Follower) -> None:
     running(api, followed, "other", cpu="4")
     running(api, followed, "a", cpu="1")
     resize(api, "a", "8")

@@ -79,7 +79,7 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
     return cluster
 
 
-def test_the_account_may_read_what_we_follow_and_nothing_else() -> None:
+def test_account_reads_the_watched_kinds_and_nothing_else() -> None:
     (role,) = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "ClusterRole"]
     shipped = {
         (group, resource, verb, name)

@@ -76,7 +76,7 @@ def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster:
     assert names(api) == [name]
 
 
-def test_a_create_whose_answer_was_lost_is_recognised(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_created_object_with_a_lost_response_is_recognised(api: Api, cluster: Cluster, there: Follower) -> None:
     submitted(cluster)
     send = api.send
 
@@ -113,7 +113,7 @@ def test_withdrawn_workload_deletes_only_its_own_pods(api: Api, cluster: Cluster
         cancel(foreign, actor=SYSTEM, reason="not ours")
 
 
-def test_what_is_withdrawn_before_it_was_created_never_comes(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_object_withdrawn_before_its_creation_is_never_created(api: Api, cluster: Cluster, there: Follower) -> None:
     accepted = submitted(cluster)
     cancel(Workload.objects.get(pk=accepted.workload_id), actor=SYSTEM, reason="too late")
     create.run(cluster.pk)

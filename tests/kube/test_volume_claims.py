@@ -154,9 +154,7 @@ def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: C
     assert Pod.objects.get().message == "volume disk-a is another claim's by now"
 
 
-def test_a_pod_whose_claim_comes_late_is_decided_when_it_is_there(
-    api: Api, cluster: Cluster, followed: Follower
-) -> None:
+def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "db", volumes=claiming("data"))
     eventually(followed, lambda: states() == {"db": "pending"})
     decide(followed, cluster)

@@ -166,7 +166,7 @@ async def test_lost_subscription_is_renewed(database: Database, monkeypatch: pyt
     assert layer.subscriptions == 2
 
 
-async def test_those_who_come_back_from_the_same_place_share_what_is_made_for_them(
+async def test_clients_that_resume_at_one_revision_share_a_message(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []

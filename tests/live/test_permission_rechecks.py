@@ -54,7 +54,9 @@ async def test_a_token_that_lost_its_right(
     ],
     ids=["logged out", "left the group", "new password"],
 )
-async def test_a_person_who_lost_the_right(viewers: Any, cookie: Any, change: Callable[[], Any], code: int) -> None:
+async def test_user_without_the_right_is_disconnected(
+    viewers: Any, cookie: Any, change: Callable[[], Any], code: int
+) -> None:
     viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
     assert await viewer.connect()
     await in_thread(change)()

@@ -44,7 +44,7 @@ async def test_equal_questions_of_one_turn_are_asked_once() -> None:
     assert source.asked == ["a", "b"]
 
 
-async def test_who_asks_while_it_is_read_is_answered_by_what_is_read_after_that() -> None:
+async def test_request_during_a_read_gets_a_later_read() -> None:
     source = Source()
     ask = QueryBatcher(source.read)
     source.free.clear()

@@ -70,7 +70,7 @@ async def test_a_wrong_token_does_not_fall_back_to_the_cookie(viewers: Any, cook
     assert await viewer.closed() == 4401
 
 
-async def test_who_may_not_look_is_closed_with_4403(viewers: Any, token: Any, cookie: Any) -> None:
+async def test_forbidden_topic_is_closed_with_4403(viewers: Any, token: Any, cookie: Any) -> None:
     agent = viewers(token=await in_thread(token)("agent"))
     stranger = viewers(cookie=await in_thread(cookie)("bob"), origin=OURS)
     for viewer in (agent, stranger):

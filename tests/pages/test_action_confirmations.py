@@ -59,7 +59,7 @@ def a_workload_on_card_0(fleet: Cluster) -> Workload:
     return workload
 
 
-def test_a_cordon_says_what_stays_and_what_becomes_unusable(fleet: Cluster, operator: Client) -> None:
+def test_cordon_lists_remaining_pods_and_lost_capacity(fleet: Cluster, operator: Client) -> None:
     a_workload_on_card_0(fleet)
     cordon = buttons(operator, "/nodes/n1/")["Cordon"]
     # 8 CPUs and 16 GiB, of which the pod has 2 and 4.
@@ -98,7 +98,7 @@ def test_an_override_is_taken_back_where_it_is_shown(fleet: Cluster, operator: C
     assert "Remove override" not in buttons(operator, "/nodes/n1/")
 
 
-def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operator: Client) -> None:
+def test_cancellation_lists_ended_pods_and_released_resources(fleet: Cluster, operator: Client) -> None:
     workload = a_workload_on_card_0(fleet)
     address = f"/workloads/{workload.pk}/"
     cancel = buttons(operator, address)["Cancel workload…"]
@@ -110,7 +110,7 @@ def test_a_cancellation_says_what_ends_and_what_it_frees(fleet: Cluster, operato
     assert buttons(operator, address) == {}
 
 
-def test_what_waits_is_tried_again_or_gets_another_priority(fleet: Cluster, operator: Client) -> None:
+def test_pending_pod_is_retried_or_gets_another_priority(fleet: Cluster, operator: Client) -> None:
     workload = submitted(fleet, a_pod("p"), a_pod("q"))
     Pod.objects.filter(name="p").update(state="not-now")
     address = f"/workloads/{workload.pk}/"
@@ -136,7 +136,7 @@ def test_node_with_contradicted_facts_is_trusted_again(fleet: Cluster, operator:
     ("group", "expected"),
     [("viewer", set()), ("policy-admin", set()), ("submitter", {"Retry", "Cancel workload…"})],
 )
-def test_who_may_not_finds_no_button(
+def test_viewer_finds_no_button(
     browsing: Callable[..., Client], fleet: Cluster, group: str, expected: set[str]
 ) -> None:
     workload = submitted(fleet, a_pod("p"))

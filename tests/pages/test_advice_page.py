@@ -94,7 +94,7 @@ def test_a_workload_that_waits_can_be_chosen(viewer: Client, tight: Cluster) -> 
     assert "After 1 move, there is enough capacity on b." in asked(viewer, goal="room", workload=workload.pk)
 
 
-def test_what_is_wrong_with_a_question_is_said_in_place(viewer: Client, tight: Cluster) -> None:
+def test_error_of_a_question_is_shown_in_place(viewer: Client, tight: Cluster) -> None:
     assert "Enter a number." in asked(viewer, goal="balance", target="much")
     assert "WorkloadEmpty" in asked(viewer, goal="room")
     bounds = "The balance target must be between 0 and 1, and the maximum moves between 1 and 100."
@@ -102,12 +102,12 @@ def test_what_is_wrong_with_a_question_is_said_in_place(viewer: Client, tight: C
     assert bounds in asked(viewer, goal="balance", most="0")
 
 
-def test_no_plan_says_what_is_in_the_way(viewer: Client, tight: Cluster) -> None:
+def test_missing_plan_has_its_obstacles(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
     assert "No useful plan: no moves within the limits free enough capacity." in page
     assert "it would fit if one more pod could leave a (default/left)" in page
 
 
-def test_an_empty_page_says_what_to_do(viewer: Client, tight: Cluster) -> None:
+def test_empty_page_has_instructions(viewer: Client, tight: Cluster) -> None:
     assert "Select “Find moves”" in words(viewer, "/advice/")
     assert not Rebalance.objects.exists()

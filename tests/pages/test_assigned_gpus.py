@@ -52,7 +52,7 @@ def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
     assert "#0 (1000 ‰, 40960 MiB) allocated: #2 advisory granted #0" in words(viewer, f"/decisions/{decision}/")
 
 
-def test_what_the_agent_enforces_is_no_advice(viewer: Client, cluster: Cluster) -> None:
+def test_enforced_grant_is_not_shown_as_advice(viewer: Client, cluster: Cluster) -> None:
     told(cluster, advisory=False, p="GPU-0", q="GPU-1")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "advisory" not in text

@@ -84,9 +84,7 @@ def test_every_kind_and_every_name_of_a_detail_has_a_chinese_word() -> None:
     ],
     ids=["counts", "flags", "sentences", "lists", "unknown"],
 )
-def test_what_changed_is_said_in_the_language_of_the_reader(
-    details: dict[str, object], english: str, said: str
-) -> None:
+def test_changes_are_in_the_language_of_the_reader(details: dict[str, object], english: str, said: str) -> None:
     with translation.override("en"):
         assert changed(details) == english
     with translation.override("zh-hans"):

@@ -98,7 +98,7 @@ def test_every_refusal_that_a_page_can_show_is_said_in_chinese() -> None:
     assert silent == set()
 
 
-def test_what_is_excepted_is_there() -> None:
+def test_excepted_strings_exist() -> None:
     assert [path for path in NO_PAGE if not (ROOT / path).exists()] == []
     assert NOT_MET - {one.template for one in found_in_source()} == set()
 

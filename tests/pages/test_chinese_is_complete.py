@@ -79,7 +79,7 @@ def test_every_string_has_a_chinese_form() -> None:
     assert missing == set()
 
 
-def test_every_plugin_says_in_chinese_what_it_is_for() -> None:
+def test_every_plugin_has_a_chinese_summary() -> None:
     catalogue = compiled()
     missing = {info.name for info in load_registry() if translated(catalogue, "", info.summary) == info.summary}
     assert missing == set()

@@ -45,7 +45,7 @@ def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
     assert "Scheduling works no pod is waiting for its first attempt" in shown
 
 
-def test_the_workers_of_this_server_decide_for_what_lives_only_here(viewer: Client, live: Connection) -> None:
+def test_workers_of_this_server_lead_offline_clusters(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
     # `fleet` came from a file, `prod` is a live cluster that no scheduler has taken the lead of.
     assert shown.count("Scheduling leader the workers of this server") == 1
@@ -57,7 +57,7 @@ def test_page_polls_because_no_topic_reports_a_stopped_component(viewer: Client,
     assert "data-every" not in viewer.get("/nodes/").content.decode()
 
 
-def test_what_is_broken_comes_first_with_what_to_do(viewer: Client, cluster: Cluster) -> None:
+def test_problems_come_first_with_a_remedy(viewer: Client, cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=SYSTEM, reason="fan")
     counters.put(figures.VIOLATIONS, {("I3",): 2})
     shown = words(viewer, "/clusters/")
@@ -102,7 +102,7 @@ def test_unreachable_source_is_shown(viewer: Client, cluster: Cluster) -> None:
     assert "sealed-and-secret" not in viewer.get("/clusters/").content.decode()
 
 
-def test_only_operators_find_what_changes_a_cluster(
+def test_only_operators_find_actions_on_a_cluster(
     viewer: Client, browsing: Callable[..., Client], live: Connection
 ) -> None:
     looking = main_of(viewer.get("/clusters/").content.decode())

@@ -13,7 +13,7 @@ from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 
 
-def test_a_busy_cluster_does_not_displace_what_a_quiet_one_decided(viewer: Client, cluster: Cluster) -> None:
+def test_busy_cluster_does_not_displace_decisions_of_a_quiet_one(viewer: Client, cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("quiet").cpu("100m"))
     busy = a_cluster(a_node("b1").cpu(64).pods(200), name="busy")
     placed(busy, "b1", *(a_pod(f"busy-{i}").cpu("100m") for i in range(LATEST)))

@@ -38,7 +38,7 @@ def test_nothing_yet_and_nothing_found_differ(viewer: Client, cluster: Cluster) 
         assert sentence in viewer.get(address).content.decode(), address
 
 
-def test_what_this_server_is_not_set_up_for_is_no_source_that_failed(
+def test_unconfigured_source_is_not_a_failed_one(
     browsing: Callable[..., Client], cluster: Cluster, settings: Any
 ) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = []

@@ -75,7 +75,7 @@ def holds(text: str, **values: Any) -> bool:
         ("age<5m", {"age": timezone.now() - timedelta(minutes=6)}, False),
     ],
 )
-def test_rows_are_kept_by_what_is_written(text: str, values: dict[str, Any], expected: bool) -> None:
+def test_rows_are_kept_by_the_expression(text: str, values: dict[str, Any], expected: bool) -> None:
     assert holds(text, **{"name": "n", **values}) is expected
 
 

@@ -42,7 +42,7 @@ def test_a_list_without_holds_leads_to_a_what_if(viewer: Client, cluster: Cluste
     assert "No holds." in words(viewer, "/holds/")
 
 
-def test_open_ones_are_listed_first_and_what_is_over_behind_a_tab(viewer: Client, cluster: Cluster) -> None:
+def test_open_holds_are_listed_first_and_ended_ones_in_a_tab(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster)
     assert "held release 17 <b> 1 default alice" in words(viewer, "/holds/")
     cancel_hold(row, actor=ALICE, reason="not today")
@@ -116,9 +116,7 @@ def test_search_and_audit_lead_to_it(browsing: Callable[..., Client], cluster: C
     assert f"/holds/{row.pk}/" in operator.get("/audit/").content.decode()
 
 
-def test_room_may_be_kept_by_those_who_submit(
-    viewer: Client, browsing: Callable[..., Client], cluster: Cluster
-) -> None:
+def test_submitters_may_hold_capacity(viewer: Client, browsing: Callable[..., Client], cluster: Cluster) -> None:
     assert 'id="hold-fields"' in browsing("submitter").get("/what-if/").content.decode()
     assert 'id="hold-fields"' not in viewer.get("/what-if/").content.decode()
 

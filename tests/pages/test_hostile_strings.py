@@ -111,7 +111,7 @@ def test_no_page_runs_or_hides_any_of_it(db: Any, browsing: Callable[..., Client
         ("a\n\tb", "a\n\tb"),
     ],
 )
-def test_what_cannot_be_seen_is_shown_by_name(hidden: str, shown: str) -> None:
+def test_invisible_characters_are_shown_by_name(hidden: str, shown: str) -> None:
     assert visible(hidden) == shown
 
 

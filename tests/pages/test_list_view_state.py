@@ -24,7 +24,7 @@ def test_columns_are_chosen_in_the_address_and_kept_by_the_browser(viewer: Clien
     assert len(heads(viewer.get("/nodes/").content.decode())) == 8
 
 
-def test_what_is_no_column_changes_nothing(viewer: Client, cluster: Cluster) -> None:
+def test_unknown_column_changes_nothing(viewer: Client, cluster: Cluster) -> None:
     for wrong in ("columns=zzz", "sort=zzz", "sort=-", "format=exe", "columns=" + "~" * 3000):
         assert len(heads(viewer.get(f"/nodes/?{wrong}").content.decode())) == 8
 
@@ -36,7 +36,7 @@ def test_the_address_keeps_filter_and_columns_when_the_order_changes(viewer: Cli
     assert ">n2</a>" not in page  # nobody stated its ISA
 
 
-def test_a_wrong_filter_shows_its_place_and_what_may_be_meant(viewer: Client, cluster: Cluster) -> None:
+def test_invalid_filter_shows_its_position_and_a_suggestion(viewer: Client, cluster: Cluster) -> None:
     page = viewer.get("/nodes/?q=isas%3E%3Drv64gc").content.decode()
     assert "<mark>isas</mark>&gt;=rv64gc" in page
     assert 'href="?q=isa%3E%3Drv64gc"' in page

@@ -33,7 +33,7 @@ def test_a_place_outside_the_bar_is_named_there(viewer: Client, cluster: Cluster
     assert '<span class="when-wide">Balance</span>' in viewer.get("/balance/").content.decode()
 
 
-def test_what_one_may_not_see_is_not_named(
+def test_forbidden_places_are_not_listed(
     browsing: Callable[..., Client], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [(*place[:4], Action.ADMIN) if place[0] == "balance" else place for place in shell.PLACES]

@@ -59,7 +59,7 @@ def test_a_missing_card_is_not_called_ill(viewer: Client, told: Cluster) -> None
     assert "unhealthy" not in page
 
 
-def test_the_first_screen_leads_to_what_is_in_quarantine(viewer: Client, told: Cluster) -> None:
+def test_first_screen_links_to_quarantined_facts(viewer: Client, told: Cluster) -> None:
     page = viewer.get("/").content.decode()
     assert "1 node with facts in quarantine" in page
     assert 'href="/nodes/n1/#quarantine"' in page

@@ -67,7 +67,7 @@ def test_unreported_fact_is_unknown(viewer: Client, cluster: Cluster) -> None:
     assert "unknown" in balance
 
 
-def test_cards_show_who_holds_how_much(viewer: Client, cluster: Cluster) -> None:
+def test_gpus_show_their_holders_and_shares(viewer: Client, cluster: Cluster) -> None:
     pod = placed(cluster, "n1", a_pod("notebook"))[0]
     grant = Allocation(gpus=(CardGrant(index=1, milli=250, memory_mib=10240),))
     Reservation.objects.filter(pod=pod).update(allocation=grant)
@@ -153,7 +153,7 @@ def test_memory_of_a_zone_that_its_policy_does_not_count_is_not_said_to_be_free(
     assert "excludes the memory of 1 pod without zone accounting" in text
 
 
-def test_a_zone_that_fell_below_its_grants_names_who_is_at_risk(viewer: Client, db: None) -> None:
+def test_zone_below_its_grants_names_the_pods_at_risk(viewer: Client, db: None) -> None:
     cluster = a_cluster(a_node("n1").zone("node-0", "0-3", offline="1500m"))
     pod = placed(cluster, "n1", a_pod("pinned"))[0]
     grant = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),), cpu_policy="exclusive")

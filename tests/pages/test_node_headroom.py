@@ -15,7 +15,7 @@ from tests.scenes import a_cluster, placed, recorded, refusing, submitted
 from .test_node_facts import words
 
 
-def test_the_first_sentence_says_how_many_more_fit_and_what_binds(viewer: Client, cluster: Cluster) -> None:
+def test_first_sentence_has_the_headroom_and_the_limiting_resource(viewer: Client, cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("build", "ci").cpu(2).memory("1Gi"))
     # 8 - 2 = 6 CPUs are left for copies of 2: three; memory would do for 31.
     text = words(viewer, "/nodes/n1/")
@@ -31,7 +31,7 @@ def test_gpu_memory_binds_where_shares_are_left(viewer: Client, cluster: Cluster
     assert "Fits 3 more like ml/slice; GPU memory is the binding resource." in words(viewer, "/nodes/n1/")
 
 
-def test_waiting_pods_say_what_they_need_of_the_instruction_set(viewer: Client, db: None) -> None:
+def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: None) -> None:
     cluster = a_cluster(a_node("rv").arch("riscv64", "rv64gcv"))
     submitted(cluster, a_pod("vectors").isa("rv64gcv"), a_pod("crypto").isa("rv64gc_zkt"))
     recorded(cluster, refusing(cluster))

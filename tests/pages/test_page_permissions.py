@@ -128,14 +128,14 @@ def test_the_table_holds(people: dict[str, Client], pod: Any) -> None:
             assert getattr(people["root"], method)(address).status_code == 405, (method, address)
 
 
-def test_what_is_open_to_all_takes_its_methods_and_no_others(db: Any) -> None:
+def test_public_pages_accept_their_methods_and_no_others(db: Any) -> None:
     for route, methods in OPEN.items():
         for method in ("GET", "PUT", "PATCH", "DELETE"):
             status = Client().generic(method, f"/{route}").status_code
             assert (status == 405) is (method not in methods), (route, method, status)
 
 
-def test_the_administration_is_for_those_who_run_the_product(people: dict[str, Client], pod: Any) -> None:
+def test_administration_requires_an_administrator(people: dict[str, Client], pod: Any) -> None:
     for route in sorted(route for route in ROUTES if route.startswith(ADMIN) and route not in OPEN):
         if route.endswith(("(?P<url>.*)$", "logout/", "jsi18n/")):
             continue

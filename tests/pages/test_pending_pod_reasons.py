@@ -24,7 +24,7 @@ def refused() -> Pod:
     return Pod.objects.select_related("workload").get()
 
 
-def test_pages_and_rest_say_what_it_waits_for(viewer: Client, db: None) -> None:
+def test_pages_and_rest_show_the_requeue_conditions(viewer: Client, db: None) -> None:
     pod = refused()
     assert pod.workload is not None
     assert pod.tried_at is not None
@@ -42,7 +42,7 @@ def test_pages_and_rest_say_what_it_waits_for(viewer: Client, db: None) -> None:
     assert queued["waitsFor"] == WAITS
 
 
-def test_an_old_decision_says_what_was_waited_for_then(viewer: Client, db: None) -> None:
+def test_old_decision_shows_its_requeue_conditions(viewer: Client, db: None) -> None:
     pod = refused()
     Pod.objects.update(state="pending", waits_for=())
     text = viewer.get(f"/decisions/{pod.decision_id}/").content.decode()

@@ -15,7 +15,7 @@ from web.pages.fleet import verdicts
 from web.pages.workload_list import TABS
 
 
-def test_each_figure_counts_what_its_list_shows(db: None) -> None:
+def test_each_count_equals_its_list(db: None) -> None:
     for verdict in verdicts():
         assert set(verdict["states"].split()) == {state.value for state in TABS[verdict["state"]]}
 

@@ -40,7 +40,7 @@ FULL = Reason("InsufficientResource", "resource-fit", 1, "Insufficient cpu: 4 re
 TAINT = Reason("UntoleratedTaint", "taints", 1, "a taint", before=1, after=0)
 
 
-def test_a_waiting_pod_shows_reasons_over_time_and_what_changed(viewer: Client, waiting: Pod) -> None:
+def test_pending_pod_shows_reasons_over_time_and_changes(viewer: Client, waiting: Pod) -> None:
     decide(waiting, 720, TAINT)
     decide(waiting, 1440, FULL, version=2)
     text = viewer.get(f"/why/{waiting.pk}/").content.decode()
@@ -52,7 +52,7 @@ def test_a_waiting_pod_shows_reasons_over_time_and_what_changed(viewer: Client, 
     assert 'data-step="resource-fit"' in text
 
 
-def test_what_rests_on_the_decision_is_exchanged_with_it(viewer: Client, waiting: Pod) -> None:
+def test_sections_of_the_decision_are_replaced_with_it(viewer: Client, waiting: Pod) -> None:
     made = decide(waiting, 720, FULL)
     text = viewer.get(f"/why/{waiting.pk}/").content.decode()
     assert f'id="verdict" data-part data-decision="{made.pk}"' in text

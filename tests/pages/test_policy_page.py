@@ -117,7 +117,7 @@ def test_a_policy_admin_may_save_activate_and_roll_back(policy_admin: Client) ->
     assert "<fieldset disabled" not in page
 
 
-def test_what_a_cluster_keeps_is_read_only_until_it_is_taken_over(policy_admin: Client, viewer: Client) -> None:
+def test_cluster_owned_policy_is_read_only_until_a_takeover(policy_admin: Client, viewer: Client) -> None:
     Policy.objects.filter(name="spread").update(keeper=Cluster.objects.get())
     page = shown(policy_admin, "/policies/spread/")
     assert "This policy is stored in cluster fleet" in page
@@ -144,7 +144,7 @@ def test_a_name_that_no_policy_can_have_is_refused_in_words(policy_admin: Client
     assert "Lower-case letters, digits and" in answer.content.decode()
 
 
-def test_a_plugin_that_this_release_does_not_know_keeps_what_it_says(viewer: Client) -> None:
+def test_unknown_plugin_keeps_its_parameters(viewer: Client) -> None:
     revision = PolicyRevision.objects.get(policy__name="spread")
     spec = revision.spec
     gone = PluginUse("of-another-package", 7, {"depth": 3})
@@ -162,7 +162,7 @@ def test_recent_placements_can_be_tried(viewer: Client, cluster: Cluster) -> Non
     assert re.search(r"<option value=\"\d+\">default/p → n1 \(v1\)</option>", page)
 
 
-def test_the_list_says_who_uses_a_policy_and_which_drafts_wait(
+def test_list_shows_users_of_a_policy_and_pending_drafts(
     viewer: Client, policy_admin: Client, cluster: Cluster
 ) -> None:
     draft(taints=5)

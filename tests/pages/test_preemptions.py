@@ -30,7 +30,7 @@ def preempted(db: None) -> Pod:
     return Pod.objects.get(name="low")
 
 
-def test_who_preempted_a_pod_is_named_with_its_decision(viewer: Client, preempted: Pod) -> None:
+def test_preemptor_of_a_pod_is_named_with_its_decision(viewer: Client, preempted: Pod) -> None:
     urgent = Pod.objects.get(name="urgent")
     for address in (reverse("pod-why", args=[preempted.pk]), reverse("workload", args=[preempted.workload_id])):
         assert "Preempted by ops/urgent" in words(viewer, address), address
@@ -39,7 +39,7 @@ def test_who_preempted_a_pod_is_named_with_its_decision(viewer: Client, preempte
         assert f'href="{reverse("pod-why", args=[urgent.pk])}"' in page
 
 
-def test_who_preempted_a_pod_stays_known_after_the_next_decision(viewer: Client, preempted: Pod) -> None:
+def test_preemptor_of_a_pod_is_kept_after_the_next_decision(viewer: Client, preempted: Pod) -> None:
     run(preempted.cluster_id)
     preempted.refresh_from_db()
     assert preempted.message == ""

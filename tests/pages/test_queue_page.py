@@ -42,7 +42,7 @@ def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, wai
     assert "No pending pods match the filter." in words(viewer, "/queue/?q=namespace%3Dnowhere")
 
 
-def test_what_never_fits_is_counted_as_on_the_first_screen_and_has_a_tab(viewer: Client, waiting: Cluster) -> None:
+def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(viewer: Client, waiting: Cluster) -> None:
     submitted(waiting, a_pod("huge", "ci").cpu(900))
     tried = {"tried_at": timezone.now(), "helped_by": 1}
     Pod.objects.filter(name="huge").update(state="never-fits", queued=False, **tried)
@@ -70,7 +70,7 @@ def test_an_empty_queue_says_that_nothing_waits(viewer: Client, cluster: Cluster
     assert "No pending pods." in words(viewer, "/queue/")
 
 
-def test_rows_are_picked_by_those_who_may_act(
+def test_rows_are_selectable_with_the_right_to_act(
     viewer: Client, browsing: Callable[..., Client], waiting: Cluster
 ) -> None:
     assert "data-pick" not in viewer.get("/queue/").content.decode()
@@ -87,7 +87,7 @@ def test_the_view_is_had_as_a_file(viewer: Client, waiting: Cluster) -> None:
     assert lines == ["position,pod,standing", "1,ci/urgent,due", "2,ci/plain,due", ",ml/later,back-off"]
 
 
-def test_the_list_of_workloads_offers_what_makes_sense_for_its_tab(
+def test_list_of_workloads_offers_the_actions_of_its_tab(
     viewer: Client, browsing: Callable[..., Client], waiting: Cluster
 ) -> None:
     operator = browsing("operator")

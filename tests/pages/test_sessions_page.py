@@ -48,7 +48,7 @@ def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) 
     assert not any(row.pk in page for row in rows.values())  # the whole digest is nobody's business
 
 
-def test_what_is_not_there_cannot_be_ended(enter: Callable[[str, str], Client]) -> None:
+def test_missing_session_cannot_be_ended(enter: Callable[[str, str], Client]) -> None:
     desk = enter("ada", FIREFOX)
     assert "End all other sessions" not in words(desk, "/sessions/")
     enter("ada", CHROME)

@@ -28,7 +28,7 @@ def root(browsing: Callable[..., Client]) -> Client:
     return browsing(is_superuser=True)
 
 
-def test_tokens_are_listed_without_what_makes_them(root: Client) -> None:
+def test_tokens_are_listed_without_their_secrets(root: Client) -> None:
     token, plaintext = create_token(role="submitter", name="CI <b>", namespaces=["team"])
     create_token(role="viewer", name="Grafana", lifetime=timedelta(days=2))
     shown = words(root, "/tokens/")
@@ -42,7 +42,7 @@ def test_tokens_are_listed_without_what_makes_them(root: Client) -> None:
 
 
 @pytest.mark.parametrize("group", ["viewer", "operator", "policy-admin"])
-def test_who_does_not_manage_sees_no_tokens(browsing: Callable[..., Client], group: str) -> None:
+def test_user_without_the_right_to_manage_sees_no_tokens(browsing: Callable[..., Client], group: str) -> None:
     client = browsing(group)
     answer = client.get("/tokens/")
     assert answer.status_code == 403
@@ -73,7 +73,7 @@ def test_entries_about_tokens_are_for_administrators(viewer: Client, root: Clien
     assert "token.create" in words(root, "/audit/")
 
 
-def test_entries_are_found_by_what_they_say(viewer: Client, acted: Cluster) -> None:
+def test_entries_are_found_by_their_text(viewer: Client, acted: Cluster) -> None:
     for query in ("who%3Dada+action%3Dnode.*", "noise", "object~n1", "age%3C1h+kind%3Dnode"):
         shown = words(viewer, f"/audit/?q={query}")
         assert ("node.cordon" in shown, "cluster.policy" in shown) == (True, False), query

@@ -65,7 +65,7 @@ def test_one_that_was_paused_says_why(submitter: Client, hook: Webhook) -> None:
     assert "Resume" in shown
 
 
-def test_a_delivery_shows_its_attempts_and_what_is_sent(submitter: Client, hook: Webhook) -> None:
+def test_delivery_shows_its_attempts_and_body(submitter: Client, hook: Webhook) -> None:
     row = try_webhook(hook, actor=ALICE)
     row.log.create(at=row.created_at, took_millis=12, code="HostSlow", message="ci.example takes longer than 5 s")
     assert "webhook.test – ci.example pipeline <b> due 0" in words(submitter, "/webhooks/")

@@ -21,7 +21,7 @@ def test_each_has_a_row_that_names_a_test(name: str) -> None:
 
 
 @pytest.mark.parametrize(("file", "test"), NAMED)
-def test_what_is_named_is_there(file: str, test: str) -> None:
+def test_cited_test_exists(file: str, test: str) -> None:
     path = ROOT / file
     assert path.is_file(), file
     functions = ast.walk(ast.parse(path.read_text()))

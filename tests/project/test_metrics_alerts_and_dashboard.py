@@ -89,7 +89,7 @@ def check(text: str, given: dict[str, set[str]]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_can_fire_and_says_what_to_do(rule: dict[str, Any], given: dict[str, set[str]]) -> None:
+def test_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], given: dict[str, set[str]]) -> None:
     check(rule["expr"], given)
     assert rule["labels"]["severity"] in ("warning", "critical")
     told = rule["annotations"]

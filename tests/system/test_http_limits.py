@@ -239,7 +239,7 @@ def test_bodies_of_an_address_hold_bounded_bytes(plane: Plane, token: str) -> No
 # --- Headers and connections ---
 
 
-def test_heads_have_a_deadline_and_what_waits_has_none(plane: Plane, token: str) -> None:
+def test_heads_have_a_deadline_and_pending_requests_have_none(plane: Plane, token: str) -> None:
     with started(plane, HETSCHED_HEAD_SECONDS="2") as web:
         halves = [web.connect(HALF_HEAD) for _ in range(50)]
         silent = [web.connect() for _ in range(10)]

@@ -74,7 +74,7 @@ def test_a_refusal_is_tried_again_later_and_given_up_in_the_end(receiver: Receiv
     assert len({one.body for one in receiver.heard}) == 1
 
 
-def test_the_sweep_finds_what_no_message_asked_for(receiver: Receiver) -> None:
+def test_sweep_finds_unsent_callbacks(receiver: Receiver) -> None:
     _placed(receiver.url)
     sweep.run()
     for _, wake, *_rest in list(connection.run_on_commit):
@@ -147,7 +147,7 @@ def dead() -> float:
     return sum(one.value for one in counters.samples(figures.DELIVERIES) if one.labels == ("dead",))
 
 
-def test_what_waited_for_three_days_is_given_up(receiver: Receiver) -> None:
+def test_callback_pending_for_three_days_is_given_up(receiver: Receiver) -> None:
     _placed(receiver.url)
     now = timezone.now()
     assert deliveries.give_up_old(now) == 0

@@ -96,7 +96,7 @@ def test_rows_come_and_go(rounds: Iterator[int]) -> None:
 @pytest.mark.parametrize(
     ("kept", "reasons", "nodes"), [("verdict", False, 0), ("reasons", True, 0), ("nodes", True, 3), ("matrix", True, 5)]
 )
-def test_what_a_decision_keeps_is_a_setting(settings: Any, kept: str, reasons: bool, nodes: int) -> None:
+def test_retention_of_decision_details_is_a_setting(settings: Any, kept: str, reasons: bool, nodes: int) -> None:
     settings.HETSCHED_KEEP_WITH_DECISION = kept
     settings.HETSCHED_TOP_NODES = {"nodes": 3, "matrix": 1_000_000}.get(kept, 0)  # as the settings compute it
     cluster = a_cluster(*(a_node(f"n{number}") for number in range(5)))

@@ -123,7 +123,7 @@ def test_priority_goes_before_decision_time(cluster: Cluster, clock: Clock) -> N
     assert decided()[-2:] == [SLOW, "good"]
 
 
-def test_another_process_knows_what_was_used(cluster: Cluster, clock: Clock) -> None:
+def test_another_process_knows_the_used_time(cluster: Cluster, clock: Clock) -> None:
     """The used time is stored with the cluster, so another leader continues with it."""
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)

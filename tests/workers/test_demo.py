@@ -89,7 +89,7 @@ def test_a_workload_ends_when_its_own_time_is_over(monkeypatch: pytest.MonkeyPat
     assert workload.state == "succeeded"
 
 
-def test_what_ended_an_hour_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_ended_an_hour_ago_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.placement.actions import retention
 
     monkeypatch.setattr(retention, "LATEST", 0)

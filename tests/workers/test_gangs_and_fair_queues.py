@@ -85,7 +85,7 @@ def test_a_batch_may_end_in_a_gang_that_is_whole(cluster: Cluster, settings: Any
     assert sorted(Counter(by_revision).values()) == [2, 2, 3]
 
 
-def test_a_gang_that_breaks_holds_nothing_and_says_on_whom(cluster: Cluster) -> None:
+def test_broken_gang_reserves_nothing_and_names_its_unplaceable_member(cluster: Cluster) -> None:
     pods = members("g", range(3), 3)
     pods[2] = pods[2].on_nodes_with(disk="ssd")
     submitted(cluster, *pods, a_pod("other").cpu(8))

@@ -105,9 +105,7 @@ def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> No
     became(cluster, name, "Failed", owner, refusal=MISFIT, reason=MISFIT.reason, message=MISFIT.message)
 
 
-def test_what_is_avoided_is_read_again_when_it_changes(
-    cluster: Cluster, clock: Clock, django_assert_num_queries: Any
-) -> None:
+def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_assert_num_queries: Any) -> None:
     def told() -> dict[str, Avoided]:
         with warm(cluster.pk).held() as loaded:
             assert loaded.state.avoided == avoided(cluster.pk, clock.now)
@@ -201,7 +199,7 @@ def test_after_the_back_off_one_pod_goes_ahead_and_the_rest_follows_once_it_runs
     assert Node.objects.get().doubts == ()
 
 
-def test_pods_without_a_controller_share_what_they_ask_for(cluster: Cluster, clock: Clock) -> None:
+def test_pods_without_a_controller_share_a_backoff_by_request(cluster: Cluster, clock: Clock) -> None:
     def bare(name: str, image: str = "busybox") -> PodSpec:
         return a_pod(name).cpu(1).having(uid=f"uid-{name}", images=(image,)).build()
 
@@ -289,7 +287,7 @@ def test_day_without_a_rejection_resets_the_backoff(cluster: Cluster, clock: Clo
     assert forget_rejections(cluster.pk, before=clock.now) == 2
 
 
-def test_what_others_placed_says_nothing_of_our_choice(cluster: Cluster) -> None:
+def test_placements_of_other_schedulers_are_not_counted(cluster: Cluster) -> None:
     theirs = ObservedPod(
         "default", "t", "uid-t", scheduler_name="theirs", node_name="n1", phase="Pending", spec=spec("t")
     )

@@ -48,7 +48,7 @@ def test_namespaces_take_turns(flooded: Any) -> None:
     assert shares(flooded, 12) == {"small": 2, "flood": 5, "other": 5}
 
 
-def test_what_all_fits_into_one_batch_comes_in_the_order_of_submission(flooded: Any) -> None:
+def test_pods_of_one_batch_keep_the_order_of_submission(flooded: Any) -> None:
     found = [pod.pod_id for pod in next_pods(flooded.pk, None, 100)]
     assert found == sorted(found)
     assert len(found) == 72

@@ -38,7 +38,7 @@ def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_
     assert note_disagreement(cluster.pk, [node().pk]) == []  # the count restarts
 
 
-def test_what_was_refused_long_ago_counts_no_more() -> None:
+def test_old_conflicts_are_not_counted() -> None:
     cluster = a_cluster(a_node("n1"))
     for _ in range(ledger_conflicts.MOST - 1):
         note_disagreement(cluster.pk, [node().pk])

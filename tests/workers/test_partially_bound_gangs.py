@@ -71,7 +71,7 @@ def states() -> dict[str, str]:
     return dict(Pod.objects.values_list("name", "state"))
 
 
-def test_what_is_not_being_bound_yet_goes_back_with_the_reason(cluster: Cluster) -> None:
+def test_unbound_members_are_requeued_with_the_reason(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "pending"}
@@ -117,7 +117,7 @@ def test_a_member_that_is_decided_again_makes_the_gang_whole(cluster: Cluster) -
     assert not HalfGang.objects.exists()
 
 
-def test_when_its_time_is_over_what_a_controller_makes_again_is_taken_back(cluster: Cluster) -> None:
+def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
     HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))

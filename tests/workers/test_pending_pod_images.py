@@ -95,9 +95,7 @@ def test_a_pod_waits_for_its_index_and_is_decided_with_it(
     assert not due_images(cluster.pk).exists()
 
 
-def test_what_cannot_be_read_is_unknown_with_the_reason_and_tried_again_later(
-    cluster: Cluster, registry: Registry
-) -> None:
+def test_unreadable_image_is_unknown_with_the_reason_and_retried(cluster: Cluster, registry: Registry) -> None:
     name = f"{registry.host}/app:1"
     comes(cluster, "p", name)
     assert images.run(cluster.pk) == 0

@@ -19,7 +19,7 @@ def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected
     assert found == expected.format(hidden=hidden)
 
 
-def test_what_took_the_place_back_is_not_named_in_another_namespace() -> None:
+def test_pod_that_filled_the_node_is_not_named_in_another_namespace() -> None:
     found = _sentence("web", "web/a placed on n1", "pending", "n1 was filled by ml/b before it was bound")
     assert (
         found

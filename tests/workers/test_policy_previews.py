@@ -114,7 +114,7 @@ def test_an_unchanged_policy_moves_nothing_and_puts_every_pod_where_it_went() ->
     assert written() == before
 
 
-def test_a_changed_policy_without_departures_gives_what_simulate_gives(tmp_path: Path) -> None:
+def test_changed_policy_without_departures_equals_simulate(tmp_path: Path) -> None:
     cluster = fleet(30)
     old = [a_pod(f"old{number}").cpu("1").gpu(1, milli=200) for number in range(4)]
     submitted(cluster, *old)
@@ -157,7 +157,7 @@ def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
     assert result.fidelity.equal + told == result.fidelity.compared
 
 
-def test_who_came_besides_and_who_went_is_where_it_was() -> None:
+def test_replay_applies_recorded_arrivals_and_departures() -> None:
     cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(4))
     submitted(cluster, a_pod("first").cpu("3"))
     schedule.run(cluster.pk)  # on n1: equal scores select the lowest name
@@ -225,7 +225,7 @@ def revision() -> PolicyRevision:
     return draft(changed())
 
 
-def test_a_worker_runs_it_and_writes_what_came_out(revision: PolicyRevision) -> None:
+def test_worker_runs_it_and_writes_the_result(revision: PolicyRevision) -> None:
     row = asked(revision)
     assert row.state == Preview.WAITING
     assert worker.run(row.pk) is True

@@ -47,7 +47,7 @@ def consistent(cluster: Cluster) -> None:
 
 
 @pytest.mark.django_db
-def test_a_victim_waits_again_and_says_for_whom() -> None:
+def test_victim_is_pending_again_and_names_its_preemptor() -> None:
     cluster = a_preempting_cluster()
     workload = submitted(cluster, a_pod("low").cpu(2))
     schedule.run(cluster.pk)
@@ -70,7 +70,7 @@ def test_a_victim_waits_again_and_says_for_whom() -> None:
 
 
 @pytest.mark.django_db
-def test_until_it_is_decided_again_a_victim_says_for_whom_it_left(settings: Any) -> None:
+def test_victim_names_its_preemptor_until_its_next_decision(settings: Any) -> None:
     settings.HETSCHED_BATCH = 1
     cluster = a_preempting_cluster()
     submitted(cluster, a_pod("low").cpu(2))
@@ -154,7 +154,7 @@ def test_candidates_are_named_where_eviction_is_disabled(monkeypatch: pytest.Mon
 
 
 @pytest.mark.django_db
-def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
+def test_team_reclaims_borrowed_resources_within_one_batch() -> None:
     # 8 CPUs, min 4 each: q1 borrows all, q2 reclaims 2 of its own in the same batch.
     quotas = tuple(ElasticQuota(name, name, (("cpu", 4000),)) for name in ("q1", "q2"))
     a_preempting_cluster()
@@ -172,7 +172,7 @@ def test_a_team_takes_back_what_another_borrowed_within_one_batch() -> None:
 
 
 @pytest.mark.django_db
-def test_who_left_for_a_pod_that_had_to_leave_itself_is_in_the_ledger_and_worked_out_again() -> None:
+def test_victim_of_an_evicted_preemptor_is_recorded_and_recomputed() -> None:
     # a/low borrows the 2 CPUs of "b"; in one batch a/high preempts it, then b/own preempts a/high.
     quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", (("cpu", 2000),)))
     a_preempting_cluster()

@@ -95,7 +95,7 @@ def test_pods_are_taken_by_priority_then_in_submission_order(settings: Any) -> N
 
 
 @pytest.mark.django_db
-def test_what_did_not_fit_is_placed_once_room_is_made() -> None:
+def test_unplaced_pod_is_placed_once_capacity_is_released() -> None:
     cluster = a_cluster(a_node("n1").cpu(2))
     first = placed(cluster, "n1", a_pod("first").cpu(2))
     submitted(cluster, a_pod("second").cpu(2))
@@ -231,7 +231,7 @@ def _only(name: str) -> Any:
 
 
 @pytest.mark.django_db
-def test_what_comes_one_by_one_while_others_are_decided_is_decided_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_submitted_during_a_batch_are_decided_together(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("first"))
     real, batches, rests = schedule.record, [], []

@@ -67,7 +67,7 @@ def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:
     assert granted_on(pod.cluster_id, "n2") == {}
 
 
-def test_what_others_bound_or_what_ended_is_not_signed(pod: Pod) -> None:
+def test_foreign_or_ended_allocations_are_not_signed(pod: Pod) -> None:
     Pod.objects.filter(pk=pod.pk).update(origin=Pod.IMPORTED)
     assert granted_on(pod.cluster_id, "n1") == {}
     Pod.objects.filter(pk=pod.pk).update(origin=Pod.WATCHED)

@@ -109,7 +109,7 @@ def test_an_offline_cluster_binds_nothing() -> None:
     assert Pod.objects.get().state == "placed"
 
 
-def test_what_ended_long_ago_is_forgotten_on_any_cluster_and_its_summaries_later(
+def test_old_ended_pods_are_deleted_on_any_cluster_and_their_summaries_later(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)

@@ -11,7 +11,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, 
 from workers import bind
 
 
-def test_what_fails_oddly_is_unknown_and_so_keeps_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     # A claim that was created again with other requests than the decision used.
     def allocate(_: Any, one: ToBind) -> BindingOutcome | None:
         if one.name == "odd":

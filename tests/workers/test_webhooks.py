@@ -155,7 +155,7 @@ def test_a_secret_that_leaked_ends_at_once_where_that_is_asked(receiver: Receive
     assert (fits(before, receiver.heard[0]), fits(after, receiver.heard[0])) == (False, True)
 
 
-def test_what_does_not_open_any_more_is_not_sent_unsigned(receiver: Receiver, hooked: Any) -> None:
+def test_undecryptable_secret_sends_nothing_unsigned(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     SigningSecret.objects.update(sealed="gAAAAA")
     try_webhook(hook, actor=ALICE)
@@ -202,7 +202,7 @@ def test_owner_without_read_access_gets_nothing(receiver: Receiver, hooked: Any,
     assert (row.state, row.code) == (Delivery.DEAD, "OwnerGone")
 
 
-def test_work_of_several_namespaces_is_for_who_sees_them_all(receiver: Receiver, hooked: Any, ci: Token) -> None:
+def test_workload_of_several_namespaces_requires_access_to_all(receiver: Receiver, hooked: Any, ci: Token) -> None:
     hooked()
     Token.objects.filter(pk=ci.pk).update(namespaces=["default"])
     cluster = a_cluster()

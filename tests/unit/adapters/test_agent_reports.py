@@ -46,7 +46,7 @@ def codes(said: AgentReport) -> list[str]:
     return [problem.split(":")[0] for problem in node_facts(said).problems]
 
 
-def test_zones_have_names_siblings_costs_and_what_is_left_of_them() -> None:
+def test_zones_have_names_siblings_costs_and_remaining_capacity() -> None:
     zones = (
         MachineZone(0, "0,1,4,5", 16384, (10, 21), {"2048kB": 512, "1048576kB": 0}, 0.35, 1400),
         MachineZone(3, "2-3,6-7", 8192, (21, 10)),

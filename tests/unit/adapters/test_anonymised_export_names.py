@@ -195,7 +195,7 @@ def test_a_wrong_wish_stays_wrong_without_its_words(labels: dict[str, str], anno
     assert problems(again) == problems(found.pending[0]) != []
 
 
-def test_cards_and_what_is_held_of_them_keep_together() -> None:
+def test_gpus_and_their_reservations_are_kept_together() -> None:
     node = a_node("n").having(gpus=(a_card(0, uuid="GPU-acme-1"),)).build()
     pod = a_pod("p").gpu(1).running_on("n", CardGrant(0, 1000, 40960, "GPU-acme-1")).build()
     found = anonymised(ClusterContent(nodes=(node,), running=(pod,)))

@@ -102,7 +102,7 @@ def test_whatever_was_read(objects: list[Plain]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(CLUSTERS)
-def test_what_is_written_is_what_is_read(objects: list[Plain]) -> None:
+def test_written_export_equals_the_read_one(objects: list[Plain]) -> None:
     content = parse_cluster([("f", json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode())])
     assert unread(again(content)) == unread(anonymised(content))
 

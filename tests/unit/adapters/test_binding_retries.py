@@ -56,7 +56,7 @@ def test_persistently_busy_server_leaves_the_result_unknown() -> None:
     assert api.calls == 4
 
 
-def test_what_is_refused_is_not_asked_again() -> None:
+def test_rejection_is_not_retried() -> None:
     api = Busy(ApiFailure(422, "Invalid", "no"), ApiFailure(422, "Invalid", "no"))
     assert fate_of(api) == (BindingResult.REFUSED, [])
 
@@ -66,7 +66,7 @@ def test_what_is_refused_is_not_asked_again() -> None:
 @pytest.mark.parametrize(
     ("node", "fate"), [("n1", BindingResult.BOUND), ("n2", BindingResult.LOST), ("", BindingResult.UNKNOWN)]
 )
-def test_what_is_refused_after_a_try_that_may_have_succeeded_is_read(
+def test_rejection_after_a_possibly_successful_try_is_read_back(
     status: int, refused: int, node: str, fate: BindingResult
 ) -> None:
     api = Busy(ApiFailure(status, "Timeout", ""), ApiFailure(refused, "Refused", "no"))
@@ -76,7 +76,7 @@ def test_what_is_refused_after_a_try_that_may_have_succeeded_is_read(
     assert api.calls == 2
 
 
-def test_what_is_refused_after_a_try_that_was_not_taken_is_refused() -> None:
+def test_rejection_after_a_refused_try_is_a_rejection() -> None:
     assert fate_of(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0] is BindingResult.REFUSED
 
 

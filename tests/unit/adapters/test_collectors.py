@@ -91,7 +91,7 @@ def test_samples_are_in_our_units_and_as_old_as_their_exporter_was_read() -> Non
     assert found.problems == ()
 
 
-def test_a_node_whose_exporter_is_gone_has_no_sample() -> None:
+def test_node_without_its_exporter_has_no_sample() -> None:
     found = told("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(
         *([] if "timestamp" in query else [({"node": "n1"}, 1)])
     ))  # fmt: skip
@@ -136,7 +136,7 @@ def test_parameters_are_checked(params: dict[str, Any], place: str) -> None:
     [None, [], {}, {"status": "error"}, {"status": "success", "data": {"resultType": "matrix", "result": []}},
      {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": "1"}]}}],
 )  # fmt: skip
-def test_what_is_no_answer_of_prometheus_fails(answer: Any) -> None:
+def test_invalid_prometheus_response_fails(answer: Any) -> None:
     with pytest.raises(SourceError) as failed:
         told("prometheus-load", {"url": "http://p:9090"}, lambda _: answer)
     assert failed.value.code == "AnswerNotPrometheus"
@@ -238,7 +238,7 @@ def test_a_path_leads_to_one_value_or_to_none(path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["$..a", "$.*", "$[*]", "$[?(@.a)]", "$.a[0:2]", "$.a()", "__import__('os')", "$.a b", "a" + ".b" * 20]
 )
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(InputError) as refused:
         json_path.parse(path)
     assert refused.value.code == "JsonPathMalformed"

@@ -42,7 +42,7 @@ def test_shared_cpus_are_for_all_containers() -> None:
     assert by_container(holding({"node-0": "0-3"}, "numa", a=1, b=2)) == {"a": "0-3", "b": "0-3"}
 
 
-def test_what_is_not_named_is_not_dealt_out() -> None:
+def test_unnamed_container_gets_no_cpus() -> None:
     assert by_container(a_pod().build()) == {}
     assert by_container(holding({"node-0": ""}, main=4)) == {}
     unnamed = msgspec.structs.replace(holding({"node-0": "0-3"}, main=4), container_names=())

@@ -72,7 +72,7 @@ def test_an_allocation_with_all_members() -> None:
     assert parse_allocation(write_allocation(allocation)) == allocation
 
 
-def test_a_running_pod_holds_what_its_annotation_says_and_a_waiting_one_nothing() -> None:
+def test_running_pod_has_its_annotated_resources_and_a_pending_one_none() -> None:
     annotations = {"hetsched.io/allocation": ALLOCATION}
     running = pod("nodeName: n", annotations=annotations)
     assert running.allocation is not None

@@ -64,7 +64,7 @@ def test_an_absurd_number_of_pods_is_refused_at_once() -> None:
     assert refused.value.code == "TooManyPods"
 
 
-def test_controllers_whose_pods_are_no_number_are_named_as_left_out() -> None:
+def test_controllers_without_a_pod_count_are_named_as_left_out() -> None:
     text = "---\n".join(
         (
             controller("DaemonSet", "", "proxy"),

@@ -46,7 +46,7 @@ def test_the_fleet_has_every_kind_of_machine() -> None:
     assert all(node.usage and not node.problems for node in FLEET.nodes)
 
 
-def test_what_runs_holds_no_more_than_there_is() -> None:
+def test_running_pods_stay_within_capacity() -> None:
     nodes = {node.name: node for node in FLEET.nodes}
     for name, node in nodes.items():
         held = [pod for pod in FLEET.running if pod.node_name == name]

@@ -75,5 +75,5 @@ def test_items_of_a_typed_list_have_the_kind_of_the_list() -> None:
         ("{apiVersion: v1, kind: List, items: [7]}", "file.yaml#1 items[0]"),
     ],
 )
-def test_what_is_no_object_is_refused(text: str, expected: str) -> None:
+def test_non_object_is_rejected(text: str, expected: str) -> None:
     assert place(text) == expected

@@ -119,7 +119,7 @@ def test_quality_of_service(text: str, qos: str) -> None:
         (spec("{}", more="overhead: {cpu: -1}"), "QuantityNegative"),
     ],
 )
-def test_what_the_api_server_refuses_is_refused(text: str, code: str) -> None:
+def test_request_invalid_for_the_api_server_is_rejected(text: str, code: str) -> None:
     with pytest.raises(InputError) as refused:
         pod(text)
     assert refused.value.code == code

@@ -23,7 +23,7 @@ def test_several_files_are_one_bag_of_objects() -> None:
     assert parse_workload([("pod", pod), ("class", HIGH)]).pending[0].priority == 9
 
 
-def test_a_workload_may_name_what_the_cluster_defines() -> None:
+def test_workload_may_reference_objects_of_the_cluster() -> None:
     pod = pod_text("priorityClassName: high").encode()
     assert parse_workload([("pod", pod)], known=parse_cluster([("class", HIGH)])).pending[0].priority == 9
 

@@ -93,7 +93,7 @@ def test_a_wrong_statement_is_the_pods_own_mistake(wrong: str) -> None:
     assert images(found) is None
 
 
-def test_what_was_read_counts_more_than_what_was_stated() -> None:
+def test_read_platforms_precede_declared_ones() -> None:
     stated = pod({"one": ["linux/amd64"], "two": ["linux/amd64"]})
     read = with_facts(stated, {"one": ImageFacts("one", ("linux/riscv64", "linux/amd64/v2"))})
     assert images(read) == ImageDemand((("amd64", "x86-64-v2"),), variants_only=(("amd64", "one"),))

@@ -113,7 +113,7 @@ def test_a_place_of_tokens_inside_the_network_is_not_called(registry: Registry) 
             inside.accept()
 
 
-def test_what_does_not_have_its_digest_is_refused(registry: Registry) -> None:
+def test_content_with_another_digest_is_rejected(registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     wrong = f"{registry.host}/app@sha256:{'0' * 64}"
     registry.documents[f"/v2/app/manifests/sha256:{'0' * 64}"] = registry.documents["/v2/app/manifests/1"]

@@ -47,7 +47,7 @@ def taken(mirror: Mirror) -> Changes:
     return changes
 
 
-def test_a_node_is_joined_with_what_describes_it_whichever_comes_first() -> None:
+def test_node_is_joined_with_its_descriptions_in_any_order() -> None:
     mirror = Mirror()
     seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": 0, "model": "A100-SXM4-40GB", "memoryMiB": 40960}]})
     a_node(mirror)

@@ -72,7 +72,7 @@ def test_levels_have_a_label(native: str, arch: str, level: str) -> None:
     assert (labels["ARCH"], labels["hetsched.io/isa-level"]) == (arch, level)
 
 
-def test_a_coarse_label_says_no_more_than_what_it_was_drawn_from() -> None:
+def test_coarse_label_says_no_more_than_its_source() -> None:
     stated = coarse_labels("amd64")
     assert stated.labels == {"ARCH": "X86"}
     nfd = {"kubernetes.io/arch": "amd64", "feature.node.kubernetes.io/cpu-cpuid.X86_64_V3": "true"}

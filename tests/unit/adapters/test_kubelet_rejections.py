@@ -75,7 +75,7 @@ def test_a_container_that_crashes_is_judged_by_its_last_end() -> None:
         container({"running": {}}, phase="Running"),
     ],
 )
-def test_what_would_be_the_same_anywhere_is_not_the_nodes(status: FieldView) -> None:
+def test_node_independent_failure_is_not_held_against_the_node(status: FieldView) -> None:
     assert refusal(status) is None
 
 

@@ -43,7 +43,7 @@ spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
     assert found.pending[0].gang == GangMember("train.workers", 3, min_field=GROUP_MIN_COUNT)
 
 
-def test_what_is_not_implemented_of_a_group_is_said() -> None:
+def test_unsupported_parts_of_a_group_are_reported() -> None:
     group = GROUP + "  schedulingConstraints: {topology: [{key: rack}]}\n"
     found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
     assert problems(found.pending[0]) == [("FeatureNotSupported", "PodGroup ring: spec.schedulingConstraints")]

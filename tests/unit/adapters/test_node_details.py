@@ -191,7 +191,7 @@ def topology(zone: str) -> str:
     )
 
 
-def test_a_zone_whose_capacity_cannot_be_read_is_unusable_and_noted() -> None:
+def test_zone_with_an_unreadable_capacity_is_unusable_and_noted() -> None:
     found = node(topology("{name: node-0, attributes: [{name: offline_capacity, value: lots}]}"))
     assert found.numa is not None
     assert found.numa.zones[0].offline_capacity_millis == 0
@@ -232,5 +232,5 @@ def test_wrong_zones_refuse_the_file(zone: str) -> None:
     assert refused.value.place.startswith("file.yaml#2 zones[")
 
 
-def test_what_describes_an_absent_node_is_dropped() -> None:
+def test_description_of_an_absent_node_is_dropped() -> None:
     assert content(gpu("{index: 0}"), workload=False).nodes == ()

@@ -37,7 +37,7 @@ def changes(found: Any) -> list[tuple[str, str, str]]:
 
 
 class TestSources:
-    def test_the_agent_goes_first_and_what_it_does_not_know_comes_from_below(self) -> None:
+    def test_agent_facts_come_first_and_others_fill_the_gaps(self) -> None:
         base = report(
             NumaZone("node-0", "0-7", offline_capacity_millis=4000), isa=IsaReport("x86-64-v1", cross=("rv64gc",))
         )
@@ -73,7 +73,7 @@ class TestSources:
 class TestCpus:
     KNOWN = report(zone("node-0", "0-3"), zone("node-1", "4-7"))
 
-    def test_what_is_missing_is_lost_and_known_on(self) -> None:
+    def test_missing_part_is_lost_and_stays_known(self) -> None:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
         assert (found.report.numa.lost_cpus, [z.cpus for z in found.report.numa.zones]) == ("6-7", ["0-3", "4-5"])
         assert [z.cpus for z in found.known.numa.zones] == ["0-3", "4-7"]
@@ -87,7 +87,7 @@ class TestCpus:
         found = weighed(self.KNOWN, report())
         assert (found.report.numa.zones, found.report.numa.lost_cpus) == ((), "0-7")
 
-    def test_what_is_back_is_out_of_quarantine(self) -> None:
+    def test_returned_part_leaves_quarantine(self) -> None:
         first = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
         again = weighed(first.known, self.KNOWN, standing=first.quarantined)
         assert (again.quarantined, again.report.numa.lost_cpus) == ((), None)
@@ -204,7 +204,7 @@ class TestWhatAKnownCardIs:
         assert self.offers(found) == ("Tesla-T4", 8192, 2560)
 
     @pytest.mark.parametrize("nothing", [None, 0])
-    def test_what_was_unknown_counts_at_once(self, nothing: int | None) -> None:
+    def test_previously_unknown_fact_is_accepted_at_once(self, nothing: int | None) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", nothing, uuid="G0"),))
         found = weighed(known, self.told())
         assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
@@ -222,13 +222,13 @@ class TestWhatAKnownCardIs:
         stood = tuple(msgspec.structs.replace(one, state="rejected") for one in found.quarantined)
         assert self.offers(weighed(found.known, told, standing=stood)) == ("Tesla-T4", 15360, 2560)
 
-    def test_who_may_describe_nodes_may_say_what_a_card_is(self) -> None:
+    def test_trusted_source_may_set_the_gpu_model(self) -> None:
         told = self.told(model="H100-SXM5-80GB", memory_mib=81559)
         assert self.offers(weighed(self.KNOWN, told, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
 
 
 class TestAnotherMachineOfTheName:
-    def test_it_counts_as_it_is_but_for_what_of_the_old_one_it_has_not(self) -> None:
+    def test_replaced_machine_is_accepted_except_for_missing_parts(self) -> None:
         old = report(zone("node-0", "0-7"), gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(2)))
         new = report(zone("node-0", "0-3", 64), uid="b", gpus=(a_card(0, uuid="H0"),))
         found = weighed(old, new)
@@ -281,7 +281,7 @@ class TestClaims:
             ("b", "3", "3", True), ("a", "1", "2", False),
         ]  # fmt: skip
 
-    def test_history_is_bounded_and_keeps_what_is_said_now(self) -> None:
+    def test_history_is_bounded_and_keeps_current_reports(self) -> None:
         claims = noted({}, "file", {"isa": "x"}, "0")
         for number in range(50):
             claims = noted(claims, "agent", {"isa": str(number)}, str(number))

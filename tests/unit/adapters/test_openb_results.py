@@ -23,7 +23,7 @@ def test_figures_go_by_trace_and_by_this_products_policy_names() -> None:
         (HEADER + "default,06-FGD,10,much,95,0,8,5,44\n", "results.csv:2 alloc_pct_at_80"),
     ],
 )
-def test_what_is_not_such_a_file_is_refused_with_its_place(text: str, place: str) -> None:
+def test_other_file_is_rejected_with_its_place(text: str, place: str) -> None:
     with pytest.raises(InputError) as refused:
         read_published(text.encode(), "results.csv")
     assert refused.value.place == place

@@ -119,7 +119,7 @@ def test_a_wrong_node_row_names_line_and_column(rows: str, place: str) -> None:
         (NODES + "\udcff", "ManifestNotUtf8"),
     ],
 )
-def test_what_is_no_list_is_refused(text: str, code: str) -> None:
+def test_other_file_is_rejected(text: str, code: str) -> None:
     with pytest.raises(InputError) as refused:
         read_nodes(text.encode("utf-8", "surrogateescape"), "nodes.csv")
     assert refused.value.code == code

@@ -155,7 +155,7 @@ def test_on_the_hosts_network_every_container_port_is_taken() -> None:
         )
     ],
 )
-def test_what_the_api_server_refuses_is_refused(spec: str) -> None:
+def test_selector_invalid_for_the_api_server_is_rejected(spec: str) -> None:
     with pytest.raises(InputError) as refused:
         pod(spec, labels={"app": "web"})
     assert refused.value.place.startswith("file.yaml#1 spec")

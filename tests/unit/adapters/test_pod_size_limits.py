@@ -30,6 +30,6 @@ def test_the_template_of_a_controller_is_a_pod_too() -> None:
     assert refused.value.code == "PodTooLarge"
 
 
-def test_what_runs_in_a_cluster_is_read_as_it_is() -> None:
+def test_running_pod_is_read_at_any_size() -> None:
     text = pod_text(f"nodeName: n1\ncontainers: [{{name: main, args: ['{'x' * MOST_SPEC_BYTES}']}}]")
     assert len(content(text, workload=False).running) == 1

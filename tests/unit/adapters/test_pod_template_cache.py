@@ -86,7 +86,7 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("path", DIFFERENCES)
-def test_a_pod_read_after_one_that_is_nearly_the_same_is_what_it_is_alone(path: str) -> None:
+def test_pod_after_a_similar_one_is_read_as_alone(path: str) -> None:
     other = changed(path, DIFFERENCES[path])
     used = reader()
     used.pod(FieldView(POD))
@@ -129,5 +129,5 @@ def test_claims_named_after_their_pod_stay_with_it() -> None:
 
 
 @pytest.mark.parametrize("odd", ['{"spec": [1]}', '{"spec": {"containers": [1]}}', '{"spec": {"volumes": 3}}', "{}"])
-def test_what_is_not_made_like_a_pod_is_like_nothing(odd: str) -> None:
+def test_other_object_matches_no_template(odd: str) -> None:
     assert pod_groups.likeness({"metadata": {}, **json.loads(odd)}, "shop") is None

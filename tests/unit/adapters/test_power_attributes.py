@@ -50,13 +50,13 @@ def test_an_object_without_power_says_nothing_of_it() -> None:
         ("{name: powerHeadroomWatts, value: 1.2kW}", "powerHeadroomWatts is a whole number of watts, not '1.2kW'"),
     ],
 )
-def test_what_cannot_be_read_is_noted_and_unknown(attribute: str, problem: str) -> None:
+def test_unreadable_value_is_noted_and_unknown(attribute: str, problem: str) -> None:
     report = node(attribute)
     assert report.power is None
     assert report.problems == (f"PowerUnreadable: {problem}",)
 
 
-def test_a_pod_says_what_it_will_draw() -> None:
+def test_pod_declares_its_expected_draw() -> None:
     assert pod(annotations={"hetsched.io/expected-watts": "350"}).shape.expected_watts == 350
     assert pod().shape.expected_watts is None
 

@@ -100,7 +100,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 
 
 @pytest.mark.parametrize("told_by", ["status", "event"])
-def test_what_went_while_history_was_forgotten_comes_out_as_gone(told_by: str) -> None:
+def test_objects_deleted_during_a_history_gap_are_reported_deleted(told_by: str) -> None:
     expired: Any = ApiFailure(410, "Expired", "too old") if told_by == "status" else [json.dumps(GONE).encode()]
     events, asked, waits = told(LISTED, expired, ([an_object("n2", 6), an_object("n4", 30)], "40"))
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n4", "Deleted n1", "Synced"]
@@ -127,7 +127,7 @@ def test_failure_is_reported_before_the_backoff() -> None:
     assert told_when == ["Failed", "slept"]
 
 
-def test_a_list_that_is_older_than_what_was_seen_overwrites_nothing() -> None:
+def test_list_older_than_the_cache_overwrites_nothing() -> None:
     expired = [json.dumps(GONE).encode()]
     seen = [an_event("ADDED", "n3", 20), *expired]
     stale = ([an_object("n1", 5)], "19")  # another API server, behind: it has neither n2 nor n3

@@ -59,7 +59,7 @@ def again(found: ClusterContent) -> ClusterContent:
     return read_content(load_documents(write_cluster(found), name="again.json"), workload=False)
 
 
-def test_storage_is_what_its_objects_state() -> None:
+def test_storage_equals_its_objects() -> None:
     found = content(CLUSTER, workload=False)
     gold = content(pod_text("topologySpreadConstraints: []")).pending  # a plain pod has no claims
     assert gold[0].shape.claims == ()
@@ -110,7 +110,7 @@ def test_a_claim_that_names_a_volume_has_it_once_it_is_bound() -> None:
 
 
 @pytest.mark.parametrize(("phase", "volume"), [("Pending", "disk"), ("Lost", "")])
-def test_claim_whose_binding_is_annotated_as_completed_has_its_volume(phase: str, volume: str) -> None:
+def test_claim_annotated_as_bound_has_its_volume(phase: str, volume: str) -> None:
     text = f"""\
         apiVersion: v1
         kind: PersistentVolumeClaim

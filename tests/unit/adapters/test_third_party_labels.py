@@ -78,7 +78,7 @@ def test_volcanos_older_form() -> None:
 @pytest.mark.parametrize(
     "text", ["GPU-a,10", "[{", "GPU-a,x,y,z,w,v,u", '[{"index": 999}]', "[" * 9999, f"{V100}:" * 300]
 )
-def test_what_is_unreadable_is_unknown_and_said(text: str) -> None:
+def test_unreadable_label_is_unknown_and_reported(text: str) -> None:
     problems: list[str] = []
     assert registered_cards({"hami.io/node-nvidia-register": text}, problems) is None
     assert problems[0].startswith("RegisterUnreadable: hami.io/node-nvidia-register")
@@ -99,7 +99,7 @@ HELD = {
 }
 
 
-def test_what_koordinator_gave_out_is_held() -> None:
+def test_koordinator_allocations_are_charged() -> None:
     held = held_by_koordinator(HELD, {"cpu": 2000, "koordinator.sh/gpu-core": 50})
     assert held is not None
     assert parse_cpuset(held.zones[0].cpus or "") == {2, 3}

@@ -72,7 +72,7 @@ def test_grants_that_cannot_be_are_refused(text: str) -> None:
         read(topology(("hetsched.io/kubelet-grants", text)))
 
 
-def test_an_agent_takes_the_place_of_what_is_available() -> None:
+def test_agent_report_replaces_available_amounts() -> None:
     cpus = tuple(MachineCpu(cpu, cpu // 2 * 2, 0, 0, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}", cache=0) for cpu in range(4))
     kubelet = KubeletState("static", {"full-pcpus-only": "true"}, exclusive={"uid-1": {"a": "2", "b": "3"}})
     told = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-3", 1024),), cpus, None, kubelet)

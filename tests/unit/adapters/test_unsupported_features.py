@@ -23,5 +23,5 @@ def test_a_pod_that_needs_them_is_refused_with_the_field(spec: str, field: str) 
         "dnsPolicy: ClusterFirst\nsomethingNew: {a: 1}",
     ],
 )
-def test_what_does_not_influence_placement_is_ignored(spec: str) -> None:
+def test_fields_without_influence_on_placement_are_ignored(spec: str) -> None:
     assert pod(spec).problems == ()

@@ -46,7 +46,7 @@ def test_a_secret_is_256_bits_and_like_no_other() -> None:
     assert {len(secret) for secret in secrets} == {len("whsec_") + 44}
 
 
-def test_the_documented_receiver_takes_what_we_sign(receiver: ModuleType) -> None:
+def test_documented_receiver_verifies_our_signature(receiver: ModuleType) -> None:
     secret, now = new_secret(), int(time.time())
     headers = signed_headers([secret], "d-1", now, BODY)
     assert receiver.verified(secret, headers, BODY)["id"] == "w-1"

@@ -103,7 +103,7 @@ def machine(tmp_path: Path) -> Machine:
     return found
 
 
-def test_what_does_not_change_is_not_read_again(machine: Machine) -> None:
+def test_unchanged_sources_are_not_read_again(machine: Machine) -> None:
     for _ in range(3):
         machine.agent.step()
     assert (machine.reads, len(machine.told.reports), machine.pins.steps) == (1, 1, 3)

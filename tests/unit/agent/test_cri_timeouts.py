@@ -25,7 +25,7 @@ def fake(tmp_path: Path) -> Iterator[FakeRuntime]:
     fake.stop()
 
 
-def test_it_is_asked_what_it_is(fake: FakeRuntime) -> None:
+def test_runtime_version_is_requested(fake: FakeRuntime) -> None:
     runtime = Runtime(fake.socket)
     assert runtime.version() == "fake v1"
     runtime.close()

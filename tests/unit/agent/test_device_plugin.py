@@ -141,7 +141,7 @@ def test_two_pods_of_one_shape_at_once_share_nothing(scene: Scene) -> None:
     assert scene.actual() == {"b": [visible(first[0])], "a": [visible(second[0])]}
 
 
-def test_a_grant_that_follows_what_was_given_gives_nothing_twice(scene: Scene) -> None:
+def test_grant_after_an_allocation_allocates_nothing_twice(scene: Scene) -> None:
     scene.source.known = [grant("a", 3), grant("b", 1)]
     (first,) = scene.kubelet.admit("b", 1)
     assert visible(first) == "GPU-3"  # a's, which came first
@@ -311,7 +311,7 @@ def test_removed_socket_is_created_again(scene: Scene) -> None:
     assert len(scene.kubelet.registered) == 2
 
 
-def test_an_agent_that_restarts_knows_what_it_gave(scene: Scene) -> None:
+def test_restarted_agent_knows_its_allocations(scene: Scene) -> None:
     scene.source.known = [grant("a", 2), grant("b", 0)]
     scene.kubelet.admit("a", 1, insisting_on=("GPU-0",))
     scene.serving.stop()
@@ -340,7 +340,7 @@ def test_a_kubelet_that_forgot_its_pods_gives_them_the_same_cards(scene: Scene) 
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-2"
 
 
-def test_what_a_pod_had_is_free_for_the_next_one(scene: Scene) -> None:
+def test_gpus_of_an_ended_pod_are_free_for_the_next_one(scene: Scene) -> None:
     scene.source.known = [grant("a", 2)]
     scene.kubelet.admit("a", 1)
     scene.kubelet.end("a")
@@ -350,7 +350,7 @@ def test_what_a_pod_had_is_free_for_the_next_one(scene: Scene) -> None:
     assert scene.actual() == {"b": ["GPU-2"]}
 
 
-def test_where_the_kubelet_does_not_show_what_it_gave_grants_decide(scene: Scene) -> None:
+def test_grants_decide_where_the_kubelet_shows_no_allocations(scene: Scene) -> None:
     scene.kubelet.shows = False
     scene.source.known = [grant("a", 2), grant("b", 1)]
     assert {visible(scene.kubelet.admit(uid, 1)[0]) for uid in ("a", "b")} == {"GPU-1", "GPU-2"}

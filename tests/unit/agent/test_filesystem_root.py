@@ -87,7 +87,7 @@ def test_binary_data_is_no_text(root: Path, data: bytes) -> None:
     assert codes(tree) == ["FileNotText"]
 
 
-def test_what_is_not_there_is_no_problem(root: Path) -> None:
+def test_missing_file_is_no_problem(root: Path) -> None:
     tree = Tree(root)
     assert tree.text("sys/nothing/value") is None
     assert tree.names("sys/nothing") == ()

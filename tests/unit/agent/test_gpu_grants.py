@@ -95,7 +95,7 @@ def test_a_grant_is_asked_for_when_the_kubelet_asks(keeper: CardKeeper, kubelet:
     ],
     ids=["forged", "of another pod", "of another node", "unsigned"],
 )
-def test_what_the_control_plane_did_not_sign_for_this_pod_gives_nothing(
+def test_grant_unsigned_for_this_pod_allocates_nothing(
     granted: NodeAllocation, kubelet: Kubelet, plane: ControlPlane, keeper: CardKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper._serving["nvidia.com/gpu"].plugin, "_patience_seconds", 0.2)

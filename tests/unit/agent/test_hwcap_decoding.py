@@ -76,12 +76,12 @@ def test_every_name_of_hwprobe_is_an_extension() -> None:
         ("Target: s390x-linux-gnu\nConfigured with: x --with-arch=zEC12\n", None),
     ],
 )
-def test_a_compiler_says_what_it_compiles_for(said: str, canonical: str | None) -> None:
+def test_compiler_reports_its_target(said: str, canonical: str | None) -> None:
     compiler = read_compiler(said)
     assert compiler is not None
     expected = parse(canonical, source="gcc").canonical if canonical else None
     assert (compiler.isa.canonical if compiler.isa else None) == expected
 
 
-def test_what_is_no_compiler_says_nothing() -> None:
+def test_non_compiler_reports_nothing() -> None:
     assert read_compiler("clang version 14\n") is None

@@ -94,7 +94,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_what_is_not_stated_has_the_kubelets_default(tmp_path: Path) -> None:
+def test_missing_value_has_the_kubelets_default(tmp_path: Path) -> None:
     state = found(kubelet(tmp_path, config="kind: KubeletConfiguration\ncpuManagerPolicy: ~"))
     assert state == KubeletState("none", {}, "none", "container", "None", sources=("config",))
 

@@ -53,7 +53,7 @@ def test_an_ill_card_is_not_healthy(old: str, new: str, why: str, tmp_path: Path
         ("<pending_mig>Disabled", "<pending_mig>Enabled", "MIG is Disabled and becomes Enabled"),
     ],
 )
-def test_what_waits_for_a_reset_is_noted(old: str, new: str, why: str, tmp_path: Path) -> None:
+def test_pending_reset_is_noted(old: str, new: str, why: str, tmp_path: Path) -> None:
     cards, problems = read(changed(old, new), tmp_path)
     assert cards is not None
     assert cards[0].healthy is True

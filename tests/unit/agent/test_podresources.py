@@ -60,7 +60,7 @@ def test_numbers_no_machine_has_are_left_out(kubelet: FakeKubelet) -> None:
     assert PodResourcesClient(kubelet.socket).pods()[0].containers[0].cpus == "4"
 
 
-def test_what_can_be_given_out_is_read(kubelet: FakeKubelet) -> None:
+def test_allocatable_resources_are_read(kubelet: FakeKubelet) -> None:
     kubelet.cpus = (1, 2, 3)
     assert PodResourcesClient(kubelet.socket).allocatable() == Allocatable("1-3")
 
@@ -94,7 +94,7 @@ def test_a_kubelet_without_the_interface_says_so(kubelet: FakeKubelet) -> None:
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "folder"])
-def test_what_is_no_socket_is_not_called(tmp_path: Path, kind: str) -> None:
+def test_non_socket_is_not_called(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "it"
     if kind == "file":
         path.write_text("")

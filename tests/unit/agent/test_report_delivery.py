@@ -120,7 +120,7 @@ def test_a_kept_connection_that_was_hung_up_is_no_failure(server: Server, uplink
         ((503, {}, b'{"code": "\xff"}'), 503, "Status503"),
     ],
 )
-def test_what_is_no_answer_is_a_failure(server: Server, uplink: Uplink, answer: Answer, status: int, code: str) -> None:
+def test_invalid_response_is_a_failure(server: Server, uplink: Uplink, answer: Answer, status: int, code: str) -> None:
     server.answers = [answer]
     failure = failing(uplink)
     assert (failure.status, failure.code) == (status, code)

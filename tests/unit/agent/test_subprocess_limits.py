@@ -27,7 +27,7 @@ def test_signal_is_a_negative_status() -> None:
 @pytest.mark.parametrize(
     "script", ["sleep 60", "sleep 60 & echo started", "yes", "trap '' TERM; sleep 60", "exec >&- 2>&-; sleep 60"]
 )
-def test_what_does_not_end_or_says_too_much_is_ended_with_all_it_started(script: str) -> None:
+def test_endless_or_verbose_program_is_killed_with_its_children(script: str) -> None:
     begun = time.monotonic()
     assert run(["/bin/sh", "-c", script], seconds=0.3) is None
     assert time.monotonic() - begun < 30  # it did not wait for the minute

@@ -312,7 +312,7 @@ def test_lists_of_all_numbers_there_are_cost_nothing(plain: Tree) -> None:
     assert [zone.cpus for zone in read(plain)[0]] == ["0-1,4-5", "2-3,6-7"]
 
 
-def test_numbers_beyond_what_linux_can_have_are_no_cpus(plain: Tree) -> None:
+def test_numbers_beyond_linux_limits_are_no_cpus(plain: Tree) -> None:
     (plain.root / CPUS / "cpu8192").mkdir()
     (plain.root / CPUS / "cpu8191").mkdir()
     put(plain.root, f"{CPUS}/online", "0-7,8192")

@@ -112,7 +112,7 @@ def test_declared_capacities_are_reported(tmp_path: Path) -> None:
     assert machine.problems == []
 
 
-def test_only_what_has_a_device_counts(machine: Machine) -> None:
+def test_only_interfaces_with_a_device_count(machine: Machine) -> None:
     machine.network(eth0=(0, 0), veth1=(0, 0), lo=(0, 0), bond0=(0, 0))
     machine.disks(sda=(0, 0), sda1=(0, 0), loop0=(0, 0))
     machine.measure()
@@ -186,7 +186,7 @@ def test_without_memory_available_the_free_and_the_cached_are(machine: Machine) 
 @pytest.mark.parametrize(
     "content", [None, "", "cpu0 a b c d", "x" * 100, "\0\1", "cpu0 1 2 3\ncpuX 1 1 1 1\nMemTotal:\n:"]
 )
-def test_what_cannot_be_read_is_not_measured(machine: Machine, file: str, content: str | None) -> None:
+def test_unreadable_counter_is_not_measured(machine: Machine, file: str, content: str | None) -> None:
     (machine.root / file).unlink()
     put(machine.root, file, content)
     resource = {"stat": "cpu", "meminfo": "memory", "dev": NETWORK, "diskstats": DISK}[file.rpartition("/")[2]]
@@ -241,7 +241,7 @@ def test_bonded_links_count_in_their_bond(machine: Machine) -> None:
     ("cpus", "steal", "left"),
     [(24, 0.65, 8400), (24, 0.1, 21600), (24, 0.0, 24000), (24, 1.0, 0), (8, 1.5, 0), (8, -1.0, 8000)],
 )
-def test_what_is_left_of_a_zone(cpus: int, steal: float, left: int) -> None:
+def test_remaining_capacity_of_a_zone(cpus: int, steal: float, left: int) -> None:
     # 24 CPUs of which 35 % remain are 8400m, 90 % are 21600m
     assert offline_capacity_millis(cpus, steal) == left
 

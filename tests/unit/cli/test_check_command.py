@@ -44,7 +44,7 @@ def riscv_program(folder: Path, arch: str = "rv64i2p1_m2p0_a2p1_f2p2_d2p2_c2p0_v
         ([TOO_BIG, WRONG], [], 12),
     ],
 )
-def test_what_can_never_run_stops_a_merge(
+def test_never_fitting_pod_blocks_a_merge(
     tmp_path: Path, pods: list[PodBuilder], options: list[str], exit_code: int
 ) -> None:
     pods_file = workload_file(tmp_path, *pods)
@@ -89,7 +89,7 @@ def test_a_program_that_needs_more_than_its_pod_says_stops_a_merge(tmp_path: Pat
     assert "v may be missing" in finding["message"]
 
 
-def test_a_pod_that_says_nothing_is_tried_with_what_its_program_needs(tmp_path: Path) -> None:
+def test_undeclared_pod_is_tried_with_the_needs_of_its_program(tmp_path: Path) -> None:
     result = run(
         "check", "-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path),
         "--artefact", riscv_program(tmp_path), "-o", "json",
@@ -188,7 +188,7 @@ def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
     assert (server.body()["cluster"], server.body()["replace"]) == ("lab", True)
 
 
-def test_what_runs_already_under_the_same_name_is_followed(tmp_path: Path, server: Server) -> None:
+def test_running_pod_of_the_same_name_is_replaced(tmp_path: Path, server: Server) -> None:
     """`vector` has 1 of its 4 CPUs left beside `old`, which wants 3: it fits where it is only once it is gone."""
     again = a_pod("old").cpu(4).memory("1Gi").isa("rv64gcv")
     pods = workload_file(tmp_path, again)

@@ -24,7 +24,7 @@ def test_add_names_kind_and_reason(server: Server) -> None:
     assert server.body() == {"name": "lab", "kind": "offline", "reason": "for the tests"}
 
 
-def test_import_replaces_only_what_was_seen(server: Server, tmp_path: Path) -> None:
+def test_import_replaces_only_the_seen_revision(server: Server, tmp_path: Path) -> None:
     server.answers("GET", f"{API}lab/", LAB, ETag='"7.3"')
     server.answers("POST", f"{API}lab/import/", LAB)
     file = cluster_file(tmp_path)

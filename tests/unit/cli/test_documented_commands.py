@@ -78,7 +78,7 @@ def test_the_files_that_the_readme_names_are_there() -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_what_the_readme_has_people_try_first_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_commands_of_the_readme_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Talk to a server")[0]
     quick = [line for line in commands(first) if re.match(r"hetsched (isa|whatif|check|simulate) ", line)]

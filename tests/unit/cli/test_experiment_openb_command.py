@@ -66,7 +66,7 @@ def test_a_failed_expectation_is_the_exit_code(folder: Path) -> None:
         (["openb", "--list", "LIST", "--cluster", "nowhere.csv"], "FileUnreadable"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is(folder: Path, options: list[str], code: str) -> None:
+def test_impossible_run_is_rejected_before_any_starts(folder: Path, options: list[str], code: str) -> None:
     words = [str(folder / "openb_pod_list_small.csv") if word == "LIST" else word for word in options]
     result = run("experiment", *words)
     assert result.exit_code == 2

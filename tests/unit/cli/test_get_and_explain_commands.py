@@ -73,7 +73,7 @@ def test_decision_is_explained_with_its_candidate_nodes(server: Server) -> None:
     assert row == ["1", "n1", "50.00", "50.00"]
 
 
-def test_a_refusal_is_explained_with_what_would_have_done(server: Server) -> None:
+def test_rejection_is_explained_with_the_nearest_fit(server: Server) -> None:
     fit = {
         "change": "cpu 9 -> 8",
         "field": "resources.requests.cpu",

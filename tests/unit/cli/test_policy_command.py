@@ -141,7 +141,9 @@ def test_a_server_judges_its_own(server: Server) -> None:
     assert asked == {"policy": "dense", "version": 2, "cluster": "lab"}
 
 
-def test_what_a_server_has_can_be_judged_as_files(server: Server, agreed: tuple[Path, Path], tmp_path: Path) -> None:
+def test_placements_of_a_server_can_be_judged_as_files(
+    server: Server, agreed: tuple[Path, Path], tmp_path: Path
+) -> None:
     cluster, _ = agreed
     pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
     row = {"name": "first", "policy": "", "expect": {"nodes": ["plain"]}, "manifest": pod}

@@ -88,7 +88,7 @@ def test_without_a_server_nothing_is_offered_and_nothing_said(server: str, token
     assert found.strip() == ""
 
 
-def test_bash_completes_with_what_is_printed(tmp_path: Path) -> None:
+def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not there")

@@ -133,7 +133,7 @@ def test_a_server_that_was_never_there_is_not(server: Server) -> None:
     assert run("wait", "w-1").exit_code == 3
 
 
-def test_the_watch_of_a_pipeline_says_what_changed_and_when(server: Server) -> None:
+def test_pipeline_watch_prints_changes_with_their_time(server: Server) -> None:
     server.answers("GET", ONE, a_workload("pending"), a_workload("placed"), a_workload("running"))
     result = run("wait", "w-1", "--for", "running", "--watch", "-o", "json")
     assert result.exit_code == 0
@@ -164,7 +164,7 @@ def test_cancel_that_is_not_seen_through_in_time_is_13(server: Server) -> None:
     assert run("cancel", "w-1", "--wait", "--timeout", "0").exit_code == 13
 
 
-def test_retry_names_what_it_saw(server: Server) -> None:
+def test_retry_sends_the_tag_it_read(server: Server) -> None:
     server.answers("GET", ONE, a_workload("not-now"), ETag='"seen"')
     server.answers("POST", f"{ONE}actions/", a_workload("pending"))
     assert run("retry", "w-1", "--reason", "a node came back").exit_code == 0

@@ -37,7 +37,7 @@ def test_stale_samples_are_named(tmp_path: Path) -> None:
     assert "measured use of n1 is stale: requests are used instead" in text
 
 
-def test_the_document_carries_both_and_leaves_out_what_is_only_requested(tmp_path: Path) -> None:
+def test_document_has_both_and_omits_requested_only_use(tmp_path: Path) -> None:
     answer = document(run("whatif", "-f", three_pods(tmp_path), "--cluster", measured_cluster(tmp_path), "-o", "json"))
     found = {placement["pod"]: placement.get("expectedUse") for placement in answer["placements"]}
     learnt = {"basis": "learnt p95 of 6 pods of Deployment/web", "amounts": {"cpu": "2500m"}}

@@ -38,7 +38,7 @@ def test_nodes_come_from_a_file(tmp_path: Path) -> None:
         (("--copy-node", "n9=1"), "NodeUnknown"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_refused(tmp_path: Path, options: tuple[str, ...], code: str) -> None:
+def test_missing_node_is_rejected(tmp_path: Path, options: tuple[str, ...], code: str) -> None:
     refused = run(*asked(tmp_path, *options))
     assert refused.exit_code == 2
     assert code in refused.stderr

@@ -67,7 +67,7 @@ def test_explain_says_by_how_much_the_node_won_and_which_weights_would_change_th
     assert "large would win with node-affinity below " in text
 
 
-def test_pinned_cpus_say_who_shares_their_cores(tmp_path: Path) -> None:
+def test_pinned_cpus_name_the_pods_on_their_cores(tmp_path: Path) -> None:
     node = a_node("n").cpu(4).zone("node-0", "0-3", siblings="0,2;1,3").kubelet("none", "none")
     pod = a_pod().guaranteed().cpu(4).numa(True, "exclusive")
     text = run("whatif", "-f", workload_file(tmp_path, pod), "--cluster", cluster_file(tmp_path, node)).stdout

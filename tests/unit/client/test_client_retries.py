@@ -51,7 +51,7 @@ def test_retry_waits_for_retry_after_plus_jitter(slept: list[float]) -> None:
     assert told == slept
 
 
-def test_what_was_put_off_was_not_done_so_any_request_is_repeated() -> None:
+def test_throttled_request_was_not_executed_and_is_always_repeated() -> None:
     talk, asked = client(too_many("1"), httpx.Response(201, json={}))
     talk.send("POST", "clusters/", body=b"{}")
     assert len(asked) == 2
@@ -73,7 +73,7 @@ def test_patience_is_spent_in_all_and_not_each_time(slept: list[float]) -> None:
     assert len(asked) == 3
 
 
-def test_a_write_whose_answer_was_lost_is_not_repeated_unless_it_has_a_key() -> None:
+def test_write_with_a_lost_response_is_repeated_only_with_a_key() -> None:
     talk, asked = client(httpx.ReadError("reset"), ACCEPTED)
     with pytest.raises(ServerUnavailable, match="ServerUnreachable"):
         talk.send("POST", "clusters/", body=b"{}")
@@ -107,7 +107,7 @@ def test_foreign_response_is_reported_as_such() -> None:
         talk.workload("w-1")
 
 
-def test_what_a_newer_server_says_is_kept() -> None:
+def test_unknown_fields_of_a_newer_server_are_kept() -> None:
     talk, _ = client(httpx.Response(202, json={**ACCEPTED.json(), "colour": "red"}))
     assert talk.submit("kind: Pod").document["colour"] == "red"
 

@@ -35,7 +35,7 @@ def refused(said: str, uid: str = "pod-1", node: str = "n1", key: bytes = KEY) -
     return error.value.code
 
 
-def test_what_was_signed_is_granted() -> None:
+def test_signed_allocation_is_granted() -> None:
     granted = verify(text(), KEY, uid="pod-1", node="n1")
     assert isinstance(granted, VerifiedAllocation)
     assert (granted.epoch, granted.policy, granted.containers) == (7, "exclusive", {"main": "0-2", "side": "3"})
@@ -86,7 +86,7 @@ def test_signature_is_bound_to_node_cluster_and_control_plane() -> None:
         assert refused(text(key)) == "AllocationForged"
 
 
-def test_what_is_another_pods_or_nodes_is_not_taken_over() -> None:
+def test_signature_of_another_pod_or_node_is_rejected() -> None:
     assert refused(text(), uid="pod-2") == "AllocationForeign"
     assert refused(text(node="n2"), node="n1") == "AllocationForeign"
 
@@ -108,12 +108,12 @@ def test_a_signature_is_one_text(sig: object) -> None:
         '{"a":"' + "x" * 300_000 + '"}', '{"a":' + "9" * 5000 + "}",
     ],
 )  # fmt: skip
-def test_what_is_no_allocation_is_malformed(said: str) -> None:
+def test_other_text_is_malformed(said: str) -> None:
     assert refused(said) == "AllocationMalformed"
 
 
 @pytest.mark.parametrize("wrong", [{"epoch": -1}, {"epoch": "7"}, {"uid": 1}, {"containers": []}, {"gpus": {}}])
-def test_what_is_signed_has_the_right_form_too(wrong: dict[str, Any]) -> None:
+def test_signed_text_must_be_well_formed(wrong: dict[str, Any]) -> None:
     assert refused(text(**wrong)) == "AllocationMalformed"
     assert refused(text(containers={"main": "0-"})) == "CpusetMalformed"
 

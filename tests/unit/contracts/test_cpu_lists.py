@@ -31,7 +31,7 @@ def test_lists_name_cpus(text: str, cpus: set[int]) -> None:
     ["0, 1", "1 -2", "3-1", "1-", "-1", "1,,2", "1,", ",1", "1-2-3", "a", "0-31:2/8", "all", "N", "65536", "0-65536",
      "999999", "\u0661", "1;2"],
 )  # fmt: skip
-def test_what_the_kernel_would_not_write_is_refused(text: str) -> None:
+def test_list_outside_the_kernels_format_is_rejected(text: str) -> None:
     with pytest.raises(InputError) as refused:
         parse_cpuset(text)
     assert refused.value.code == "CpusetMalformed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetsched.contracts.decision import Reason, funnel
 
 
-def test_the_funnel_counts_down_to_what_is_left() -> None:
+def test_funnel_counts_down_to_the_remaining_nodes() -> None:
     # Of 10 nodes, the first filter refuses 6: 4 and 3, one of them for both reasons. The second refuses the other 4.
     reasons = (
         Reason("A", "isa-match", 4, "", before=10, after=4),

@@ -55,7 +55,7 @@ def test_vendors_follow_from_names(model: str, vendor: str) -> None:
     assert vendor_of(model) == vendor
 
 
-def test_a_card_of_the_table_shows_what_its_driver_shows() -> None:
+def test_known_gpu_matches_the_name_of_its_driver() -> None:
     card = card_from_table(3, "V100M32")
     # Sold with 32768 MiB; the driver shows 32510.
     assert (card.index, card.model, card.memory_mib, card.cores) == (3, "V100M32", 32510, 5120)

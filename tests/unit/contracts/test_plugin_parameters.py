@@ -54,7 +54,7 @@ def test_wrong_parameters_name_the_plugin(values: dict[str, Any]) -> None:
         ({"strenght": 5}, "Known parameters: shape, strength, form"),
     ],
 )
-def test_the_hint_says_what_may_be_written(values: dict[str, Any], hint: str) -> None:
+def test_hint_lists_the_valid_values(values: dict[str, Any], hint: str) -> None:
     with pytest.raises(InputError) as refused:
         check_params(Curve, values, plugin="curve")
     assert refused.value.hint == hint

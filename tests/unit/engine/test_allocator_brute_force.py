@@ -158,7 +158,7 @@ def check_grant(truth: Truth, wish: Wish, order: str, granted: Allocation) -> He
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_fits_and_what_is_granted(part: int) -> None:
+def test_feasibility_and_grants_equal_brute_force(part: int) -> None:
     for number in range(part, MACHINES, PARTS):
         case = f"machine {number} of seed {SEED}"
         rng = Random(f"{SEED}/{number}")

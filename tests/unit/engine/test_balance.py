@@ -62,7 +62,7 @@ def test_utilisation_and_cards_of_the_whole_cluster() -> None:
     assert metrics.gpu_fragmentation is None
 
 
-def test_what_does_not_exist_has_no_ratio() -> None:
+def test_absent_resource_has_no_ratio() -> None:
     metrics = cluster_metrics(cluster([a_node("n").cpu(0)]))
     assert (metrics.cpu_utilization, metrics.gpu_allocation, metrics.unallocated_gpus) == (None, None, 0.0)
 

@@ -142,7 +142,7 @@ def test_pods_that_are_nobodys_concern_stay_in_the_loop() -> None:
     assert {"p30", "p31"} <= set(asked) <= {"p30", "p31"} | unplaced
 
 
-def test_rules_of_booked_pods_concern_only_whom_they_mean() -> None:
+def test_rules_of_placed_pods_apply_only_to_matching_pods() -> None:
     policy = compile_policy(PolicySpec("p", (*GATES, PluginUse("least-allocated"))), load_registry())
     nodes = [a_node(f"n{number}").cpu(8).build() for number in range(4)]
     pods = [a_pod("first").labelled(app="x").away_from("kubernetes.io/hostname", app="x").build()]

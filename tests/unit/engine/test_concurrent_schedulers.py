@@ -121,7 +121,7 @@ def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
     assert set(truth.bookings) == {"default/m0", "default/m1", "default/elsewhere"}
 
 
-def test_who_left_for_a_pod_that_had_to_leave_itself_leaves_for_the_last_one() -> None:
+def test_victim_of_an_evicted_preemptor_belongs_to_the_last_preemptor() -> None:
     # "a" borrows all 2 CPUs that "b" is guaranteed: a/high makes a/low leave, then b/own makes a/high leave.
     quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", min=(("cpu", 2000),)))
     low = a_pod("low", "a").cpu(2).gpu().running_on("n").build()

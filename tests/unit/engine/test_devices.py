@@ -112,7 +112,7 @@ def test_no_device_is_given_twice() -> None:
     assert scene.told["c"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
 
 
-def test_what_ends_gives_its_devices_back() -> None:
+def test_ended_pod_releases_its_devices() -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), claim("a", exactly("gpu")), pod("a"))
     assert len(scene.state.devices.taken()) == 1
     scene.state.forget("default/p")
@@ -200,12 +200,12 @@ def test_a_claim_that_asks_for_more_is_refused_with_the_field(asked: dict[str, A
         ([claim("c", exactly("gpu")), pod("c", name="o"), pod("c")], "ResourceClaimBusy"),
     ],
 )
-def test_what_is_not_known_yet_is_waited_for(objects: list[dict[str, Any]], code: str) -> None:
+def test_unknown_objects_leave_the_pod_pending(objects: list[dict[str, Any]], code: str) -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), *objects)
     assert scene.told["p"] == (Verdict.NOT_NOW, code)
 
 
-def test_a_selector_is_asked_only_of_what_those_before_let_through() -> None:
+def test_selector_is_evaluated_only_after_the_previous_ones() -> None:
     other = {"name": "nic", "attributes": {"mtu": {"int": 9000}}}
     nics = slice_of("n1", other)
     nics["spec"] |= {"driver": "nic.example.com"}

@@ -73,7 +73,7 @@ def test_a_pinned_cpu_is_given_once(policy: str) -> None:
     assert granted(chosen, wanting("d", 1)) == "InsufficientResource"
 
 
-def test_what_a_pod_leaves_is_given_again() -> None:
+def test_cpus_of_an_ended_pod_are_granted_again() -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, wanting("a", 8)) == {"node-0": "0-7"}
     chosen.state.forget("default/a")

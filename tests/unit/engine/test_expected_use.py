@@ -28,13 +28,13 @@ def test_the_95th_percentile_is_the_nearest_rank() -> None:
         assert p95(list(range(count, 0, -1))) == position
 
 
-def test_a_pod_is_expected_to_use_what_its_siblings_used() -> None:
+def test_expected_use_follows_the_siblings() -> None:
     expected = learn(used(12)).applied(a_web_pod().build())
     assert dict(expected.shape.expected_usage) == {CPU: 12_000, MEMORY: 12_000}
     assert basis_of(expected) == "learnt p95 of 12 pods of Deployment/web"
 
 
-def test_what_a_pod_declares_counts_before_what_was_learnt() -> None:
+def test_declared_use_precedes_learnt_use() -> None:
     expected = learn(used(12)).applied(a_web_pod().expecting(cpu="2").build())
     assert dict(expected.shape.expected_usage) == {CPU: 2000}
     assert basis_of(expected) == "declared"

@@ -97,7 +97,7 @@ def resident(name: str, priority: int, cards: int = 0) -> PodBuilder:
 NEWCOMER = a_pod("new").priority(5).gpu(2).build()
 
 
-def test_whom_the_other_names_is_enough_where_the_pod_fits_then() -> None:
+def test_victims_of_the_scheduler_suffice_where_the_pod_then_fits() -> None:
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1))
     before = deciding.state.digest()
     # Both cards are needed: 2 of 2.
@@ -105,7 +105,7 @@ def test_whom_the_other_names_is_enough_where_the_pod_fits_then() -> None:
     assert deciding.state.digest() == before
 
 
-def test_more_leave_where_what_they_hold_is_unknown_to_the_other() -> None:
+def test_more_victims_are_named_for_resources_unknown_to_the_scheduler() -> None:
     # `c` holds no card, so it stays, though it is the least important.
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1), resident("c", 0))
     assert leaving(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}

@@ -150,7 +150,7 @@ def test_pre_filter_rejection_applies_to_every_pod_of_the_shape(scope: Scope) ->
 # -- PostFilter --------------------------------------------------------------------------------------------------------
 
 
-def test_post_filters_are_asked_in_order_until_one_knows_who_could_leave() -> None:
+def test_post_filters_run_in_order_until_one_names_victims() -> None:
     # Cluster-scoped: what depends on other pods is taken as satisfiable in an empty cluster.
     @plugin("full", summary="No node fits.", scope=Scope.CLUSTER)
     class Full:

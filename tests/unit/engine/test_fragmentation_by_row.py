@@ -102,7 +102,7 @@ def test_a_card_is_not_kept_for_a_rare_size() -> None:
         assert expected_rests(mix)[500] == rest
 
 
-def test_a_new_mix_is_seen_by_what_was_evaluated_before() -> None:
+def test_new_mix_invalidates_earlier_evaluations() -> None:
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
     # What runs is the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
     state.use_mix(state.booked_mix())

@@ -134,7 +134,7 @@ def test_the_least_resources_of_a_pod_group_must_be_free() -> None:
     assert len(placed(run(scheduler(slots(4), policy=gangs()), pods))) == 2
 
 
-def test_a_gang_too_big_for_what_is_free_is_refused_as_a_whole() -> None:
+def test_gang_larger_than_the_free_capacity_is_rejected_as_a_whole() -> None:
     # n0 and n1 have 2 CPUs each, 3 in all are free. Members of 2 CPUs: 1 place now, 2 on the empty cluster.
     deciding = scheduler(slots(4), [a_pod("other").running_on("n0")], policy=gangs())
     outcomes = run(deciding, members("g", 2, 2, cpu="2"))
@@ -190,7 +190,7 @@ def test_a_gang_goes_on_without_a_member_it_can_spare() -> None:
     assert placed(run(scheduler(slots(4), policy=gangs()), pods)) == ["g-1", "g-2", "g-3"]
 
 
-def test_what_a_given_up_gang_held_is_free_for_the_next_pod() -> None:
+def test_resources_of_an_abandoned_gang_are_free_for_the_next_pod() -> None:
     pods = [*members("g", 2, 2), a_pod("after").cpu(2)]
     pods[1] = pods[1].on_nodes_with(disk="ssd")
     assert placed(run(scheduler([a_node("n0").cpu(2)], policy=gangs()), pods)) == ["after"]

@@ -90,7 +90,7 @@ def test_a_cordoned_node_takes_nothing() -> None:
     assert counted(a_pod(), a_node("a").cordoned(), a_node("b").cpu("2")) == {"b": 2}
 
 
-def test_what_the_budget_leaves_is_a_lower_bound() -> None:
+def test_result_within_the_budget_is_a_lower_bound() -> None:
     nodes = [a_node(f"n{number}").cpu(8 + number).gpus(2) for number in range(3)]
     deciding, headroom = scheduler(nodes, policy="hetsched"), Headroom()
     first = headroom.count(deciding, a_pod().gpu(1).build(), BookingBudget(1))

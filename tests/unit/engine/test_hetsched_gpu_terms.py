@@ -34,7 +34,7 @@ def test_the_gradient_counts_gpus_not_rounded() -> None:
     assert scores("gpu-gradient", state, a_pod().gpu(1, milli=300), {"fill": 0}) == {"n": pytest.approx(51.5)}
 
 
-def test_the_gradient_chooses_the_card_whose_rest_is_of_use() -> None:
+def test_gradient_chooses_the_gpu_with_a_usable_remainder() -> None:
     # Sizes 600 and 400. Cards: 1000 and 400 free. 400 on the rest of 400 leaves nothing, on the empty one 600.
     running = [a_pod("r").gpu(1, milli=600).running_on("n", CardGrant(0, 600, 0))]
     state = cluster([a_node("n").gpus(2)], running)
@@ -56,7 +56,7 @@ def test_resources_per_gpu_are_derived_from_the_mix() -> None:
     assert memory.row == 1
 
 
-def test_without_a_mix_the_median_card_says_what_a_gpu_needs() -> None:
+def test_median_gpu_determines_the_needs_without_a_mix() -> None:
     # 2 cards beside 24 cores: 12 each; 3 beside 24: 8 each; 8, 8, 8, 12, 12 -> 8. A node without cards says nothing.
     fleet = [a_node("a").cpu(24).gpus(2), a_node("b").cpu(24).gpus(3), a_node("c").cpu(99)]
     cpu, _ = needs_by_capacity(cluster(fleet))
@@ -101,7 +101,7 @@ def test_where_no_card_is_at_stake_the_fuller_node_is_tighter() -> None:
     assert found["full"] > found["roomy"] > found["cards"]
 
 
-def test_a_model_is_priced_by_what_can_use_no_other() -> None:
+def test_model_is_priced_by_the_pods_limited_to_it() -> None:
     # 1 card of T4 and 3 of A10; a ninth of the demand accepts T4 alone: load 1/9 / 0.25 = 0.4444,
     # price 1 - exp(-0.4444) = 0.3588; 2 GPUs on T4s: 100 - 5 * 2 * 0.3588 = 96.41
     fleet = [a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")]

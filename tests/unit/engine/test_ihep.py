@@ -179,7 +179,7 @@ def test_flops_of_the_table_replace_a_missing_capability() -> None:
     assert found["large"] - found["small"] == pytest.approx(50 * (1 - 0.41896), abs=1e-3)
 
 
-def test_a_capability_that_one_model_has_is_what_all_are_compared_by() -> None:
+def test_capability_of_one_model_excludes_tflops_of_others() -> None:
     """Where any card's capability is known, TFLOPS of another card say nothing: the two are different scales."""
     # Compute of the unknown card stays 0, though 99 TFLOPS are stated: (0 + 1 + 1380 / 1590) / 3 beside Y's .78519.
     fleet = [gpu_node("x", **{**NAMED_X, "fp32_tflops": 99.0}), gpu_node("y", **Y)]

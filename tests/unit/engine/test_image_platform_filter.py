@@ -30,7 +30,7 @@ EVERYWHERE = ("linux/amd64", "linux/arm64/v8", "linux/riscv64", "linux/s390x")
         ([("windows/amd64",)], []),
     ],
 )
-def test_only_nodes_whose_architecture_every_image_offers(images: list[tuple[str, ...]], nodes: list[str]) -> None:
+def test_only_nodes_of_an_architecture_of_every_image(images: list[tuple[str, ...]], nodes: list[str]) -> None:
     assert ask("isa-match", a_pod().images(*images), FLEET).feasible == nodes
 
 
@@ -41,7 +41,7 @@ def test_a_pod_that_states_nothing_runs_as_any_does() -> None:
     assert found.allocation.isa.mode == "any"
 
 
-def test_reasons_name_what_is_offered_and_what_the_node_is() -> None:
+def test_reasons_name_the_offered_and_the_nodes_architecture() -> None:
     pod = a_pod().images(("linux/arm64", "linux/amd64/v3"))
     answer = ask("isa-match", pod, [AMD, RISCV, a_node("old").isa("x86-64-v2")])
     (riscv,), (unknown,), (old,) = (answer.reasons[name] for name in ("riscv", "amd", "old"))
@@ -105,7 +105,7 @@ def test_an_emulator_runs_the_images_where_the_pod_allows_it(
     assert ask("isa-match", pod, [node]).fits == {"n": fits}
 
 
-def test_the_policy_says_what_an_unreadable_image_counts() -> None:
+def test_policy_decides_how_an_unreadable_image_counts() -> None:
     pod = a_pod().images(("linux/amd64",), "the registry does not answer")
     assert ask("isa-match", pod, FLEET).feasible == ["amd"]
     answer = ask("isa-match", pod, FLEET, params={"unknownImage": "refuse"})
@@ -123,7 +123,7 @@ def test_the_policy_says_what_an_unreadable_image_counts() -> None:
         (["unread"], {"unknownImage": "refuse"}, "the platforms of its images to be known"),
     ],
 )
-def test_what_a_refused_pod_waits_for(images: list[Any], params: dict[str, Any], text: str) -> None:
+def test_rejected_pod_has_queueing_hints(images: list[Any], params: dict[str, Any], text: str) -> None:
     state = cluster([RISCV])
     request = state.compile(a_pod().images(*images).build())
     assert active("isa-match", params).instance.waits(request) == text

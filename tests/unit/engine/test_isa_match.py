@@ -32,7 +32,7 @@ def test_unreported_instruction_set_is_unknown_not_a_mismatch() -> None:
     assert (refusal.code, refusal.unknown) == ("IsaUnknown", True)
 
 
-def test_what_lies_beyond_a_lower_bound_is_unknown() -> None:
+def test_extensions_beyond_a_lower_bound_are_unknown() -> None:
     # An architecture label says amd64 and no more: level 3 may well be there, riscv cannot.
     bound = a_node("n").having(isa=IsaReport(native="amd64", complete=False))
     assert ask("isa-match", a_pod().isa("amd64"), [bound]).feasible == ["n"]

@@ -38,7 +38,7 @@ def test_without_an_emulator_with_room_arch_decides() -> None:
     assert mode_of(placed(both.cpu(2), EMULATOR.cpu(1), NATIVE)) == ("native", "native", "RV64IMFD")
 
 
-def test_what_runs_natively_is_not_called_emulated() -> None:
+def test_native_placement_is_not_called_emulated() -> None:
     native_too = a_node("n").isa("RV64IMFDV", emulated=("RV64IMFDV",))
     assert mode_of(placed(a_pod().isa(qemu="RV64IMFD"), native_too)) == ("n", "native", "RV64IMFDV")
 
@@ -62,7 +62,7 @@ def test_a_pod_without_labels_goes_where_the_default_would_put_it() -> None:
     assert picks == ["c", "c"]
 
 
-def test_other_architectures_match_by_their_labels_or_by_what_they_are() -> None:
+def test_other_architectures_match_by_label_or_name() -> None:
     # ARM is part of ARM64, as published; amd64 is no part of X86 and is the same machine.
     fleet = [a_node("arm").isa("ARM64"), a_node("x86").isa("X86")]
     assert ask("isa-match", a_pod().isa("ARM64"), fleet, params=QEMU_FIRST).feasible == ["arm"]

@@ -39,7 +39,7 @@ def test_predicted_rejection_has_a_reason() -> None:
     assert chosen.schedule(whole("d", 1).build()).node == "n"
 
 
-def test_only_nodes_whose_kubelet_would_take_it_are_feasible() -> None:
+def test_only_nodes_with_an_accepting_kubelet_are_feasible() -> None:
     nodes = [pinning("a", "single-numa-node"), pinning("b", "restricted"), pinning("c", "none"), a_node("d")]
     assert ask("numa-fit", whole("wide", 6), nodes).feasible == ["b", "c", "d"]
     running = [whole(f"r{name}", 3).running_on(name) for name in "abc"]
@@ -74,7 +74,7 @@ def test_another_node_is_taken_instead() -> None:
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("scope", ["container", "pod"])
-def test_what_is_placed_is_admitted_one_after_the_other(policy: str, scope: str) -> None:
+def test_placed_pods_are_admitted_in_order(policy: str, scope: str) -> None:
     """Replay every placement on a kubelet of its own, which knows only its CPUs."""
     chosen = deciding(*(pinning(f"n{i}", policy, scope) for i in range(3)))
     free = {f"n{i}": (4, 4) for i in range(3)}

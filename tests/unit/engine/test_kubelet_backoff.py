@@ -38,7 +38,7 @@ def test_an_owner_keeps_off_a_node_that_rests_and_others_do_not() -> None:
     assert scheduler.schedule(of("blue", "b")).node == "n1"
 
 
-def test_the_refusal_says_who_refused_what_and_until_when() -> None:
+def test_rejection_has_kubelet_reason_and_end_of_the_backoff() -> None:
     scheduler = on("n1", n1=RESTS)
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))

@@ -65,7 +65,7 @@ def test_cpus_of_unknown_pods_are_taken_from_their_zones() -> None:
     assert cells(cluster([node(foreign("0-1,4"))]), *FREE) == [[2000, 3000], [2, 3], [236]]
 
 
-def test_a_copy_of_a_node_holds_nothing_of_what_runs_there() -> None:
+def test_copy_of_a_node_has_no_grants() -> None:
     used = node(foreign("0-1,4-5")).build()
     assert used.numa is not None
     zones = tuple(msgspec.structs.replace(zone, available={"cpu": 1000}) for zone in used.numa.zones)
@@ -109,7 +109,7 @@ def test_a_card_of_an_unknown_pod_is_not_free() -> None:
     assert chosen.schedule(a_pod("q").gpu().build()).node is None
 
 
-def test_facts_written_again_leave_what_is_free() -> None:
+def test_repeated_facts_keep_free_capacity() -> None:
     pod = a_pod("p").gpu().running_on("n", CardGrant(1, 1000, 40960, "GPU-1"))
     state = cluster([node(foreign("0-1", "GPU-0"))], [pod, whole("q", 2).having(uid="q", node_name="n")])
     before = state.columns.load.tolist()

@@ -57,7 +57,7 @@ def says(
 # -- full-pcpus-only ---------------------------------------------------------------------------------------------------
 
 
-def test_full_pcpus_only_refuses_what_is_no_multiple_of_a_core() -> None:
+def test_full_pcpus_only_rejects_parts_of_a_core() -> None:
     machine = topology(1, 4)
     assert says("none", 3, machine, full_pcpus_only=True)[0] == SMT_ALIGNMENT_ERROR
     assert says("none", 3, machine)[0] == ""
@@ -183,7 +183,7 @@ def test_options_that_are_not_modelled_are_listed() -> None:
     assert list(unmodelled(report)) == [*unknown, "memoryManagerPolicy=Static"]
 
 
-def test_options_whose_facts_nothing_reports_are_unknown() -> None:
+def test_options_without_reported_facts_are_unknown() -> None:
     options = dict.fromkeys(("full-pcpus-only", "align-by-socket", "prefer-align-cpus-by-uncorecache"), "true")
     closest = {"prefer-closest-numa-nodes": "true"}
     bare = NumaReport(

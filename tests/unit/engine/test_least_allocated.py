@@ -6,7 +6,7 @@ from tests.unit.engine.fleet import score
 GIB_32, GIB_8 = "32Gi", "8Gi"
 
 
-def test_the_mean_of_what_is_left_in_percent() -> None:
+def test_mean_of_the_remaining_percentages() -> None:
     # n: cpu (8 - 2 - 1) / 8 = 62.5 -> 62, memory (32 - 8 - 4) / 32 = 62.5 -> 62: floor(124 / 2) = 62
     # empty: cpu 7/8 = 87.5 -> 87, memory 28/32 = 87.5 -> 87: 87
     fleet = [a_node("n").cpu(8).memory(GIB_32), a_node("empty").cpu(8).memory(GIB_32)]

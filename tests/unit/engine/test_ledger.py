@@ -203,7 +203,7 @@ def test_running_pods_of_unknown_nodes_are_kept_apart() -> None:
     assert list(state.bookings) == ["default/here"]
 
 
-def test_a_new_resource_widens_the_columns_and_keeps_what_is_booked() -> None:
+def test_new_resource_widens_the_columns_and_keeps_reservations() -> None:
     state = cluster([a_node("a")], [a_pod("p").cpu("2").running_on("a")])
     rows = len(state.resources)
     request = state.compile(built(a_pod("q").requesting("example.com/fpga", 1)))

@@ -21,7 +21,7 @@ def twice(number: int) -> int:
     return 2 * number
 
 
-def test_what_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncacheable_code_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "njit", no_place)
     made, kept = machine_code.compiled_for_good(twice)
     assert (made(21), kept) == (42, False)

@@ -81,7 +81,7 @@ ZONED = a_node("n").labelled({ZONE: "a"})
          "spec.topologySpreadConstraints[0].whenUnsatisfiable", "ScheduleAnyway"),
     ],
 )  # fmt: skip
-def test_one_field_and_what_it_would_be(
+def test_single_field_and_its_suggested_value(
     pod: PodBuilder, nodes: list[NodeBuilder], running: list[PodBuilder], change: str, field: str, to: str
 ) -> None:
     first = told(pod, nodes, running)[0]

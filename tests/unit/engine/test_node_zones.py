@@ -51,7 +51,7 @@ def test_named_cpus_count_where_no_amount_is_stated() -> None:
 
 
 @pytest.mark.parametrize(("offline", "effective"), [("8400m", 8400), ("30", 24_000), ("0", 0), (None, 24_000)])
-def test_offline_capacity_bounds_what_is_allocatable(offline: str | None, effective: int) -> None:
+def test_offline_capacity_bounds_allocatable_capacity(offline: str | None, effective: int) -> None:
     # min(24 CPUs allocatable, what online workloads leave)
     node = a_node("n").zone("node0", cpu="24", offline=offline)
     assert column(node, "zone_cpu") == [effective]
@@ -139,12 +139,12 @@ def test_a_cpu_that_two_pods_claim_is_free_when_both_are_gone() -> None:
     assert state.zones.held == {}
 
 
-def test_what_lies_on_unknown_zones_is_left_out() -> None:
+def test_grants_on_unknown_zones_are_left_out() -> None:
     pod = a_pod().holding("n", ZoneGrant("far", "90-95", 2000))
     assert column(two_zones(), "zone_cpu_free", pod) == [3000, 4000]
 
 
-def test_a_new_report_moves_what_is_held_along() -> None:
+def test_new_report_moves_existing_grants_to_their_zones() -> None:
     state = cluster([two_zones()], [a_pod().holding("n", ZoneGrant("node-0", "1-2", 2000), policy="exclusive")])
     state.apply_report(built(a_node("n").zone("left", "0-1", cpu="2").zone("right", "2-7", cpu="6")))
     # CPU 1 lies left now, CPU 2 right; nothing is reserved any more
@@ -167,7 +167,7 @@ def test_a_copy_holds_its_own() -> None:
     assert copy.zones.free_cpus(0, 0) == {1, 2, 3}
 
 
-def test_an_emptied_cluster_has_what_is_allocatable() -> None:
+def test_emptied_cluster_has_its_allocatable_capacity() -> None:
     node = a_node("n").zone("node-0", "0-3", offline="1500m")
     empty = cluster([node], [a_pod().holding("n", ZoneGrant("node-0", "1", 1000))]).emptied()
     for field, amount in (("zone_cpu_free", 4000), ("zone_cpus_free", 4), ("zone_memory_free", 16 * 1024)):
@@ -204,7 +204,7 @@ def predicted(state: ClusterState, name: str) -> list[tuple[str, int]]:
     return [(zone.name, zone.cpu_millis) for zone in state.bookings[f"default/{name}"].allocation.predicted]
 
 
-def test_what_the_kubelet_will_take_is_booked() -> None:
+def test_predicted_kubelet_choice_is_reserved() -> None:
     pods = [a_pod(name).cpu(3).guaranteed().running_on("n") for name in ("a", "b")]
     state = cluster([pinning()], pods)
     assert [predicted(state, name) for name in ("a", "b")] == [[("node-0", 3000)], [("node-1", 3000)]]

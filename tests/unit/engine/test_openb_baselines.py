@@ -20,7 +20,7 @@ def test_best_fit_counts_cpu_and_gpu_alike() -> None:
     assert score("best-fit", a_pod().cpu(32), fleet) == {"z-largest": 12, "small": 62}
 
 
-def test_dot_product_prefers_what_is_least_in_line() -> None:
+def test_dot_product_prefers_the_least_aligned_node() -> None:
     # 32 cores and 2 cards are 0.25 and 0.25. Largest, all free: int(100 * (1 - (0.25 + 0.25) / 2)) = 75.
     # 96 cores and 4 cards: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25) / 2)) = int(84.375) = 84.
     fleet = [LARGEST, a_node("other").cpu(96).gpus(4)]

@@ -148,7 +148,7 @@ def test_scores_of_feasible_nodes_end_between_0_and_100(scene: Scene) -> None:
 
 @EXAMPLES
 @given(scene=scenes)
-def test_answers_do_not_depend_on_what_was_asked_before(scene: Scene) -> None:
+def test_results_are_independent_of_earlier_calls(scene: Scene) -> None:
     for used in serving("filter", "score"):
         for pod in (*scene.pods, *reversed(scene.pods)):
             assert answers(used, scene.state, pod) == answers(active(used.name), scene.state, pod)
@@ -181,7 +181,7 @@ def test_a_static_plugin_answers_alike_for_equal_keys_and_whatever_is_booked(sce
 
 @EXAMPLES
 @given(scene=scenes)
-def test_unreserve_takes_back_what_reserve_took_any_number_of_times(scene: Scene) -> None:
+def test_unreserve_reverts_reserve_when_repeated(scene: Scene) -> None:
     state = scene.state
     before = state.digest(), state.columns.load.tobytes(), state.columns.static.tobytes()
     feasible = np.flatnonzero(feasible_rows(state, scene.pods[0])).tolist()
@@ -198,7 +198,7 @@ def test_unreserve_takes_back_what_reserve_took_any_number_of_times(scene: Scene
 
 @EXAMPLES
 @given(scene=scenes)
-def test_what_reserve_grants_is_there_to_be_taken(scene: Scene) -> None:
+def test_reserved_resources_were_free(scene: Scene) -> None:
     state = scene.state
     feasible = np.flatnonzero(feasible_rows(state, scene.pods[0])).tolist()
     for plugin in serving("reserve"):
@@ -225,7 +225,7 @@ def test_parameters_declare_themselves(info: PluginInfo) -> None:
 
 
 @pytest.mark.parametrize("info", REGISTRY, ids=lambda info: info.name)
-def test_a_plugin_says_what_it_is_for(info: PluginInfo) -> None:
+def test_plugin_has_a_summary(info: PluginInfo) -> None:
     assert info.summary.endswith(".")
     assert "Rule" in info.doc
     assert "Source" in info.doc

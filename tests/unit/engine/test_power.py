@@ -32,7 +32,7 @@ def test_a_node_that_is_off_takes_nothing(state: str) -> None:
 
 
 @pytest.mark.parametrize(("watts", "expected"), [(800, True), (801, False), (None, True)])
-def test_headroom_is_less_what_came_since(watts: int | None, expected: bool) -> None:
+def test_headroom_is_reduced_by_later_placements(watts: int | None, expected: bool) -> None:
     # 1000 W at the report, 200 W placed since: 800 are left.
     state = ClusterState([node().build()])
     state.assume(state.compile(drawing(200, "earlier").build()), 0)
@@ -41,7 +41,7 @@ def test_headroom_is_less_what_came_since(watts: int | None, expected: bool) -> 
     assert fits(state, drawing(1000)) is True
 
 
-def test_what_runs_at_the_report_is_in_its_headroom() -> None:
+def test_pods_running_at_the_report_are_in_its_headroom() -> None:
     running = drawing(600, "r").running_on("n")
     assert ask("power", drawing(1000), [node()], [running]).fits == {"n": True}
     state = ClusterState([node().build()], [running.build()])
@@ -106,7 +106,7 @@ def test_power_is_never_a_reason_that_a_pod_never_fits() -> None:
     assert sorted(reason.code for reason in diagnosis.reasons) == ["PowerInsufficient", "PowerOff"]
 
 
-def test_a_report_of_something_else_keeps_what_was_placed_since() -> None:
+def test_report_of_another_fact_keeps_later_placements() -> None:
     state = ClusterState([node().build()])
     state.assume(state.compile(drawing(900, "earlier").build()), 0)
     state.apply_report(node().using(cpu="1").build())
@@ -114,7 +114,7 @@ def test_a_report_of_something_else_keeps_what_was_placed_since() -> None:
     assert fits(state, drawing(101)) is False
 
 
-def test_an_export_states_what_is_left_by_now() -> None:
+def test_export_has_the_current_headroom() -> None:
     state = ClusterState([node().build()])
     state.assume(state.compile(drawing(900, "earlier").build()), 0)
     assert state.report_now(0).power == PowerReport("on", 100)

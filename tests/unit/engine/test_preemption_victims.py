@@ -66,7 +66,7 @@ def test_the_node_with_the_fewest_victims_is_chosen_then_the_first_by_name() -> 
     assert outcome.eviction == Eviction("b", ("default/b",), ("",))
 
 
-def test_of_equal_nodes_the_one_whose_victim_started_last_is_chosen() -> None:
+def test_latest_started_victim_breaks_a_tie_of_nodes() -> None:
     nodes = [a_node(name).cpu("2") for name in "ab"]
     running = [
         resident("old", "a").created_at("2026-11-20T10:00:00Z"), resident("new", "b").created_at("2026-11-20T11:00:00Z")
@@ -157,7 +157,7 @@ def test_a_scheduler_that_evicts_places_the_pod_at_once_and_undo_brings_everybod
         assert (scheduler.state.digest(), scheduler.state.columns.load.tobytes()) == before
 
 
-def test_pods_whose_eviction_was_just_refused_stay() -> None:
+def test_pods_with_a_recently_rejected_eviction_stay() -> None:
     scheduler = deciding([a_node("a").cpu("4")], [resident("first"), resident("second")])
     assert victims(scheduler.schedule(urgent().build())) == {"second"}
     scheduler.state.spared = ProtectedPods(frozenset({"default/second"}))

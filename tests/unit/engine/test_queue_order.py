@@ -91,7 +91,7 @@ def test_flooding_namespace_starves_no_other() -> None:
     assert len(placed) == 8
 
 
-def test_what_a_namespace_uses_already_counts() -> None:
+def test_current_use_of_a_namespace_counts() -> None:
     running = [a_pod(f"old-{n}", "rich").running_on("node") for n in range(3)]
     pods = [a_pod(f"{n}", namespace) for n in range(4) for namespace in ("rich", "poor")]
     placed = tried(scheduler([a_node().cpu(8)], running, policy=fair()), pods)
@@ -99,7 +99,7 @@ def test_what_a_namespace_uses_already_counts() -> None:
     assert placed == ["poor/0", "poor/1", "poor/2", "rich/0", "poor/3"]
 
 
-def test_weights_say_what_a_namespace_is_due() -> None:
+def test_weights_set_the_share_of_a_namespace() -> None:
     pods = [a_pod(f"{n}", namespace) for n in range(6) for namespace in ("one", "two")]
     placed = tried(scheduler([a_node().cpu(6)], policy=fair(namespace_weights={"two": 2.0})), pods)
     assert sum(key.startswith("two/") for key in placed) == 4  # 4 CPUs / weight 2 = 2 CPUs / weight 1
@@ -121,7 +121,7 @@ def test_a_pods_own_team_goes_before_its_namespaces() -> None:
     assert sorted(placed) == ["default/a0", "default/a1", "default/b0", "default/b1"]
 
 
-def test_what_does_not_fit_costs_its_namespace_nothing() -> None:
+def test_pod_that_does_not_fit_costs_its_namespace_nothing() -> None:
     pods = [a_pod("huge", "a").cpu(100), *(a_pod(f"{n}", namespace) for n in range(2) for namespace in ("b", "a"))]
     placed = tried(scheduler([a_node().cpu(4)], policy=fair()), pods)
     assert placed == ["b/0", "a/0", "b/1", "a/1"]

@@ -77,7 +77,7 @@ def test_a_change_that_lets_it_in_is_of_a_kind_that_it_waits_for(
             expect(state_of([one for one in fleet if one is not node], running), Event.NODE_REMOVED)
 
 
-def test_every_filter_says_what_it_waits_for() -> None:
+def test_every_filter_has_queueing_hints() -> None:
     for info in REGISTRY:
         if {"filter", "pre-filter"} & set(info.points):
             assert info.helped_by, info.name

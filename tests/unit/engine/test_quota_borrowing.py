@@ -65,14 +65,14 @@ def test_the_readme_of_capacity_scheduling(nodes: int) -> None:
     assert len(running(scheduler)) == 4
 
 
-def test_what_is_guaranteed_is_taken_back_even_from_higher_priority() -> None:
+def test_guaranteed_share_is_reclaimed_even_from_higher_priority() -> None:
     scheduler = deciding(quota("q1", most=8), quota("q2"))
     for name in "abcd":
         scheduler.schedule(pod("q1", name, priority=100 - (name == "c")).build())
     assert [b.pod.name for b in scheduler.schedule(pod("q2", "e", priority=-5).build()).evicted] == ["c"]
 
 
-def test_only_what_was_borrowed_is_taken_back() -> None:
+def test_only_borrowed_resources_are_reclaimed() -> None:
     # q1 borrows 2 of its 6 CPUs. The claim needs 4 at once, and taking more than the 2 would cut into its min.
     scheduler = deciding(quota("q1"), quota("q2"))
     for name in "abc":
@@ -128,7 +128,7 @@ def test_a_quota_without_min_has_none_and_one_without_max_no_limit() -> None:
     assert refused(scheduler, pod("poor", "again", "8")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
 
 
-def test_what_no_quota_guarantees_is_not_shared_out() -> None:
+def test_unguaranteed_resources_are_not_shared() -> None:
     # Quotas in CPUs say nothing of memory, so pods that also ask for memory are not refused for it.
     assert deciding(quota("q1"), quota("q2")).schedule(pod("q1", "x").memory("20Gi").build()).node
 

@@ -83,7 +83,7 @@ def test_a_target_has_the_room_before_the_move_so_another_moves_first() -> None:
         ({"stays": "local-volume"}, "LocalVolume"),
     ],
 )
-def test_who_may_not_move_is_in_the_way(how: dict[str, Any], code: str) -> None:
+def test_unmovable_pod_is_an_obstacle(how: dict[str, Any], code: str) -> None:
     running = [a_pod("only").cpu(1).running_on("a").having(**how)]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4))
@@ -163,7 +163,7 @@ def test_a_pod_that_fills_one_resource_moves_to_where_it_fits_in() -> None:
     assert found.balance.after == pytest.approx(0.9609, abs=1e-4)
 
 
-def test_what_moves_cannot_reach_is_said_with_how_near_they_come() -> None:
+def test_unreachable_goal_is_reported_with_its_distance() -> None:
     running = [a_service(f"cpu-{n}", "a").cpu(2).memory(0) for n in range(3)]
     found = asked(Goal.BALANCE, [a_node("a"), a_node("b")], running, target=0.99)
     assert found.verdict is AdviceVerdict.PARTLY
@@ -195,7 +195,7 @@ def test_a_portable_pod_leaves_the_vector_machine() -> None:
     assert [(pod, source) for pod, source, _ in moves(found)] == [("default/portable", "vector")]
 
 
-def test_pods_whose_move_places_no_waiting_pod_stay() -> None:
+def test_pods_with_useless_moves_stay() -> None:
     # The waiting pod needs all four cards and one is taken: nothing that the plain pods do helps.
     running = [*(a_service(f"plain-{n}", "cards").cpu("100m") for n in range(10)), a_service("gpu", "cards").gpu(1)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").gpu(4))

@@ -10,7 +10,7 @@ NVIDIA = "nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(("asked", "fits"), [("1", True), ("2", True), ("2001m", False)])
-def test_what_is_left_may_be_used_up_but_not_exceeded(asked: str, fits: bool) -> None:
+def test_free_capacity_may_be_used_up_but_not_exceeded(asked: str, fits: bool) -> None:
     # 8 CPUs - 6 booked = 2 left
     answer = ask("resource-fit", a_pod().cpu(asked), [a_node("n").cpu("8")], [a_pod("r").cpu("6").running_on("n")])
     assert answer.fits == {"n": fits}

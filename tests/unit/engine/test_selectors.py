@@ -222,7 +222,7 @@ def test_labels_that_no_node_has_take_no_memory() -> None:
     assert state.label("disk")[0].tolist() == [0]
 
 
-def test_wide_shapes_take_the_places_of_many_in_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_shapes_replace_many_cached_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """4,096 shapes of 1,700 terms were kept, 0.8 MiB each."""
     monkeypatch.setattr(scoring, "_KEPT_SHAPES", 100)
     monkeypatch.setattr(scoring, "_KEPT_STATIC", 100)

@@ -23,7 +23,7 @@ def test_the_same_node_has_no_regret() -> None:
     assert (found.chosen, found.regret, found.rank, found.refusal) == ("n2", 0.0, 1, None)
 
 
-def test_another_node_costs_what_it_scores_less() -> None:
+def test_regret_is_the_score_difference() -> None:
     # binpack on CPU alone: 1 of 2 is 50 points, 1 of 8 is 12.5; so theirs is 37.5 behind, and second of two
     policy = policy_of("resource-fit", _cpu_binpack())
     found = compare(
@@ -55,7 +55,7 @@ def test_invalid_request_is_reported() -> None:
 
 @settings(max_examples=40)
 @given(fleet=mixed_fleets(), pods=mixed_pods())
-def test_it_is_what_the_matrix_says_and_changes_nothing(fleet: list[NodeReport], pods: list[PodSpec]) -> None:
+def test_comparison_equals_the_matrix_and_changes_nothing(fleet: list[NodeReport], pods: list[PodSpec]) -> None:
     state = ClusterState(fleet, (), NAMESPACES)
     ours = Scheduler(state, policy_of("node-ready", "taints", "resource-fit", "gpu-fit", "pod-affinity", "binpack"))
     for pod in pods:

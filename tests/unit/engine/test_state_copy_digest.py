@@ -18,7 +18,7 @@ def booked(*pods: str) -> ClusterState:
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
-def test_what_comes_onto_a_copy_changes_the_copys_digest_alone(asked_before: bool) -> None:
+def test_change_of_a_copy_changes_its_digest_alone(asked_before: bool) -> None:
     state = booked("a")
     if asked_before:
         state.digest()

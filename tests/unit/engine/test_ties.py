@@ -23,7 +23,7 @@ def test_a_random_draw_is_repeated_by_its_seed_and_changed_by_another() -> None:
     assert set(first) == {"a", "b", "c", "d", "e"}  # 40 draws of 5: missing one has a chance of 5 * 0.8 ** 40 < 0.1 %
 
 
-def test_a_draw_depends_on_the_pod_and_not_on_what_came_before() -> None:
+def test_draw_depends_on_the_pod_and_not_on_earlier_draws() -> None:
     ties = Ties("random", 7)
     alone = scheduler(FLEET, policy=policy_of("node-ready", ties=ties)).schedule(a_pod("p9").build()).node
     assert alone == picks(ties)[9]

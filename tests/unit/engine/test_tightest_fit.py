@@ -4,7 +4,7 @@ from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import score
 
 
-def test_what_is_left_counts_against_the_largest_node() -> None:
+def test_remainder_is_relative_to_the_largest_node() -> None:
     # Largest: 8 CPUs, 32 GiB. Pod 2 CPUs, 8 GiB.
     #   big:   left 6/8 and 24/32 -> 100 * (1 - (0.75 + 0.75) / 2) = 25
     #   small: left 2/8 and  8/32 -> 100 * (1 - (0.25 + 0.25) / 2) = 75

@@ -62,7 +62,7 @@ def test_the_only_node_has_no_rival() -> None:
     assert found == Tipping("default/pod", "a", None, None, ())
 
 
-def test_what_cannot_be_placed_has_none() -> None:
+def test_unplaceable_pod_has_none() -> None:
     assert tipping(scheduler([a_node("a").cordoned()], policy="hetsched"), built(a_pod())) is None
 
 

@@ -75,7 +75,7 @@ def test_gpus_of_an_unknown_zone_give_no_hint() -> None:
     assert refused(STRICT, 3, 2, cards_free=(0, 0)) == []
 
 
-def test_a_machine_of_one_zone_admits_what_fits() -> None:
+def test_machine_of_one_zone_admits_fitting_pods() -> None:
     for policy in ALL:
         assert says(policy, 4, 1, free=(4,), cards_free=(1,)).reason == ""
 
@@ -125,7 +125,7 @@ def test_scope_decides_whether_containers_may_lie_apart(pod_scope: bool, reason:
     )
 
 
-def test_containers_take_from_what_earlier_ones_left() -> None:
+def test_containers_use_the_rest_of_earlier_ones() -> None:
     machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
     found = verdict("single-numa-node", False, machine, (ContainerDemands(3, 0), ContainerDemands(2, 0)))
     assert (found.cpus, found.aligned) == ((3, 2), ())  # held to both zones: to nothing
@@ -135,7 +135,7 @@ def test_containers_take_from_what_earlier_ones_left() -> None:
     assert third.reason == TOPOLOGY_AFFINITY_ERROR
 
 
-def test_init_containers_leave_what_they_held() -> None:
+def test_init_containers_release_their_resources() -> None:
     machine = ZoneResources((4, 4), (4, 3), (0, 0), (0, 0))
     # 4 CPUs of zone 0 are used again by the pod's container, which would otherwise have gone nowhere.
     assert verdict(
@@ -147,14 +147,14 @@ def test_init_containers_leave_what_they_held() -> None:
     ).cpus == (3, 0)
 
 
-def test_what_an_init_container_left_must_be_used_first() -> None:
+def test_released_init_resources_are_used_first() -> None:
     # 2 CPUs of zone 0 come back, and with 0 free beside them the 3 that follow fit no set of one zone that has them.
     machine = ZoneResources((4, 4), (2, 4), (0, 0), (0, 0))
     containers = (ContainerDemands(2, 0, init=True), ContainerDemands(3, 0))
     assert verdict("single-numa-node", False, machine, containers).reason == TOPOLOGY_AFFINITY_ERROR
 
 
-def test_what_came_back_is_used_once() -> None:
+def test_released_resources_are_used_once() -> None:
     # Zone 0 lent 4 CPUs to the init container; the first container uses 3 of them, the second finds 1.
     machine = ZoneResources((4, 4), (4, 0), (0, 0), (0, 0))
     first = (ContainerDemands(4, 0, init=True), ContainerDemands(3, 0))
@@ -162,7 +162,7 @@ def test_what_came_back_is_used_once() -> None:
     assert verdict("none", False, machine, (*first, ContainerDemands(2, 0))).reason == UNEXPECTED_ADMISSION_ERROR
 
 
-def test_a_sidecar_keeps_what_it_holds() -> None:
+def test_sidecar_keeps_its_resources() -> None:
     machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
     found = verdict(
         "single-numa-node",

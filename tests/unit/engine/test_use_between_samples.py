@@ -35,7 +35,7 @@ def booked(state: ClusterState, pod: PodSpec, node: str = "n") -> None:
     state.assume(state.compile(pod), state.row_of[node])
 
 
-def test_what_was_placed_since_adds_its_expected_use() -> None:
+def test_later_placements_add_their_expected_use() -> None:
     # 3 CPUs measured with the running pod in them; + 2 declared, + 1 requested = 6; memory + 1 GiB requested each
     state = cluster([a_node("n").using(cpu="3", memory="8Gi")], [a_pod("old").cpu(7).running_on("n")])
     assert used(state)[CPU] == 3000
@@ -44,7 +44,7 @@ def test_what_was_placed_since_adds_its_expected_use() -> None:
     assert (used(state)[CPU], used(state)[MEMORY]) == (6000, 10 * GIB)
 
 
-def test_what_went_since_takes_its_expected_use_along() -> None:
+def test_later_departures_subtract_their_expected_use() -> None:
     # 5 CPUs measured, of which the running pod is expected to use 4: 1 is left; what comes and goes leaves no trace
     state = cluster([a_node("n").using(cpu="5")], [a_pod("old").cpu(1).expecting(cpu="4").running_on("n")])
     booked(state, a_pod("a").expecting(cpu="2").build())
@@ -111,7 +111,7 @@ def test_a_new_sample_holds_all_that_is_booked() -> None:
     assert used(state)[CPU] == 4000
 
 
-def test_a_report_without_a_new_sample_keeps_what_was_placed_since() -> None:
+def test_report_without_a_new_sample_keeps_later_placements() -> None:
     state = cluster([a_node("n").using(cpu="3")])
     booked(state, a_pod("a").expecting(cpu="2").build())
     state.apply_report(a_node("n").using(cpu="3").cordoned().build())

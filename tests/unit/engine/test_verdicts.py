@@ -29,7 +29,7 @@ def verdict(pod: PodBuilder, nodes: list[Node], running: list[Pod] | None = None
         (a_pod().isa("rv64gc"), a_node("n").isa("x86-64-v3")),
     ],
 )
-def test_what_not_even_the_empty_cluster_could_take_never_fits(pod: PodBuilder, node: Node) -> None:
+def test_pod_above_the_empty_cluster_never_fits(pod: PodBuilder, node: Node) -> None:
     assert verdict(pod, [node, a_node("m").cpu(0).tainted("other")]).verdict is Verdict.NEVER_FITS
 
 
@@ -47,7 +47,7 @@ def test_what_not_even_the_empty_cluster_could_take_never_fits(pod: PodBuilder, 
         (a_pod().isa("x86-64-v3"), a_node("n").having(isa=IsaReport("amd64", complete=False))),
     ],
 )
-def test_what_may_change_is_not_now(pod: PodBuilder, node: Node) -> None:
+def test_changeable_obstacle_is_not_now(pod: PodBuilder, node: Node) -> None:
     assert verdict(pod, [node, a_node("m").cpu(0).tainted("other")]).verdict is Verdict.NOT_NOW
 
 
@@ -150,7 +150,7 @@ def test_a_cluster_without_nodes_says_so() -> None:
         (("x86-64-v3",), "x86-64-v2", Verdict.NOT_NOW, ()),
     ],
 )
-def test_what_a_lower_bound_rules_out_never_fits(
+def test_lower_bound_that_excludes_the_pod_never_fits(
     absent: tuple[str, ...], needed: str, expected: Verdict, missing: tuple[str, ...]
 ) -> None:
     node = a_node("n").having(isa=IsaReport("amd64", complete=False, absent=absent))

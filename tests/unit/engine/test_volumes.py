@@ -151,7 +151,7 @@ def test_the_smallest_volume_that_suits_is_chosen() -> None:
     assert outcome.allocation.volumes == (VolumeGrant("data", "right"),)
 
 
-def test_a_claim_takes_what_its_selector_means() -> None:
+def test_claim_takes_a_volume_of_its_selector() -> None:
     gold = LabelSelector((Expression("tier", "In", ("gold",)),))
     things = volume("a", size=5), volume("b", size=9, labels={"tier": "gold"})
     outcome = place(using("p", "data"), zoned("n"), *things, claim("data", selector=gold))
@@ -199,7 +199,7 @@ def test_a_class_makes_volumes_in_its_topologies() -> None:
     assert (outcome.node, outcome.allocation.volumes) == ("c", ())
 
 
-def test_a_claim_whose_volume_is_being_made_stays_with_its_node() -> None:
+def test_claim_during_provisioning_stays_with_its_node() -> None:
     things = claim("data", kind="made", selected_node="b")
     assert place(using("p", "data"), zoned("a", "b", "c"), things).node == "b"
 

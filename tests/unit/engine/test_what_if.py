@@ -148,7 +148,7 @@ def test_one_pod_is_answered_in_one_sentence() -> None:
 
 @settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods())
-def test_what_if_decides_what_the_real_cycle_decides(fleet: list[NodeReport], pods: Sequence[PodSpec]) -> None:
+def test_what_if_equals_the_real_cycle(fleet: list[NodeReport], pods: Sequence[PodSpec]) -> None:
     state = ClusterState(fleet, (), NAMESPACES)
     answer = what_if(state, POLICY, pods, evaluated_at=NOW, explain=True)
     deciding = Scheduler(state, POLICY)

@@ -45,7 +45,7 @@ def test_the_placement_after_the_eviction_is_shown() -> None:
     assert list(answer.document()["evictions"]) == [{"pod": "default/web", "node": "a", "priority": 0, "pdb": None}]
 
 
-def test_the_matrix_shows_what_the_evicted_left() -> None:
+def test_matrix_shows_the_capacity_of_the_evicted_pods() -> None:
     policy = policy_of("node-ready", "resource-fit", "preemption", "least-allocated")
     urgent = a_pod("urgent").cpu("2").priority(5).build()
     answer = what_if(state(), policy, [urgent], evaluated_at="2026-11-20T10:00:00Z", explain=True)
@@ -88,7 +88,7 @@ def test_one_of_the_pods_asked_about_may_have_to_go_again() -> None:
     assert (result.placed, result.pending, result.evicted) == (1, 1, 0)
 
 
-def test_a_replay_counts_whom_it_evicts() -> None:
+def test_replay_counts_its_evictions() -> None:
     pods = [a_pod("urgent").cpu("8").priority(50).build(), a_pod("late").cpu("1").build()]
     result, _ = replay(state(), pods, PREEMPTING)
     assert (result.placed, result.pending, result.evicted) == (1, 1, 2)

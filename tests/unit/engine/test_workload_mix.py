@@ -33,7 +33,7 @@ def test_booked_pods_give_the_same_mix_whatever_came_and_went() -> None:
     assert state.booked_mix() == other.booked_mix() == mix_of(PODS)
 
 
-def test_a_scheduler_that_wants_a_mix_takes_what_is_booked() -> None:
+def test_scheduler_with_a_mix_term_uses_the_placed_pods() -> None:
     nodes, running = [a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=500).running_on("n")]
     state = cluster(nodes, running)
     Scheduler(state, FGD)
@@ -65,7 +65,7 @@ def test_given_mix_changes_scores_and_not_the_digest() -> None:
         assert total.tolist() == [score]
 
 
-def test_a_what_if_counts_what_runs_and_what_is_asked_for() -> None:
+def test_what_if_counts_running_and_requested_pods() -> None:
     # Nothing runs; the two pods are the mix themselves. 500 and 500 leave nothing of one card: both go on card 0.
     state = cluster([a_node("n").gpus(2)])
     pods = [built(a_pod(f"p{number}").gpu(1, milli=500)) for number in range(2)]

@@ -64,20 +64,20 @@ def test_pods_that_were_running_at_the_report_count_once() -> None:
     assert free(state, "zone_cpus_free") == [4, 8]
 
 
-def test_what_was_predicted_in_another_zone_is_put_right() -> None:
+def test_prediction_in_another_zone_is_corrected() -> None:
     # Predicted in zone 0, in use is zone 1: together nothing is unexplained, and each zone has what is reported.
     pod = a_pod("p").cpu(4).guaranteed().running_on("n")
     state = cluster([node(8, 4, cpu_manager="static", policy="none")], [pod])
     assert free(state) == [8000, 4000]
 
 
-def test_a_report_older_than_the_pod_does_not_free_what_it_holds() -> None:
+def test_report_older_than_the_pod_keeps_its_reservation() -> None:
     pod = a_pod("p").cpu(4).guaranteed().running_on("n")
     state = cluster([node(8, 8, cpu_manager="static", policy="none")], [pod])
     assert free(state) == [4000, 8000]
 
 
-def test_facts_written_again_leave_what_is_unexplained() -> None:
+def test_repeated_facts_keep_unexplained_use() -> None:
     chosen = scheduler([node(5, 8)], policy=policy_of("resource-fit", "numa-fit"))
     chosen.schedule(pinned("a", 8).build())
     chosen.schedule(pinned("b", 2).build())

@@ -124,7 +124,7 @@ def test_a_small_machine_is_crossed() -> None:
     assert placed(small.labelled(AWARE), a_pod("x").cpu(0), asking(6)) is None
 
 
-def test_a_zone_has_what_online_workloads_leave() -> None:
+def test_zone_has_the_rest_of_online_workloads() -> None:
     # node0: 24 CPUs * 0.35 = 8400m, 4 taken, 4400m free: not 6. node1: 24 * 0.9 = 21600m, 10 taken, 11600m free.
     node = a_node("n").cpu(48).zone("node0", cpu="24", offline="8400m").zone("node1", cpu="24", offline="21600m")
     running = a_pod("runs").cpu(0).holding("n", ZoneGrant("node0", None, 4000), ZoneGrant("node1", None, 10_000))

@@ -33,7 +33,7 @@ def test_affinity_is_asked_over_offered(required: str, offered: str, affinity: f
     assert match(parse(required), parse(offered)).affinity == affinity
 
 
-def test_what_the_node_side_adds_does_not_count() -> None:
+def test_additions_of_the_node_do_not_count() -> None:
     assert match(parse("RV64IMF"), parse("RV64IMFD", source="node-label")).affinity == 0.75
 
 

@@ -54,7 +54,7 @@ def inspect(file: Path, *options: str) -> dict[str, Any]:
         ("rv64gcv_zba_zbb_zfh", "rv64gcv_zba_zbb_zbs_zfh", "rv64gcv_zba_zbb"),
     ],
 )
-def test_a_riscv_program_needs_what_it_was_built_for(tmp_path: Path, march: str, fits: str, lacks: str) -> None:
+def test_riscv_program_needs_its_build_target(tmp_path: Path, march: str, fits: str, lacks: str) -> None:
     abi = "lp64d" if march.startswith("rv64gc") else "lp64"
     answer = inspect(built(tmp_path, "riscv64-linux-gnu-gcc", f"-march={march}", f"-mabi={abi}"))
     assert (answer["machine"], answer["bits"], answer["evidence"]) == ("riscv", 64, "Tag_RISCV_arch")
@@ -129,7 +129,7 @@ def test_riscv_programs_have_hints(tmp_path: Path) -> None:
 
 @RISCV
 @ARM
-def test_a_folder_needs_what_its_programs_need_together(tmp_path: Path) -> None:
+def test_folder_needs_the_union_of_its_programs(tmp_path: Path) -> None:
     riscv = "riscv64-linux-gnu-gcc"
     built(tmp_path / "bin", riscv, "-march=rv64gcv", "-mabi=lp64d", name="vector")
     built(tmp_path / "lib/deep", riscv, "-march=rv64gc_zbb", "-mabi=lp64d", name="bits")

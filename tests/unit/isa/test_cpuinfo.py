@@ -38,14 +38,14 @@ def test_a_riscv_board_is_read() -> None:
     assert "zba" in report.features
 
 
-def test_only_what_every_hart_has_counts() -> None:
+def test_only_extensions_of_every_hart_count() -> None:
     isa = detect(riscv_cpus("rv64imafdcv_zba", "rv64imafdc_zba_zbb"))
     assert isa.canonical == "rv64imafdc_zba"
     report = read_cpuinfo(riscv_cpus("rv64imafdcv", "rv64imafdc"))
     assert any("zve64d" in note for note in report.notes)
 
 
-def test_what_harts_imply_by_different_names_is_kept() -> None:
+def test_equivalent_extensions_of_harts_are_kept() -> None:
     # zkn and zks share zbkb, zbkc and zbkx.
     isa = detect(riscv_cpus("rv64i_zkn", "rv64i_zks"))
     assert isa.canonical == "rv64i_zbkb_zbkc_zbkx"
@@ -129,7 +129,7 @@ def test_arm_levels_come_from_hwcaps(features: str, level: str, canonical: str) 
     assert report.isa.canonical == canonical
 
 
-def test_big_little_counts_what_both_have() -> None:
+def test_big_little_counts_common_features() -> None:
     isa = detect(arm_cpus("fp asimd crc32 aes", "fp asimd crc32"))
     assert isa.canonical == "armv8.0-a+crc32"
 
@@ -166,7 +166,7 @@ def test_a_text_without_a_cpu_is_refused(text: str) -> None:
     assert refusal.value.code == "IsaNotDetected"
 
 
-def test_what_was_detected_can_be_published_and_read_back() -> None:
+def test_detected_isa_is_published_and_read_back() -> None:
     for text in (
         riscv_cpus("rv64imafdcv_zfoo"),
         x86_cpus(f"{V3} some_new_flag sha_ni"),

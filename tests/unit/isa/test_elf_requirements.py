@@ -89,7 +89,7 @@ def test_a_32_bit_riscv_program_is_read() -> None:
 @pytest.mark.parametrize(
     ("flags", "requirement"), [(0x0, "rv64i"), (0x5, "rv64idc"), (0x3, "rv64ifc"), (0x7, "rv64iqc"), (0x8, "rv64e")]
 )
-def test_without_the_attribute_the_flags_are_what_is_known(flags: int, requirement: str) -> None:
+def test_flags_are_used_without_the_attribute(flags: int, requirement: str) -> None:
     for segments in (
         (),
         ((PT_RISCV_ATTRIBUTES, attributes(None)),),

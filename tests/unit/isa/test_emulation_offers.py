@@ -14,7 +14,7 @@ def entry(*, state: str = "enabled", flags: str = "OCF", machine: str = "f300", 
     )
 
 
-def test_an_enabled_entry_offers_what_the_default_model_runs() -> None:
+def test_enabled_entry_offers_the_default_model() -> None:
     offer = offer_from_binfmt(entry(), enabled=True, version="7.2.0")
     assert offer is not None
     assert {"zba", "zbc", "d", "zicntr"} <= offer.isa.extensions

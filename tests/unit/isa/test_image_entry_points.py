@@ -136,7 +136,7 @@ def test_an_archive_is_read_from_bytes_as_from_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_what_docker_save_wrote_before_layouts_is_read(tmp_path: Path, packed: bool) -> None:
+def test_docker_save_archive_without_a_layout_is_read(tmp_path: Path, packed: bool) -> None:
     configuration = {"os": "linux", "architecture": "arm64", "variant": "v8", "config": {"Cmd": ["/app"]}}
     files = {
         "manifest.json": json.dumps([{"Config": "c.json", "RepoTags": ["x:1"], "Layers": ["one/layer.tar"]}]).encode(),

@@ -86,7 +86,7 @@ def test_attestations_and_other_systems_do_not_count() -> None:
     assert image_floors(["unknown/unknown", "linux/unknown", "windows/amd64"]) == {}
 
 
-def test_a_pod_may_use_what_every_container_offers_at_the_highest_floor() -> None:
+def test_pod_may_use_the_common_architectures_at_the_highest_floor() -> None:
     images = [
         image_floors(["linux/amd64", "linux/arm64/v8.7", "linux/riscv64"]),
         image_floors(["linux/amd64/v3", "linux/arm64/v9", "linux/riscv64/rva22u64", "linux/s390x"]),

@@ -94,7 +94,7 @@ def test_a_tar_archive_is_read_in_place(layout: Layout, tmp_path: Path, name: st
     assert json.loads(inspect(tmp_path / name).stdout)["requirement"] == "rv64imafdc_zicsr_zifencei"
 
 
-def test_a_blob_that_is_not_what_its_digest_says_is_refused(layout: Layout) -> None:
+def test_blob_with_another_digest_is_rejected(layout: Layout) -> None:
     image = layout.image("amd64", stated=False)
     path = layout.index(image)
     (path / "blobs" / "sha256" / image["digest"].removeprefix("sha256:")).write_text("{}")
@@ -139,7 +139,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     assert refused(tmp_path / "file") in ("ElfMalformed", "OciMalformed")
 
 
-def test_what_is_refused_is_named(tmp_path: Path) -> None:
+def test_rejected_file_is_named(tmp_path: Path) -> None:
     """The error says of which file it speaks, once, whether or not the reader of the file knew its name."""
     for name, content in (("text", b"#!/bin/sh\n"), ("missing", None)):
         file = tmp_path / name

@@ -130,7 +130,7 @@ def test_the_source_is_the_offered_strings() -> None:
     assert run("check", "rv64imafdcvsu", "rv64gcv", "--source", "cpuinfo").exit_code == 2
 
 
-def test_what_a_profile_misses_softly_is_added() -> None:
+def test_missing_optional_extensions_of_a_profile_are_added() -> None:
     offered = "rv64gcb_zfhmin_zicbom_zicboz_zicntr_zihpm"
     result = run("check", "rva22u64", offered, "-o", "json")
     assert result.exit_code == 0

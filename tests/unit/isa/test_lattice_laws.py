@@ -115,9 +115,7 @@ def test_more_names_cover_fewer(fewer: frozenset[str], more: frozenset[str]) -> 
 
 
 @given(names, names)
-def test_adding_what_is_missing_satisfies_and_nothing_in_it_is_spare(
-    asked: frozenset[str], has: frozenset[str]
-) -> None:
+def test_adding_the_missing_items_satisfies_and_none_is_redundant(asked: frozenset[str], has: frozenset[str]) -> None:
     required = parse("_".join(("rv64i", *sorted(asked))))
     missing = set(match(required, parse("_".join(("rv64i", *sorted(has))))).missing)
 

@@ -34,7 +34,7 @@ PAIRS = list(product(STRINGS, STRINGS))
         ("rv32imc", "rv64gc", None),
     ],
 )
-def test_what_is_left_is_written_shortly(required: str, offered: str, part: str | None) -> None:
+def test_lowered_requirement_is_written_shortly(required: str, offered: str, part: str | None) -> None:
     assert covered_part(parse(required), parse(offered, source="node-label")) == part
 
 

@@ -54,7 +54,7 @@ def test_an_offer_that_covers_the_requirement_satisfies(required: str, offered: 
         ("rv64gc_xtheadba", VISIONFIVE_2, ("xtheadba",)),
     ],
 )
-def test_what_is_missing_is_named(required: str, offered: str, missing: tuple[str, ...]) -> None:
+def test_missing_items_are_named(required: str, offered: str, missing: tuple[str, ...]) -> None:
     assert compare(required, offered) == Match(satisfied=False, missing=missing)
 
 

@@ -75,12 +75,12 @@ def test_names_that_end_in_a_digit_are_no_versions() -> None:
     assert parse("rv64i_sv391p0").versions == (("sv39", 1, 0),)
 
 
-def test_a_pod_never_gets_what_it_did_not_write() -> None:
+def test_pod_never_gets_undeclared_extensions() -> None:
     assert parse("rv64imac").extensions.isdisjoint({"zicsr", "zifencei", "zicntr", "zihpm"})
 
 
 @pytest.mark.parametrize("source", ["node-label", "cpuinfo", "dt-isa", "gcc"])
-def test_a_node_string_may_predate_2019_and_gets_what_was_part_of_i(source: Source) -> None:
+def test_node_string_before_2019_gets_the_former_parts_of_i(source: Source) -> None:
     isa = parse("rv64imac", source=source)
     assert {"zicsr", "zifencei", "zicntr", "zihpm"} <= isa.extensions
     assert isa.canonical == "rv64imac"

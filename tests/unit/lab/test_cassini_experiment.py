@@ -28,7 +28,7 @@ def made() -> Experiment:
         return cassini.run(quiet)
 
 
-def test_no_kubelet_rejects_what_cassini_places(made: Experiment) -> None:
+def test_no_kubelet_rejects_cassini_placements(made: Experiment) -> None:
     values = {(row.policy, row.case, row.metric): row.value for row in made.rows}
     rejections = "rejections by kubelets (schedule, reject, recreate)"
     assert values["cassini", "online workloads", rejections] == 0
@@ -60,7 +60,7 @@ def test_a_run_repeats_itself() -> None:
     assert run() == run()
 
 
-def test_a_fall_of_capacity_frees_nothing_and_lists_who_is_at_risk() -> None:
+def test_capacity_drop_releases_nothing_and_lists_pods_at_risk() -> None:
     tally = TrainingRun("cassini", machines(12), jobs(1)).run()
     assert tally.short_zones > 0
     assert tally.at_risk >= tally.short_zones / 2  # a pod may hold two zones

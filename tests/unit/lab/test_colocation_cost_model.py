@@ -39,7 +39,7 @@ def test_a_pod_in_its_zone_runs_at_full_speed_where_nothing_is_stolen() -> None:
     assert speeds(pods, [4000, 4000], MODEL) == {"p": (1.0, 0.0)}
 
 
-def test_stolen_time_is_what_the_zone_lacks() -> None:
+def test_stolen_time_is_the_deficit_of_the_zone() -> None:
     # 4 CPUs granted in a zone that has 3 left: 1 - 3/4 = 0.25 stolen.
     assert speeds({"p": Running(4, {0: 4}, ())}, [3000, 4000], MODEL) == {"p": (0.75, 0.25)}
 

@@ -40,14 +40,14 @@ def test_without_the_plugin_both_are_left_in_part() -> None:
     assert running == ["a-0", "b-0", "a-1", "b-1", "a-2", "b-2"]
 
 
-def test_a_gang_whose_last_member_never_comes_is_pending() -> None:
+def test_gang_without_its_last_member_is_pending() -> None:
     state = ClusterState([a_node().build()])
     pods = [a_pod(f"g-{number}").gang("g", 3).build() for number in range(2)]
     result, _ = replay(state, pods, policy("gang-sort", "resource-fit", "gang"))
     assert (result.placed, result.metrics.cpu_utilization) == (0, 0.0)
 
 
-def test_the_order_by_shares_follows_what_was_placed() -> None:
+def test_order_by_shares_follows_placements() -> None:
     # 4 CPUs. The first pod of `big` does not fit and costs it its turn alone: 0 : 1, 1 : 1, 2 : 1 and 2 : 2 quarters.
     state = ClusterState([a_node().cpu(4).build()])
     pods = [a_pod("huge", "big").cpu(5), *(a_pod(f"{n}", name) for name in ("big", "small") for n in range(3))]

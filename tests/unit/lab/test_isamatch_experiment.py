@@ -51,7 +51,7 @@ def test_figure_5_uses_both_tie_breaks() -> None:
     assert [value for _, value, _ in figure_5(policy("isamatch"))] == [14, 9, 7, 0.75, 3, 30]
 
 
-def test_scarcity_spares_wide_jobs_what_the_published_order_costs_them() -> None:
+def test_scarcity_spares_wide_jobs_the_cost_of_the_published_order() -> None:
     ours, theirs = (regret(compile_policy(spec, REGISTRY), 1) for spec in (with_scarcity(2), BUILTIN["isamatch"]))
     assert ours <= 0.5 * theirs
     assert ours <= 0.1 * regret(policy("random"), 1)

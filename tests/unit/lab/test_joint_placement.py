@@ -96,7 +96,7 @@ def test_improved_lies_between_greedy_and_exact_and_is_never_overfull(problem: J
         assert lower.worth <= (higher.worth[0], higher.worth[1] + 1e-9)
 
 
-def test_greedy_is_what_the_policy_does_pod_by_pod() -> None:
+def test_greedy_equals_the_policy_pod_by_pod() -> None:
     nodes = [
         four_resource_node("a", 10, 40, 5, 60),
         four_resource_node("b", 50, 5, 40, 0),

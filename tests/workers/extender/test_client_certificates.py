@@ -179,7 +179,7 @@ def test_old_tls_and_plain_text_get_nowhere(door: TlsServer, pairs: Path) -> Non
         ("/extender/filter", {"body": b'"odd"'}, 400, "ExtenderArgsInvalid"),
     ],
 )
-def test_what_is_no_call_of_a_scheduler_is_refused_by_a_stable_code(
+def test_other_requests_are_rejected_with_a_stable_code(
     door: TlsServer, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
 ) -> None:
     with calling(door, pairs, pairs / "client") as connection:

@@ -58,7 +58,7 @@ def test_shared_gpu_is_reserved_and_written_in_the_binding(extender: Extender, a
     assert check_invariants() == []
 
 
-def test_the_next_answer_knows_what_the_last_one_took(extender: Extender, api: ApiServer) -> None:
+def test_next_answer_includes_the_last_reservation(extender: Extender, api: ApiServer) -> None:
     for number in range(2):
         pod = offered(api, f"whole-{number}", metadata={"annotations": {"oks/gpu-number": "1"}})
         assert extender.filter(asked(pod, *ALL)).node_names == ["card"]
@@ -95,7 +95,7 @@ def test_the_same_binding_again_is_the_same_binding(extender: Extender, api: Api
     assert len(api.bound) == 2
 
 
-def test_a_refused_binding_frees_what_was_booked_and_the_pod_may_come_again(extender: Extender, api: ApiServer) -> None:
+def test_rejected_binding_releases_its_reservation_and_the_pod_may_return(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "p")
     api.refuses = ApiFailure(422, "Invalid", "no such node")
     assert refused(extender.bind, to(pod, "amd")) == "BindingRefused"
@@ -107,7 +107,7 @@ def test_a_refused_binding_frees_what_was_booked_and_the_pod_may_come_again(exte
     assert check_invariants() == []
 
 
-def test_what_an_extender_left_half_way_is_bound_by_the_workers(
+def test_unfinished_binding_of_an_extender_is_sent_by_the_workers(
     extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = offered(api, "p")
@@ -196,7 +196,7 @@ def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
     assert check_invariants() == []
 
 
-def test_what_is_freed_at_that_moment_is_waited_for_now_and_then(
+def test_capacity_released_at_that_moment_is_polled_for(
     extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2):

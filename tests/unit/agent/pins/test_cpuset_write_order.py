@@ -133,6 +133,6 @@ def test_unchangeable_container_costs_no_other_its_cpus(
 
 
 @pytest.mark.parametrize("count", [1, 250])
-def test_what_is_in_place_is_left_alone(count: int) -> None:
+def test_current_cpuset_is_left_unchanged(count: int) -> None:
     targets = {f"c{number}": Target(1 << number, f"p{number}", number % 2 == 0) for number in range(count)}
     assert next_write({one: target.cpus for one, target in targets.items()}, targets, 0) is None

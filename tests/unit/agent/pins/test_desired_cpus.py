@@ -54,7 +54,7 @@ def test_exclusive_cpus_leave_the_shared_ones() -> None:
     assert [one for one, wanted in found.containers.items() if wanted.own] == ["a/main"]
 
 
-def test_what_no_container_was_dealt_is_still_the_pods() -> None:
+def test_cpus_of_no_container_stay_with_the_pod() -> None:
     assert format_cpuset(planned({"a": granted("exclusive", cpus="2-5", main="2-3")}).shared) == "0-1,6-15"
 
 
@@ -74,7 +74,7 @@ def test_immovable_containers_stay_where_they_are() -> None:
     assert moved.containers["a/main"].why == "its policy is immovable, so it stays on CPUs 2-3"
 
 
-def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
+def test_numa_pods_have_the_shared_cpus_of_their_zones() -> None:
     pods: dict[str, VerifiedAllocation | None] = {"a": granted("numa", zones=(("node-1", "8-11"),), main="8-11")}
     assert cpus(planned(pods))["a/main"] == "8-15"
     pods["b"] = granted("exclusive", main="8-9")
@@ -85,7 +85,7 @@ def test_numa_pods_have_what_is_shared_of_their_zones() -> None:
     assert found.containers["a/main"].why == "all CPUs 8-15 are exclusive to other pods or offline"
 
 
-def test_zones_without_a_number_are_what_was_granted_of_them() -> None:
+def test_zones_without_a_number_have_their_granted_cpus() -> None:
     assert cpus(planned({"a": granted("numa", zones=(("left", "4-7"),), main="4-7")}))["a/main"] == "4-7"
 
 

@@ -68,7 +68,7 @@ def codes(pinner: Pinner) -> list[str]:
     return [problem.code for problem in pinner.problems]
 
 
-def test_pods_get_exactly_what_was_signed_and_others_the_rest(runtime: FakeRuntime, agent: Agent) -> None:
+def test_pods_get_exactly_the_signed_cpus_and_others_the_rest(runtime: FakeRuntime, agent: Agent) -> None:
     (other,) = runtime.pod("other")
     a, side = runtime.pod("a", signed("a", main="2-5"), containers=("main", "side"))
     (b,) = runtime.pod("b", signed("b", "immovable", main="8-9"))
@@ -82,7 +82,7 @@ def test_pods_get_exactly_what_was_signed_and_others_the_rest(runtime: FakeRunti
     )
 
 
-def test_what_is_in_place_is_not_written_again(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
+def test_current_cpuset_is_not_written_again(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
     runtime.pod("a", signed("a", main="2-5"))
     runtime.pod("other")
     pinner = agent()
@@ -143,7 +143,7 @@ def test_a_container_that_starts_again_gets_the_same(runtime: FakeRuntime, agent
     assert runtime.sets[again] == "2-5"  # before it runs
 
 
-def test_what_a_pod_leaves_is_shared_again(runtime: FakeRuntime, agent: Agent) -> None:
+def test_cpus_of_an_ended_pod_are_shared_again(runtime: FakeRuntime, agent: Agent) -> None:
     (other,) = runtime.pod("other")
     runtime.pod("a", signed("a", main="2-5"))
     pinner = agent()
@@ -154,7 +154,7 @@ def test_what_a_pod_leaves_is_shared_again(runtime: FakeRuntime, agent: Agent) -
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_what_others_moved_is_put_back(runtime: FakeRuntime, agent: Agent, pinned: bool) -> None:
+def test_foreign_change_is_reverted(runtime: FakeRuntime, agent: Agent, pinned: bool) -> None:
     (a,), (other,) = runtime.pod("a", signed("a", main="2-5")), runtime.pod("other")
     pinner = agent()
     pinner.step(0)
@@ -198,14 +198,14 @@ def test_without_a_key_nothing_is_moved(runtime: FakeRuntime, agent: Agent) -> N
         '{"v":1,"uid":"a","node":"n1","epoch":9,"policy":"exclusive","containers":{"main":"2-5"}}',
     ],
 )
-def test_what_the_control_plane_did_not_sign_moves_nothing(runtime: FakeRuntime, agent: Agent, said: str) -> None:
+def test_unsigned_allocation_moves_no_container(runtime: FakeRuntime, agent: Agent, said: str) -> None:
     runtime.pod("a", said)
     pinner = agent()
     assert pinner.step(0) == ()
     assert (runtime.written, len(pinner.problems)) == ([], 1)
 
 
-def test_pods_without_an_annotation_get_what_was_answered(runtime: FakeRuntime, agent: Agent) -> None:
+def test_pods_without_an_annotation_get_the_answered_allocation(runtime: FakeRuntime, agent: Agent) -> None:
     (a,) = runtime.pod("a")
     pinner = agent()
     pinner.learn("prod", KEY, [("a", signed("a", main="2-5"))])

@@ -59,7 +59,7 @@ def test_forged_replayed_and_foreign_ones_do_not(grants: Grants, said: str, code
     assert (cpus(grants), codes(grants)) == (None, [code])
 
 
-def test_nothing_counts_before_it_is_known_who_signs() -> None:
+def test_nothing_is_accepted_before_the_signer_is_known() -> None:
     grants = Grants("n1")
     grants.carried("u1", text())
     assert grants.of("u1") is None
@@ -83,7 +83,7 @@ def test_later_epoch_replaces_and_an_answer_precedes_an_annotation(grants: Grant
     assert (cpus(grants), codes(grants)) == ("2-3", [])
 
 
-def test_with_a_new_key_what_was_found_right_stays(grants: Grants) -> None:
+def test_new_key_keeps_verified_allocations(grants: Grants) -> None:
     grants.carried("u1", text())
     grants.learn("prod", OTHER)
     grants.carried("u1", text())
@@ -100,7 +100,7 @@ def test_new_control_plane_starts_from_zero(grants: Grants) -> None:
     assert grants.of("u1") is None
 
 
-def test_what_pods_had_that_are_gone_is_forgotten(grants: Grants) -> None:
+def test_allocations_of_deleted_pods_are_forgotten(grants: Grants) -> None:
     grants.carried("u1", text())
     grants.carried("u3", "{")
     grants.answered([("u2", text(uid="u2"))])
