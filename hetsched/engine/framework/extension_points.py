@@ -44,6 +44,7 @@ COMPANIONS = {
     "refusals": ("request", "nodes"),
     "static_key": ("request",),
     "waits": ("request",),
+    "waits_to_evict": ("request", "state"),
     "arrange": ("pods", "state", "placed"),
     "concerns": ("pod",),
     "missed": ("request", "room", "diagnose"),

@@ -50,6 +50,9 @@ class PostFilter(Protocol):
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
         """Return the victims whose eviction makes the pod fit; called only if no node was feasible."""
 
+    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
+        """Optional: describe the condition that would let other pods leave for a refused pod, None without one."""
+
 
 class PreScore(Protocol):
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip | NoScore:

@@ -4,9 +4,10 @@ Retrying every pending pod after every change costs a batch each time; retrying 
 A node becomes feasible only after the first filter that refuses it changes its answer, so the events to register are
 the union of those of these filters (`helped_by`); the filters also describe the condition in words (`waits`). If the
 filters accepted a node but the reservation failed, any event counts. For a pod that fits no empty node, arrivals and
-departures of pods are left out. The text names only conditions that would help: those of the nodes that the fewest
-filters refuse and, for a pod that fits an empty cluster, only of nodes that would accept it when empty. Conditions
-that one node needs together are joined by "and".
+departures of pods are left out. PostFilter plugins may add an event that lets other pods leave (`waits_to_evict`).
+The text names only conditions that would help: those of the nodes that the fewest filters refuse and, for a pod that
+fits an empty cluster, only of nodes that would accept it when empty. Conditions that one node needs together are
+joined by "and".
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; using the first refusers only is our own.
 Invariant: a change that makes a refused pod schedulable is of a registered kind.
 """
@@ -84,9 +85,11 @@ def waits_for(
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:
         found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
-    if verdict is Verdict.NOT_NOW and policy.post_filters and state.budgets:
-        budgets = "a disruption budget that lets pods of lower priority leave for it"
-        found.append(_wait("preemption", frozenset({Event.NAMES_CHANGED}), budgets))
+    for plugin in policy.post_filters if verdict is Verdict.NOT_NOW else ():
+        says = getattr(plugin.instance, "waits_to_evict", None)
+        awaited = says(request, state) if says is not None else None
+        if awaited:
+            found.append(_wait(plugin.name, plugin.info.helped_by, awaited))
     return tuple(found)
 
 

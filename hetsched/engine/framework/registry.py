@@ -68,8 +68,9 @@ def plugin(
 ) -> Callable[[C], C]:
     """Declare the decorated class as a plugin; `summary` is the one line that forms and docs show.
 
-    For a filter, `helped_by` lists the events that may turn its refusal into an acceptance. The default is any event
-    and the passage of time; for a filter whose answer placements cannot change (STATIC, row scope), any node fact.
+    For a filter, `helped_by` lists the events that may turn its refusal into an acceptance, for a PostFilter those
+    that may let other pods leave. The default is any event and the passage of time; for a filter whose answer
+    placements cannot change (STATIC, row scope), any node fact.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW
     helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING

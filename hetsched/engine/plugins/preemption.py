@@ -18,16 +18,20 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from hetsched.contracts.params import Params
+from hetsched.contracts.waits import Event
 from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.disruption import matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
-from hetsched.engine.framework.status import Eviction
+from hetsched.engine.framework.status import Eviction, ProtectedPods
 from hetsched.engine.preemption.dry_run import Rule, Search
+from hetsched.engine.preemption.victims import Removable
 
 
 class PreemptionParams(Params, frozen=True):
@@ -51,25 +55,42 @@ class PreemptionParams(Params, frozen=True):
     ] = False
 
 
+def _may_preempt(pod: PodSpec) -> bool:
+    return pod.preempts and pod.gang is None
+
+
 @plugin(
     "preemption",
     summary="Where no node fits, the fewest and lowest pods of less importance make room.",
     params=PreemptionParams,
+    helped_by=frozenset({Event.NAMES_CHANGED}),
 )
 class Preemption:
     params: PreemptionParams
     peers: frozenset[str] = frozenset()
 
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
-        pod = request.pod
-        if not pod.preempts or pod.gang is not None:
+        if not _may_preempt(request.pod):
             return None
-        rule = self._rule(request, state)
+        rule = self._rule(request, state, state.spared)
         search = Search(diagnosis, request, state, rule, counts_amounts="resource-fit" in self.peers)
         return search.best(self.params.most_nodes)
 
-    def _rule(self, request: Request, state: ClusterState) -> Rule:
-        pod, quotas, spared = request.pod, state.quotas, state.spared
+    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
+        """Name disruption budgets if one of them selects a pod that may be preempted, spared or not."""
+        if not state.budgets or not _may_preempt(request.pod):
+            return None
+        rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))
+        leaving = Removable.of(state, rule.key, rule.may_leave).on_row
+        for budget in state.budgets:
+            selector = matcher(budget)
+            rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()
+            if any(selector.matches(booking.pod, state.namespaces) for row in rows for booking in leaving[row]):
+                return "a disruption budget that lets pods of lower priority leave for it"
+        return None
+
+    def _rule(self, request: Request, state: ClusterState, spared: ProtectedPods) -> Rule:
+        pod, quotas = request.pod, state.quotas
         foreign_leave = self.params.foreign or not spared.foreign
 
         def preemptible(theirs: PodSpec) -> bool:

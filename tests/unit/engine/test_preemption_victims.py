@@ -7,7 +7,9 @@ import pytest
 from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cluster import DisruptionBudget
 from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.status import Eviction, ProtectedPods
@@ -94,6 +96,36 @@ def test_a_budget_lets_as_many_go_as_it_can_spare() -> None:
     assert one.budgets == ("",)
     assert two is not None
     assert sorted(two.budgets) == ["", "default/web"]
+
+
+WEB = DisruptionBudget("default", "web", matching(app="web"), 1)
+
+
+@pytest.mark.parametrize(
+    ("pod", "resident_priority", "budget", "named"),
+    [
+        (urgent(), 0, WEB, True),
+        (urgent(priority=0), 0, WEB, False),
+        (urgent().having(preempts=False), 0, WEB, False),
+        (urgent().gang("team", 1), 0, WEB, False),
+        (urgent(), 10, WEB, False),
+        (urgent(), 0, DisruptionBudget("default", "web", matching(app="db"), 1), False),
+        (urgent(), 0, DisruptionBudget("other", "web", matching(app="web"), 1), False),
+    ],
+    ids=["protected", "lowest", "never", "gang", "equal", "other labels", "other namespace"],
+)
+def test_only_pods_that_could_preempt_wait_for_a_budget(
+    pod: PodBuilder, resident_priority: int, budget: DisruptionBudget, *, named: bool
+) -> None:
+    web = resident("web", priority=resident_priority).labelled(app="web")
+    scheduler = deciding([a_node("a").cpu("2")], [web, resident("high", priority=99, cpu="0")], budget)
+    # Its eviction was rejected a short time ago.
+    scheduler.state.spared = ProtectedPods(frozenset({"default/web"}))
+    outcome = scheduler.schedule(pod.build())
+    assert outcome.eviction is None
+    waits = diagnose(scheduler, pod.build()).waits_for
+    assert [one.plugin for one in waits] == ["resource-fit", *(["preemption"] if named else [])]
+    assert not named or waits[-1].events == (Event.NAMES_CHANGED,)
 
 
 def test_a_gang_leaves_whole_and_after_single_pods_of_its_priority() -> None:
