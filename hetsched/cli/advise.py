@@ -20,6 +20,7 @@ from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move, Question
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.warnings import in_order
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .options import ADD_NODES, choose_policies, compile_choice, read_manifest, read_sources
@@ -129,7 +130,7 @@ def _on_files(
             hint=ADD_NODES,
         )
     asked = parse_workload(read_sources(files, "-f"), known=nodes) if files else ClusterContent(pending=nodes.pending)
-    print_warnings(nodes.warnings + asked.warnings)
+    print_warnings(in_order(nodes.warnings + asked.warnings))
     if goal is Goal.ROOM and not asked.pending:
         raise InputError(
             "WorkloadEmpty", "goal `room` needs at least one pod", place="-f", hint="Use -f to name files with pods"

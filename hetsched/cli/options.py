@@ -24,6 +24,7 @@ from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.warnings import in_order
 from hetsched.contracts.workload import PodSpec
 
 from .output import note, print_warnings
@@ -139,7 +140,7 @@ def read_inputs(
             hint=ADD_NODES,
         )
     asked = parse_workload(read_sources(workload, option), known=nodes)
-    asked = msgspec.structs.replace(asked, warnings=nodes.warnings + asked.warnings)
+    asked = msgspec.structs.replace(asked, warnings=in_order(nodes.warnings + asked.warnings))
     if strict:
         refuse_warnings(asked.warnings)
     if not quiet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from .errors import InputError, with_hint
@@ -31,3 +33,8 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
     def as_error(self) -> InputError:
         """Return the error of this warning in strict mode."""
         return InputError(self.code, self.message, place=self.place, hint=self.hint)
+
+
+def in_order(warnings: Iterable[ManifestWarning]) -> tuple[ManifestWarning, ...]:
+    """Return warnings with those that strict mode refuses first."""
+    return tuple(sorted(warnings, key=lambda warning: not warning.is_refused_by_strict))

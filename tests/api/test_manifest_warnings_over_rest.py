@@ -92,3 +92,12 @@ def test_quota_of_a_cluster_that_comes_along_or_is_imported_is_named(api: Callab
     assert [(one["code"], one["place"]) for one in answer["warnings"]] == [("AdmissionNotSimulated", "import#2 kind")]
     assert "warnings" not in operator("POST", address, NODE, kind="application/yaml", if_match="*", status=200).json()
     assert "warnings" not in operator("POST", "what-if/", {"manifest": POD, "cluster": "site"}, status=200).json()
+
+
+def test_misspelling_of_a_cluster_that_comes_along_is_refused_where_strict(submitter: Api) -> None:
+    group = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMembers: 2}\n"
+    body = {"manifest": POD, "cluster": f"{NODE}{QUOTA}---\n{group}"}
+    codes = [one["code"] for one in submitter("POST", "what-if/", body, status=200).json()["warnings"]]
+    assert codes == ["FieldUnknown", "AdmissionNotSimulated"]
+    problem = submitter("POST", "what-if/", {**body, "strict": True}, status=400).json()
+    assert (problem["code"], problem["place"]) == ("FieldUnknown", "cluster#3 spec.minMembers")

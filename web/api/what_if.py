@@ -34,6 +34,7 @@ from hetsched.contracts.decision import DoubtfulFact, WhatIfAnswer
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.node_report import NodeReport
 from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.warnings import in_order
 from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
@@ -231,8 +232,9 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         inline = parse_cluster([("cluster", bodies.source(asked.cluster))])
     content = parse_workload([("manifest", bodies.source(asked.manifest))], known=inline, names=names)
     pods: Sequence[PodSpec] = content.pending
+    warnings = in_order((inline.warnings if cluster is None else ()) + content.warnings)
     if asked.strict:
-        refuse_warnings(content.warnings)
+        refuse_warnings(warnings)
     if not pods and not asked.drain:
         message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
@@ -266,7 +268,6 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         found = msgspec.structs.replace(found, replaced=replaced)
     if cluster is not None:  # an inline cluster is the caller's own text
         found = Redaction(subject.namespaces).what_if(found)
-    warnings = (inline.warnings if cluster is None else ()) + content.warnings
     if warnings:
         found = msgspec.structs.replace(found, warnings=warnings)
     return WhatIfRun(found, cluster, revision, outcomes, names)

@@ -1,4 +1,4 @@
-"""Generator of the table of known fields of pods and controllers, from the models of the Kubernetes client.
+"""Generator of the table of known fields of pods, controllers and settings, from models of the Kubernetes client.
 
 Importing the models takes a second, so the table is a data file of the package:
 `python -m hetsched.adapters.kubernetes.field_table` regenerates it after an upgrade of the client. A test compares the
@@ -18,7 +18,27 @@ PATH = Path(__file__).parent.parent / "data" / "kubernetes_fields.json"
 ROOTS = {
     "Pod": "V1Pod", "Job": "V1Job", "Deployment": "V1Deployment", "ReplicaSet": "V1ReplicaSet",
     "StatefulSet": "V1StatefulSet", "DaemonSet": "V1DaemonSet", "CronJob": "V1CronJob",
-    "ReplicationController": "V1ReplicationController",
+    "ReplicationController": "V1ReplicationController", "Namespace": "V1Namespace",
+}  # fmt: skip
+_HEAD = {"apiVersion": "", "kind": "", "metadata": "V1ObjectMeta"}
+# Custom resources that the client has no models of; both groups of NodeResourceTopology in one.
+# Source: scheduler-plugins `scheduling/v1alpha1`; noderesourcetopology-api v1alpha2; gocrane/api `topology/v1alpha1`.
+CUSTOM_ROOTS = {"PodGroup": "PodGroup", "ElasticQuota": "ElasticQuota", "NodeResourceTopology": "NodeResourceTopology"}
+CUSTOM: dict[str, dict[str, str]] = {
+    "PodGroup": {**_HEAD, "spec": "PodGroupSpec", "status": ""},
+    "PodGroupSpec": {"minMember": "", "minResources": "", "scheduleTimeoutSeconds": ""},
+    "ElasticQuota": {**_HEAD, "spec": "ElasticQuotaSpec", "status": ""},
+    "ElasticQuotaSpec": {"min": "", "max": ""},
+    "NodeResourceTopology": {
+        **_HEAD, "attributes": "", "craneManagerPolicy": "CraneManagerPolicy", "reserved": "", "topologyPolicies": "",
+        "zones": "NumaZone",
+    },
+    "CraneManagerPolicy": {"cpuManagerPolicy": "", "topologyManagerPolicy": ""},
+    "NumaZone": {
+        "attributes": "", "costs": "NumaCost", "name": "", "parent": "", "resources": "NumaResources", "type": "",
+    },
+    "NumaCost": {"name": "", "value": ""},
+    "NumaResources": {"allocatable": "", "available": "", "capacity": "", "name": "", "reservedCPUNums": ""},
 }  # fmt: skip
 # Fields of earlier API versions that hetsched still reads.
 EARLIER = {"V1PodSpec": {"workloadRef": ""}}
@@ -41,7 +61,8 @@ def build_table() -> dict[str, Any]:
             fields["status"] = ""  # written by the cluster, not by users
         found[name] = dict(sorted({**fields, **EARLIER.get(name, {})}.items()))
         open_models.extend(value for value in found[name].values() if value)
-    return {"roots": ROOTS, "models": dict(sorted(found.items()))}
+    found |= {name: dict(sorted(fields.items())) for name, fields in CUSTOM.items()}
+    return {"roots": ROOTS | CUSTOM_ROOTS, "models": dict(sorted(found.items()))}
 
 
 def _model_of(models: Any, written: str) -> str:

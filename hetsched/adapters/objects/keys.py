@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from hetsched.contracts import wishes
+from hetsched.contracts.submitted import WORKLOAD_LABEL
 
 GROUP = "hetsched.io/v1alpha1"
 
@@ -62,3 +63,20 @@ EXPORT_CLAIMS = "hetsched.io/export-claim-templates"
 EXPORT_STAYS = "hetsched.io/export-stays"
 EXPORT_BLOCKED = "hetsched.io/export-blocked"
 EXPORT_UNSUPPORTED = "hetsched.io/export-unsupported"
+
+# What users may write on pods, Namespaces, PodGroups, ElasticQuotas and NodeResourceTopologies, for hints on spelling.
+OWN_PREFIXES = ("hetsched.io/", "topology.crane.io/", "oks/", "pod-group.scheduling.sigs.k8s.io/")
+ANNOTATIONS = frozenset({
+    ISA, EMULATED_ISA, CROSS_ISA, IMAGE_PLATFORMS, *GPU_NUMBER, GPU_MEMORY, GPU_CORE,
+    GPU_MODEL, GPU_MILLI, GPU_MODEL_MATCH, *AWARENESS, *CPU_POLICY, TOPOLOGY_RESULT,
+    EXCLUDE_RESERVED_CPUS, LOAD_PROFILE, EXPECTED_USAGE, EXPECTED_WATTS, POLICY,
+    ALLOCATION, DEMO_DURATION, EXPORT_PROBLEMS, EXPORT_SCORING, EXPORT_CONTAINERS,
+    EXPORT_CLAIMS, EXPORT_STAYS, EXPORT_BLOCKED, EXPORT_UNSUPPORTED,
+})  # fmt: skip
+LABELS = frozenset({ISA, POOL, GANG_NAME, GANG_MIN_AVAILABLE, WORKLOAD_LABEL})
+ATTRIBUTES = frozenset({
+    "cpuManagerPolicy", "topologyManagerPolicy", "topologyManagerScope", "reservedSystemCPUs",
+    "cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "memoryManagerPolicy", "powerState",
+    "powerHeadroomWatts", "offline_capacity", "hetsched.io/cpus", "hetsched.io/siblings", "hetsched.io/sockets",
+    "hetsched.io/caches", "hetsched.io/kubelet-grants", "go.crane.io/reserved-system-cpus",
+})  # fmt: skip

@@ -1,11 +1,13 @@
-"""Warnings on a workload file: misspelt names with a suggestion, and rules that are not simulated.
+"""Warnings on files of objects: misspelt names with a suggestion, and rules that are not simulated.
 
 Unknown fields are kept and ignored (public contract, section 1), so `contaners:` or `hetsched.io/gpu-modell` would
 silently request nothing. Known fields come from the OpenAPI models of the Kubernetes Python client
-(`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may define
-resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it.
+(`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may
+define resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it.
+An object of a kind that is not read gives a warning if it has a pod template; patterns of policies are no templates.
 kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and gives a
-warning, for cluster files too. At most `MOST` warnings are returned for one file.
+warning. Cluster files are checked too, except their pods and controllers, which kube-apiserver wrote.
+At most `MOST` warnings are returned for one file, misspellings first, so that strict mode never misses one.
 """
 
 from __future__ import annotations
@@ -21,37 +23,39 @@ import msgspec
 from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.submitted import WORKLOAD_LABEL
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
 from hetsched.contracts.warnings import NOT_SIMULATED, ManifestWarning
 
 from . import keys
 from .demands import AWARENESS_VALUES, CPU_POLICIES, unknown_to_crane
 from .documents import Document
+from .keys import ANNOTATIONS, ATTRIBUTES, LABELS, OWN_PREFIXES
 
 MOST = 50
-_OWN_PREFIXES = ("hetsched.io/", "topology.crane.io/", "oks/", "pod-group.scheduling.sigs.k8s.io/")
-_ANNOTATIONS = frozenset({
-    keys.ISA, keys.EMULATED_ISA, keys.CROSS_ISA, keys.IMAGE_PLATFORMS, *keys.GPU_NUMBER, keys.GPU_MEMORY, keys.GPU_CORE,
-    keys.GPU_MODEL, keys.GPU_MILLI, keys.GPU_MODEL_MATCH, *keys.AWARENESS, *keys.CPU_POLICY, keys.TOPOLOGY_RESULT,
-    keys.EXCLUDE_RESERVED_CPUS, keys.LOAD_PROFILE, keys.EXPECTED_USAGE, keys.EXPECTED_WATTS, keys.POLICY,
-    keys.ALLOCATION, keys.DEMO_DURATION, keys.EXPORT_PROBLEMS, keys.EXPORT_SCORING, keys.EXPORT_CONTAINERS,
-    keys.EXPORT_CLAIMS, keys.EXPORT_STAYS, keys.EXPORT_BLOCKED, keys.EXPORT_UNSUPPORTED,
-})  # fmt: skip
-_LABELS = frozenset({keys.ISA, keys.POOL, keys.GANG_NAME, keys.GANG_MIN_AVAILABLE, WORKLOAD_LABEL})
-_KEYS = tuple(key for key in sorted(_ANNOTATIONS | _LABELS) if key.startswith(_OWN_PREFIXES))
 _RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
 # High enough to flag nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
 _SAME_RESOURCE = 0.92
 # For keys outside the prefixes above: hetshed.io/isa is a misspelling, a key of another project is not.
 _SAME_KEY = 0.88
+# Attributes may have any name, so only similar ones are reported.
+_SAME_ATTRIBUTE = 0.85
 _GROUPS = {
     "Pod": "", "Job": "batch", "Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "DaemonSet": "apps",
     "CronJob": "batch", "ReplicationController": "",
 }  # fmt: skip
+_GANGS = ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io")
+# Kinds without pods that are checked in cluster files too, with their groups.
+_SETTINGS = {
+    "Namespace": ("",), "PodGroup": _GANGS, "ElasticQuota": _GANGS,
+    "NodeResourceTopology": ("topology.node.k8s.io", "topology.crane.io"),
+}  # fmt: skip
 # Paths, from the root, at which the objects above hold a pod or a job.
 _JOB = ("spec", "jobTemplate")
 _PODS: tuple[tuple[str, ...], ...] = ((), ("spec", "template"), (*_JOB, "spec", "template"))
+# Fields of policies (Kyverno) whose values are patterns or changes of other objects; kinds that only store a template.
+_RULES = frozenset({"validate", "mutate", "generate"})
+_STORED = frozenset({"PodTemplate", "ControllerRevision"})
+_PATTERN = frozenset("*?!|<>=()^+${}")
 _ADMISSION = {
     "ResourceQuota": (
         "kube-apiserver enforces a ResourceQuota when pods are created, hetsched does not count it",
@@ -84,9 +88,10 @@ def manifest_warnings(
     `known` is the cluster whose nodes may offer resources of any name.
     """
     offered = _Offered(known)
-    misspelt = chain.from_iterable(_of_document(document, offered) for document in documents if workload)
+    misspelt = (_of_document(each, offered) if workload else _of_settings(each) for each in documents)
     # Misspellings come first: strict mode refuses them, so the limit must not cut them off.
-    return tuple(islice(chain(misspelt, chain.from_iterable(map(_not_simulated, documents))), MOST))
+    found = chain(misspelt, map(_not_simulated, documents))
+    return tuple(islice(chain.from_iterable(found), MOST))
 
 
 def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
@@ -152,12 +157,14 @@ def _prefix(document: Document) -> str:
 
 def _of_document(document: Document, offered: _Offered) -> Iterator[ManifestWarning]:
     root, kind, prefix = document.object, document.object["kind"], _prefix(document)
-    model = _table().roots.get(kind)
     group = root["apiVersion"].rpartition("/")[0]
-    if model is None or group != _GROUPS[kind]:
+    if kind in _SETTINGS:
+        yield from _of_settings(document)
+        return
+    if kind not in _GROUPS or group != _GROUPS[kind]:
         yield from _of_kind(root, kind, prefix)
         return
-    yield from _of_fields(root, model, prefix)
+    yield from _of_fields(root, _table().roots[kind], prefix)
     pod = _pod_of(root)
     for path in (*_PODS, _JOB):
         meta = _inside(root, *path, "metadata")
@@ -169,19 +176,77 @@ def _of_document(document: Document, offered: _Offered) -> Iterator[ManifestWarn
             yield from _of_resources(spec, prefix + ".".join((*path, "spec")), offered, pod)
 
 
+def _of_settings(document: Document) -> Iterator[ManifestWarning]:
+    """Warn of misspelt names of an object of `_SETTINGS`."""
+    root, prefix = document.object, _prefix(document)
+    if root["apiVersion"].rpartition("/")[0] not in _SETTINGS.get(root["kind"], ()):
+        return
+    yield from _of_fields(root, _table().roots[root["kind"]], prefix)
+    meta = root.get("metadata")
+    if isinstance(meta, dict):
+        yield from _of_keys(meta, f"{prefix}metadata", "")
+    if root["kind"] == "NodeResourceTopology":
+        zones = root.get("zones")
+        holders = [(root, prefix)]
+        holders += [(zone, f"{prefix}zones[{n}].") for n, zone in enumerate(zones if isinstance(zones, list) else ())]
+        for holder, place in holders:
+            yield from _of_attributes(_inside(holder, "attributes"), f"{place}attributes")
+
+
+def _of_attributes(attributes: Any, path: str) -> Iterator[ManifestWarning]:
+    """Warn of misspelt attributes, a list of names and values or (crane) a mapping."""
+    listed = attributes if isinstance(attributes, list) else ()
+    named = [(f"{path}[{position}].name", _inside(item, "name")) for position, item in enumerate(listed)]
+    named += [(f"{path}['{name[:80]}']", name) for name in (attributes if isinstance(attributes, dict) else ())]
+    for place, name in named:
+        unknown = isinstance(name, str) and name not in ATTRIBUTES
+        meant = nearest(name, ATTRIBUTES, cutoff=_SAME_ATTRIBUTE) if unknown else ""
+        if meant:
+            yield ManifestWarning("AttributeUnknown", "the attribute is not known", place, suggestion(meant))
+
+
 def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestWarning]:
     """Warn of an object that contains pods and whose kind is not read."""
-    if not any(isinstance(_inside(root, *path, "spec", "containers"), list) for path in _PODS):
+    if kind in _STORED or not (_is_pod(root) or _has_template(root)):
         return
     version = root["apiVersion"]
-    if kind in _GROUPS:
-        right = f"{_GROUPS[kind]}/v1".removeprefix("/")
+    group = version.rpartition("/")[0]
+    meant = kind if kind in _GROUPS else nearest(kind, tuple(_GROUPS)) or _by_ending(kind)
+    right = f"{_GROUPS[meant]}/v1".removeprefix("/") if meant else ""
+    if "." in group and not group.endswith(".k8s.io"):
+        message = f"the kind {version[:80]}/{kind[:80]} is not one that is read; its pods are ignored"
+        hint = suggestion(f"{right}/{meant}") if meant else ""
+    elif kind in _GROUPS:
         message, hint = f"{version} has no kind {kind}; its pods are ignored", f"Write apiVersion: {right}"
     else:
-        meant = nearest(kind, tuple(_GROUPS))
         message = f"the kind {kind[:80]!r} is not one that is read; its pods are ignored"
         hint = suggestion(meant) if meant else ""
     yield ManifestWarning("KindUnknown", message, f"{prefix}kind", hint)
+
+
+def _by_ending(kind: str) -> str:
+    """Return the kind whose name ends this one: PyTorchJob is a kind of Job."""
+    return max((known for known in _GROUPS if kind.endswith(known)), key=len, default="")
+
+
+def _has_template(value: Any) -> bool:
+    """Return whether an object contains a pod template at any depth; the reader bounds the depth."""
+    if isinstance(value, list):
+        return any(map(_has_template, value))
+    if not isinstance(value, dict):
+        return False
+    return _is_pod(value.get("template")) or any(
+        _has_template(below) for name, below in value.items() if name not in _RULES
+    )
+
+
+def _is_pod(value: Any) -> bool:
+    """Return whether an object has containers with names and images that are no patterns."""
+    containers = _inside(value, "spec", "containers")
+    if not isinstance(containers, list) or not containers:
+        return False
+    texts = [(_inside(one, "name"), str(_inside(one, "image"))) for one in containers]
+    return all(isinstance(name, str) and _PATTERN.isdisjoint(name + image) for name, image in texts)
 
 
 def _of_fields(value: Any, model: str, path: str) -> Iterator[ManifestWarning]:
@@ -211,10 +276,11 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
             message = f"the value {value[:40]!r} is not known; the default counts: {default}"
             hint = f"Write {' or '.join(AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES)}"
             yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", hint, pod)
-    for kind, known, others in (("annotation", _ANNOTATIONS, _LABELS), ("label", _LABELS, _ANNOTATIONS)):
+    for kind, known, others in (("annotation", ANNOTATIONS, LABELS), ("label", LABELS, ANNOTATIONS)):
         written = meta.get(f"{kind}s")
         for key in written if isinstance(written, dict) else ():
-            if key in known or not _is_own(key):
+            meant = "" if key in known else _meant_key(key, known) or _meant_key(key, others)
+            if key in known or not (meant or key.startswith(OWN_PREFIXES)):
                 continue
             place = f"{path}.{kind}s['{key[:80]}']"
             if key in others:
@@ -223,15 +289,14 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
                     "KeyMisplaced", f"it is read among {right} only", place, f"Move it to {right}", pod
                 )
                 continue
-            meant = nearest(key, known) or nearest(key, others)
             hint = suggestion(meant) if meant else "It has no effect"
             yield ManifestWarning(f"{kind.capitalize()}Unknown", f"the {kind} is not known", place, hint, pod)
 
 
 @lru_cache(maxsize=4096)
-def _is_own(key: str) -> bool:
-    """Return whether a key has a prefix of hetsched, or a misspelt one."""
-    return key.startswith(_OWN_PREFIXES) or bool(nearest(key, _KEYS, cutoff=_SAME_KEY))
+def _meant_key(key: str, known: frozenset[str]) -> str:
+    """Return the known key that a key probably misspells, empty if it resembles none."""
+    return nearest(key, known) if key.startswith(OWN_PREFIXES) else nearest(key, known, cutoff=_SAME_KEY)
 
 
 def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) -> Iterator[ManifestWarning]:

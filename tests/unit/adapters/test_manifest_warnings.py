@@ -228,6 +228,152 @@ def test_strict_reading_names_all_that_it_refuses() -> None:
     assert (refused.value.place, refused.value.warnings) == (found[0].place, found[1:])
 
 
+def test_misspellings_precede_rules_that_are_not_simulated() -> None:
+    rule = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: r%d}\n---\n"
+    found = content("".join(rule % number for number in range(MOST)) + pod_text("nodeselector: {a: b}")).warnings
+    assert (len(found), found[0].code, found[1].code) == (MOST, "FieldUnknown", "AdmissionNotSimulated")
+    with pytest.raises(InputError):
+        refuse_warnings(found)
+
+
+VOLCANO = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: x}
+spec: {tasks: [{replicas: 2, template: {spec: {containers: [{name: main, image: example.com/train:1}]}}}]}
+"""
+PYTORCH = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: x}
+spec: {pytorchReplicaSpecs: {Worker: {template: {spec: {containers: [{name: pytorch}]}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (VOLCANO, "Did you mean batch/v1/Job?"),
+        (PYTORCH, "Did you mean batch/v1/Job?"),
+        (PYTORCH.replace("PyTorchJob", "Mystery"), ""),
+    ],
+)
+def test_pod_template_at_any_depth_of_an_unknown_kind_is_named(text: str, hint: str) -> None:
+    assert warnings(text) == [("KindUnknown", "file.yaml#1 kind", hint)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PYTORCH.replace("containers: [{name: pytorch}]", "containers: []"),
+        PYTORCH.replace("{name: pytorch}", "{image: x}"),
+        PYTORCH.replace("template", "tmpl"),
+        "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: x}\ntemplate: {spec: {containers: [{name: main}]}}",
+    ],
+)
+def test_object_without_a_pod_template_gives_no_warning(text: str) -> None:
+    assert warnings(text) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "container"),
+    [
+        (("pattern",), {"name": "*", "image": "!*:latest"}),
+        (("validate", "pattern"), {"(name)": "*", "resources": {}}),
+        (("validate", "pattern"), {"name": "main", "image": "a"}),
+        (("mutate", "patchStrategicMerge"), {"name": "sidecar", "image": "a"}),
+    ],
+)
+def test_pattern_of_a_policy_is_no_pod_template(path: tuple[str, ...], container: dict[str, Any]) -> None:
+    rule: dict[str, Any] = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    for step in reversed(path):
+        rule = {step: rule}
+    policy = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}}
+    assert warnings(json.dumps({**policy, "spec": {"rules": [{"name": "r", **rule}]}})) == []
+
+
+SETTINGS = {
+    "PodGroup": "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: x}\nspec: {%s}",
+    "ElasticQuota": "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: ElasticQuota\nmetadata: {name: x}\nspec: {%s}",
+    "Namespace": "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, %s}",
+    "NodeResourceTopology": (
+        "apiVersion: topology.node.k8s.io/v1alpha2\nkind: NodeResourceTopology\nmetadata: {name: x}\n"
+        "zones: [{name: node-0, type: Node, %s}]"
+    ),
+}
+
+
+@pytest.mark.parametrize("workload", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "field", "code", "place", "hint"),
+    [
+        ("PodGroup", "minMembers: 4", "FieldUnknown", "spec.minMembers", "minMember"),
+        ("ElasticQuota", "maximum: {cpu: 4}, Max: {}", "FieldUnknown", "spec.Max", "max"),
+        (
+            "Namespace", "annotations: {hetsched.io/polcy: gang}", "AnnotationUnknown",
+            "metadata.annotations['hetsched.io/polcy']", "hetsched.io/policy",
+        ),
+        (
+            "Namespace", "labels: {hetsched.io/policy: gang}", "KeyMisplaced", "metadata.labels['hetsched.io/policy']",
+            "Move it to annotations",
+        ),
+        ("NodeResourceTopology", "resorces: []", "FieldUnknown", "zones[0].resorces", "resources"),
+        (
+            "NodeResourceTopology", "attributes: [{name: offline-capacity, value: '1'}]", "AttributeUnknown",
+            "zones[0].attributes[0].name", "offline_capacity",
+        ),
+        (
+            "NodeResourceTopology", "attributes: {hetshed.io/cpus: 0-3}", "AttributeUnknown",
+            "zones[0].attributes['hetshed.io/cpus']", "hetsched.io/cpus",
+        ),
+    ],
+)  # fmt: skip
+def test_misspelt_field_of_a_setting_is_named(
+    kind: str, field: str, code: str, place: str, hint: str, *, workload: bool
+) -> None:
+    found = content(SETTINGS[kind] % field, workload=workload).warnings
+    hint = hint if hint.startswith("Move") else f"Did you mean {hint}?"
+    assert (code, f"file.yaml#1 {place}", hint) in [(one.code, one.place, one.hint) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("PodGroup", "minMember: 4, minResources: {cpu: 4}, scheduleTimeoutSeconds: 10"),
+        ("ElasticQuota", "min: {cpu: 4}, max: {cpu: 8}"),
+        ("Namespace", "annotations: {hetsched.io/policy: gang, example.com/a: b}, labels: {pool: a}"),
+        (
+            "NodeResourceTopology",
+            "parent: s, costs: [{name: node-0, value: 10}], resources: [{name: cpu, capacity: 4, allocatable: 4, "
+            "available: 4}], attributes: [{name: offline_capacity, value: '1'}, {name: nodeTopologyPodsFingerprint, "
+            "value: x}]",
+        ),
+    ],
+)
+def test_right_fields_of_settings_give_no_warning(kind: str, field: str) -> None:
+    assert warnings(SETTINGS[kind] % field) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "hint"),
+    [
+        ({"hetshed.io/gpu-model": "A100"}, "Did you mean hetsched.io/gpu-model?"),
+        ({"hetshed.io/gpu-modell": "A100"}, "Did you mean hetsched.io/gpu-model?"),
+        ({"topology.crane.i0/cpu-policy": "numa"}, "Did you mean topology.crane.io/cpu-policy?"),
+    ],
+)
+def test_misspelt_prefix_is_named(annotations: dict[str, str], hint: str) -> None:
+    ((code, _, suggested),) = warnings(pod_text(annotations=annotations))
+    assert (code, suggested) == ("AnnotationUnknown", hint)
+
+
+@pytest.mark.parametrize(
+    "key", ["topology.kubernetes.io/zone", "netsched.io/queue", "scheduling.k8s.io/group-name", "gpu-model"]
+)
+def test_prefix_of_another_tool_gives_no_warning(key: str) -> None:
+    assert warnings(pod_text(annotations={key: "x"}, labels={key: "x"})) == []
+
+
 def test_unknown_kind_without_pods_gives_no_warning() -> None:
     assert warnings("apiVersion: example.com/v1\nkind: Deplyment\nmetadata: {name: x}\nspec: {size: 1}") == []
 

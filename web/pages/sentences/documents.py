@@ -92,6 +92,7 @@ DOCUMENTS = (
     "its pods are ignored",
     "{text} has no kind {name}",
     "the annotation is not known",
+    "the attribute is not known",
     "the label is not known",
     "it is read among labels only",
     "it is read among annotations only",
