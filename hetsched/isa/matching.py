@@ -11,6 +11,7 @@ Invariant: match is reflexive, and transitive if no profile has optional (soft) 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import combinations
 
 from .riscv_table import BUNDLES, VERSIONS, closure
 from .value import Isa, Match
@@ -67,12 +68,15 @@ def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
     required name is preferred to its bundle.
     """
     xlen = required.xlen
-    kept = {name for name in missing if name in required.explicit or name in BUNDLES}
+    candidates = {name for name in missing if name in required.explicit or name in BUNDLES}
+    kept = set(candidates)
     for name in sorted(
         kept, key=lambda name: (len(closure(frozenset((name,)), xlen)), name in required.explicit, name)
     ):
         if name in closure(offered.extensions | (kept - {name}), xlen):
             kept.discard(name)
+    if len(missing & BUNDLES.keys()) > 1:  # with one bundle nothing overlaps, and removing one by one is exact
+        kept = _fewest(missing, candidates, offered.extensions, xlen, len(kept)) or kept
     for name in sorted(kept - required.explicit):
         for other in sorted((missing & required.explicit) - kept):
             swapped = kept - {name} | {other}
@@ -80,6 +84,28 @@ def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
                 kept = swapped
                 break
     return kept
+
+
+def _fewest(
+    missing: frozenset[str], candidates: set[str], offered: frozenset[str], xlen: int, bound: int
+) -> set[str] | None:
+    """Return fewer than `bound` candidates that imply all missing names, None if there are none.
+
+    A candidate that another one implies is never needed; one that all others together do not imply always is. Few
+    remain, bundles that share parts, and their combinations are tried by size.
+    """
+    implied = {name: closure(offered | {name}, xlen) for name in candidates}
+    widest: list[str] = []
+    for name in sorted(candidates, key=lambda name: (-len(implied[name]), name)):
+        if not any(name in implied[other] for other in widest):
+            widest.append(name)
+    needed = {name for name in widest if name not in closure(offered.union(widest) - {name}, xlen)}
+    others = sorted(set(widest) - needed)
+    for size in range(min(bound - len(needed), len(others) + 1)):
+        for chosen in combinations(others, size):
+            if missing <= closure(offered | needed | set(chosen), xlen):
+                return needed | set(chosen)
+    return None
 
 
 def _affinity(required: Isa, offered: Isa) -> float:

@@ -1,8 +1,13 @@
 """Matching rules: width, base, subset, versions, profiles."""
 
+from itertools import combinations
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from hetsched.isa import Match, match, parse
+from hetsched.isa.riscv_table import closure
 from hetsched.isa.value import Source
 
 K1 = (
@@ -74,6 +79,29 @@ def test_missing_items_are_named(required: str, offered: str, missing: tuple[str
 )
 def test_missing_is_the_smallest_set(required: str, offered: str, missing: tuple[str, ...]) -> None:
     assert compare(required, offered).missing == missing
+
+
+NAMES = st.frozensets(
+    st.sampled_from([
+        "b", "zba", "zbb", "zbs", "zk", "zkn", "zks", "zkr", "zkt", "zbkb", "zbkc", "zknd", "zkne", "zknh", "zksed",
+        "zksh", "zvkn", "zvknc", "zvkng", "zvks", "zvksc", "zvksg", "zvkb", "zvkg", "zvbc", "zvkned", "zvknhb",
+        "zvksed", "zvksh", "zvkt",
+    ]),
+    max_size=7,
+)  # fmt: skip
+
+
+@given(NAMES, NAMES)
+@example(frozenset({"zvknc", "zvksc", "zvks", "zvkn", "zvkng"}), frozenset({"zvknc", "zvkn", "zvksed"}))
+@example(frozenset({"zvksed", "zvksh", "zvbc", "zvkng"}), frozenset({"zvknc", "zvkb", "zvknhb"}))
+def test_missing_is_as_small_as_brute_force_finds(required: frozenset[str], offered: frozenset[str]) -> None:
+    asked = parse("_".join(("rv64gv", *sorted(required))))
+    has = parse("_".join(("rv64gv", *sorted(offered))))
+    found = frozenset(match(asked, has).missing)
+    lacking = asked.needed - has.extensions
+    assert found <= lacking <= closure(has.extensions | found, 64)
+    smaller = (chosen for size in range(min(len(found), 4)) for chosen in combinations(sorted(lacking), size))
+    assert not any(lacking <= closure(has.extensions | set(chosen), 64) for chosen in smaller)
 
 
 @pytest.mark.parametrize(
