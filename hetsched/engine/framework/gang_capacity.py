@@ -61,9 +61,12 @@ def short_of(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bo
     for name, amount in least:
         row = state.resources.index.get(name)
         if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu alone, without an allocatable
+            vendor = state.vendors.index.get(name.split(".", 1)[0], 0)
+            vendors = nodes.static("card_vendor")
             cards = nodes.static("card_milli") + nodes.static("card_resting")
             there = cards if empty else nodes.load("card_milli_free")
-            has = int((there >= WHOLE_CARD_MILLI).sum())
+            # A GPU of unknown vendor (0) may be of any.
+            has = int(((there >= WHOLE_CARD_MILLI) & ((vendors == vendor) | (vendors == 0))).sum())
         elif row is None:
             has = 0
         else:

@@ -423,6 +423,14 @@ def test_min_resources_count_pods_of_nodes_without_a_limit(count: int) -> None:
     assert len(placed(run(scheduler(nodes, policy=gangs()), pods))) == 2
 
 
+@pytest.mark.parametrize(("vendor", "verdict"), [("nvidia", Verdict.NEVER_FITS), ("amd", None), ("", None)])
+def test_min_resources_count_gpus_of_the_vendor(vendor: str, verdict: Verdict | None) -> None:
+    group = GangMember("g", 1, min_resources=(("amd.com/gpu", 1),))
+    nodes = [a_node("n").cpu(4).gpus(1, model="", vendor=vendor), a_node("m").cpu(4).gpus(0, vendor="amd")]
+    found = what_if(cluster(nodes), gangs(), [a_pod("g-0").cpu(1).having(gang=group).build()], evaluated_at="")
+    assert {item.verdict for item in found.unplaced} == ({verdict} if verdict else set())
+
+
 def test_min_resources_above_the_empty_cluster_never_fit() -> None:
     def verdicts(*least: tuple[str, int]) -> set[Verdict]:
         group = GangMember("g", 2, min_resources=least)
