@@ -182,7 +182,8 @@ def _conflict(reading: Reading, believed: Reading | None) -> str | None:
 
 def _tell_doubts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
     for note in report.notes if report else ():
-        _problem(tree, "IsaNotBelieved" if "believed" in note else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")
+        rejected = report is not None and note in report.rejected
+        _problem(tree, "IsaNotBelieved" if rejected else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")
     if believed is None:
         where = f": a {report.xlen}-bit {report.family} machine is not supported" if report else ""
         _problem(tree, "IsaUnknown", f"the ISA of the machine is unknown{where}", "")

@@ -33,7 +33,8 @@ class CpuReport(msgspec.Struct, frozen=True):
     """A machine as described by its kernel.
 
     `isa` None: the machine is outside the lattice. `level` is null on RISC-V. `features` are the names common to all
-    CPUs, as the kernel prints them; `notes` list statements that were rejected or differ between CPUs.
+    CPUs, as the kernel prints them; `notes` list statements that differ between CPUs or were rejected, `rejected` only
+    the latter.
     """
 
     family: str
@@ -43,6 +44,7 @@ class CpuReport(msgspec.Struct, frozen=True):
     isa: Isa | None
     cpus: int
     notes: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
 
 def detect(cpuinfo_text: str) -> Isa:
@@ -134,16 +136,17 @@ def _riscv(strings: list[str], blocks: list[Block], cpus: int) -> CpuReport:
     if len({(hart.xlen, hart.base) for hart in harts}) > 1:
         refuse("IsaNotDetected", f"the harts have different bases: {', '.join(distinct)}")
     isa = harts[0] if len(harts) == 1 else _intersect(harts)
-    notes = []
+    differing, rejected = [], []
     if len(harts) > 1:
-        differing = frozenset.union(*(hart.extensions for hart in harts)) - isa.extensions
-        notes.append(f"not on every CPU: {' '.join(sorted(differing))}")
+        some = frozenset.union(*(hart.extensions for hart in harts)) - isa.extensions
+        differing.append(f"not on every CPU: {' '.join(sorted(some))}")
     if _has_draft_vector(blocks) and any(_needs_vector(name) for name in isa.explicit):
-        notes.append("v is not believed: the cores have the draft vector extension 0.7")
+        rejected.append("v is rejected: the cores have the draft vector extension 0.7")
         isa = _without_vector(isa)
     if isa.untrusted:
-        notes.append(f"not believed: {' '.join(isa.untrusted)}")
-    return CpuReport("riscv", isa.xlen, None, tuple(sorted(isa.explicit - {isa.base})), isa, cpus, tuple(notes))
+        rejected.append(f"draft or unreadable names are rejected: {' '.join(isa.untrusted)}")
+    features = tuple(sorted(isa.explicit - {isa.base}))
+    return CpuReport("riscv", isa.xlen, None, features, isa, cpus, (*differing, *rejected), tuple(rejected))
 
 
 def _intersect(harts: list[Isa]) -> Isa:

@@ -53,6 +53,11 @@ def test_features_that_differ_between_cpus_are_reported_and_left_out(tmp_path: P
     assert problems == ["IsaDiffersBetweenCpus"]
 
 
+def test_code_of_a_difference_does_not_depend_on_the_names_of_features(tmp_path: Path) -> None:
+    _, problems = probed(tmp_path, {"proc/cpuinfo": cpuinfo("rv64imafdc_xbelieved", "rv64imafdc")})
+    assert problems == ["IsaDiffersBetweenCpus"]
+
+
 def test_draft_vectors_are_ignored_and_their_device_tree_is_reported(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"proc/cpuinfo": cpuinfo("rv64imafdcv", mvendorid="0x5b7", marchid="0x0")}
     files |= device_tree({"riscv,isa": "rv64imafdcv"})
