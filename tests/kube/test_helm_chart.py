@@ -238,6 +238,10 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     assert {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one} == {"/proc", "/sys"}
+    # /proc shows the environment of processes of the same user, and that of the control plane has secrets.
+    users = {one["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for one in of("Deployment", *ALL).values()}
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] not in users
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
