@@ -10,7 +10,7 @@ not placed after all. On a live cluster no victim is evicted at once: the pod is
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -35,6 +35,7 @@ from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
 from hetsched.placement.actions.evictions import spared
+from hetsched.placement.decision_time import FREE_SECONDS
 from hetsched.placement.queue import PendingPod
 from hetsched.placement.snapshot import ClusterSnapshot, SchedulerCache
 
@@ -43,6 +44,7 @@ from .hold_use import BatchReservations, HoldAssignment
 from .nominations import Nominees, waits_for, was_refused
 
 _SCORE_DIGITS = 6
+TURN_SECONDS = 1.25 * FREE_SECONDS  # the next batch then orders the namespace last, although its time decays
 log = structlog.get_logger(__name__)
 
 
@@ -94,7 +96,8 @@ class DecisionBatch:
     ) -> list[Result]:
         """Decide about `most` of these pods, in the order of `policy`, or as many as fit into `seconds`.
 
-        Namespaces in `behind` used more than their share of decision time; their pods come last.
+        Namespaces in `behind` used more than their share of decision time; their pods come last. The batch also ends
+        before the next pod of another namespace that used `TURN_SECONDS`, if pods of others are left.
 
         At least one pod is decided. A gang is decided until its minimum is reached; members after three times `seconds`
         are rejected. Decided pods are assumed in the snapshot.
@@ -107,9 +110,13 @@ class DecisionBatch:
         if any(self.warm.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
         results: list[Result] = []
+        left = Counter(pod.spec.namespace for pod in waiting)
+        took_of: dict[str, float] = defaultdict(float)
         for spec in self._order([pod.spec for pod in waiting], policy, behind or {}):
             spent = time.monotonic() - began
             over = bool(results) and (len(results) >= most or spent > seconds)
+            if took_of[spec.namespace] > TURN_SECONDS and spec.namespace not in (behind or {}):
+                over = over or left[spec.namespace] < left.total()  # others come first in the next batch
             if over and self._may_end_before(spec, results[-1].waiting.spec):
                 break
             slow = over and spent > 3 * seconds
@@ -117,6 +124,8 @@ class DecisionBatch:
             results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
             self.took_seconds.append(0.0)
             self._charge(spec, len(results) - 1, began_one)
+            took_of[spec.namespace] += self.took_seconds[-1]
+            left[spec.namespace] -= 1
         return self._settled(results)
 
     def _charge(self, pod: PodSpec, position: int, began: float) -> None:

@@ -79,6 +79,19 @@ def decided() -> list[str]:
     return list(Pod.objects.exclude(decision_id=None).order_by("decision_id").values_list("namespace", flat=True))
 
 
+@pytest.mark.parametrize("plugin", ["priority-sort", "qos-sort", "fair-share"])
+def test_batch_ends_when_a_namespace_used_its_share_and_others_wait(
+    cluster: Cluster, clock: Clock, plugin: str
+) -> None:
+    """Regression: pods of another namespace waited until the time limit of the batch, 2.5 s."""
+    ordered_by(plugin)
+    clock.costs = {SLOW: 0.3}
+    fill(cluster, SLOW, 36)
+    fill(cluster, "good", 1)
+    run(cluster.pk)
+    assert decided().index("good") <= 5
+
+
 @pytest.mark.parametrize("plugin", ["priority-sort", "gang-sort", "qos-sort", "fair-share"])
 def test_a_plain_pod_waits_for_one_batch_of_expensive_ones(cluster: Cluster, clock: Clock, plugin: str) -> None:
     """Regression: 36 expensive pods were all decided before the later pod of another namespace."""
