@@ -12,12 +12,19 @@ from typing import Any, Self
 import msgspec
 
 from hetsched.adapters.oci.facts import with_demand
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.cards import vendor_of
 from hetsched.contracts.errors import Problem
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Taint, Usage
-from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, parse_amount
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.cards import vendor_of
+from hetsched.contracts.objects.node_report import (
+    GpuCard,
+    IsaReport,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    Taint,
+    Usage,
+)
+from hetsched.contracts.objects.workload import (
     ContainerDemand,
     Expression,
     GangMember,
@@ -35,6 +42,7 @@ from hetsched.contracts.workload import (
     SpreadConstraint,
     Toleration,
 )
+from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, parse_amount
 
 
 def a_pod(name: str = "pod", namespace: str = "default") -> PodBuilder:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.allocation import Allocation, CardGrant
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import Allocation, CardGrant
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program

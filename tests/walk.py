@@ -12,7 +12,7 @@ import msgspec
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster, Node

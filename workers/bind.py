@@ -35,8 +35,8 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
-from hetsched.contracts.allocation import EMPTY, Allocation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import api_of, in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_events import in_step

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.pod_sentences import IN_THE_PLACE_OF, POSSIBLE, named
-from hetsched.contracts.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best, diagnose
 from hetsched.engine.framework.cycle import Scheduler

@@ -36,9 +36,9 @@ from hetsched.adapters.kubernetes.node_discovery import (
 )
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
-from hetsched.contracts.discovery import MOST_TOLD, Discovery, FieldConflict, SilentNode
+from hetsched.contracts.api.discovery import MOST_TOLD, Discovery, FieldConflict, SilentNode
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.connections import check_identity, discovery_api

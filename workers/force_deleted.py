@@ -12,10 +12,10 @@ from functools import cached_property
 
 import msgspec
 
-from hetsched.contracts.decision import Reason
+from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.pod_sentences import HELD_BY_FORCE_DELETED, MOST_NAMED
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.holds import MARK

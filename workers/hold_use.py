@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hetsched.contracts.decision import NodeOutcome
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import NodeOutcome
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.cycle import Scheduler

@@ -27,7 +27,7 @@ from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.informer_store import Mirror
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE

@@ -34,8 +34,8 @@ from django.db import connection
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
-from hetsched.contracts.allocation import EMPTY
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.allocation import EMPTY
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, figures

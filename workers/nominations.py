@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsched.contracts.decision import Evicted, Reason
+from hetsched.contracts.api.decision import Evicted, Reason
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.pod_sentences import PENDING, STAYS, named
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome

@@ -25,7 +25,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.pod_events import PodResult, publish_result
 from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.ledger import write_columns

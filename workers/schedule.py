@@ -26,7 +26,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.connections import in_shadow

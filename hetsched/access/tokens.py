@@ -24,8 +24,8 @@ from django.utils import timezone
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 
-from hetsched.contracts.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.journal import audit
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.sealed_secrets import derived

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
 
 from .objects.documents import MAX_BYTES, Document, load_documents
 from .objects.manifests import read_content

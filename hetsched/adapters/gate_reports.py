@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from hetsched.contracts.api.findings import Finding, Gate, Level, Place
 from hetsched.contracts.errors import with_hint
-from hetsched.contracts.findings import Finding, Gate, Level, Place
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _MARKS = {Level.ERROR: "✗", Level.WARNING: "!", Level.NOTE: "·"}

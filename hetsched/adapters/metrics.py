@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.cluster import PodUsage
-from hetsched.contracts.node_report import Usage
+from hetsched.contracts.objects.cluster import PodUsage
+from hetsched.contracts.objects.node_report import Usage
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
-from hetsched.contracts.workload import PodSpec
 
 from .objects.fields import FieldView
 from .objects.pods import controller_of, namespace_of

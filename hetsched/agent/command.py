@@ -17,8 +17,8 @@ from typing import TextIO
 import msgspec
 
 from hetsched.agent.options import add_options, reporting
-from hetsched.contracts.agent_report import AgentReport
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import AgentReport
 
 MAX_DOCUMENT_BYTES = 32 << 20
 EXIT_INPUT = 2

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import MachineProblem
 from hetsched.isa import Isa, parse
 
 NATIVE = ("/usr/bin/gcc", "/usr/local/bin/gcc", "/usr/bin/cc")

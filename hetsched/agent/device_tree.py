@@ -8,7 +8,7 @@ Source: device-tree binding riscv/extensions.yaml; the tree is /proc/device-tree
 from __future__ import annotations
 
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 PLACES = ("proc/device-tree/cpus", "sys/firmware/devicetree/base/cpus")
 MAX_CPUS = 1024

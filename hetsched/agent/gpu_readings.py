@@ -13,8 +13,8 @@ import re
 
 import msgspec
 
-from hetsched.contracts.agent_report import MachineCard, MachineLink, MigDevice
-from hetsched.contracts.cards import CardFacts, facts_of, model_tokens
+from hetsched.contracts.messages.agent_report import MachineCard, MachineLink, MigDevice
+from hetsched.contracts.objects.cards import CardFacts, facts_of, model_tokens
 
 _LEAST_SHARE, _MOST_SHARE = 0.88, 1.01
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)

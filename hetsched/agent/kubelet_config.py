@@ -15,7 +15,7 @@ import re
 import shlex
 from typing import Any, NamedTuple
 
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 from .tree import Tree
 

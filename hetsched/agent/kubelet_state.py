@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hetsched.contracts.agent_report import KubeletState, MachineCpu, MachineProblem
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.kubelet_options import bounded, read_options, unknown_options
+from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MachineProblem
+from hetsched.contracts.objects.kubelet_options import bounded, read_options, unknown_options
 from hetsched.contracts.units import CPU, parse_amount
 
 from .kubelet_config import FOLDER, KubeletConfig, read_config

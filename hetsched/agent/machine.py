@@ -19,8 +19,8 @@ from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.probe_topology import probe_topology
 from hetsched.agent.probe_usage import UsageMeter, stated_capacities
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCpu, MachineProblem
 from hetsched.contracts.cpuset import format_cpuset
+from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCpu, MachineProblem
 
 if TYPE_CHECKING:
     from hetsched.agent.podresources import PodResourcesClient

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from xml.parsers import expat
 
-from hetsched.contracts.agent_report import MachineProblem, MigDevice
-from hetsched.contracts.cards import mig_profile
+from hetsched.contracts.messages.agent_report import MachineProblem, MigDevice
+from hetsched.contracts.objects.cards import mig_profile
 
 from .gpu_readings import CardReading, pci_address
 

@@ -14,8 +14,8 @@ import contextlib
 import threading
 from typing import Any, Protocol
 
-from hetsched.contracts.agent_report import MachineProblem, MigDevice
-from hetsched.contracts.cards import facts_of
+from hetsched.contracts.messages.agent_report import MachineProblem, MigDevice
+from hetsched.contracts.objects.cards import facts_of
 
 from .gpu_readings import CardReading, pci_address
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.agent_report import KubeletState
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
+from hetsched.contracts.messages.agent_report import KubeletState
 
 from .rpc import podresources_pb2 as messages
 from .unix_channel import CallFailure, UnixChannel

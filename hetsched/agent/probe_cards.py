@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hetsched.contracts.agent_report import MachineCard, MachineProblem
-from hetsched.contracts.cards import MAX_CARDS
+from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
+from hetsched.contracts.objects.cards import MAX_CARDS
 
 from .gpu_readings import CardReading, links_of, machine_card, table_facts
 from .nvidia_xml import read_nvidia_xml

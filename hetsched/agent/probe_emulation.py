@@ -18,8 +18,8 @@ from typing import NamedTuple
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
 from hetsched.agent.trials import emulated_isa, slowdown
-from hetsched.contracts.agent_report import EmulatedIsa, MachineProblem
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import EmulatedIsa, MachineProblem
 from hetsched.isa.emulation import EmulatedOffer, offer_from_binfmt
 
 FOLDER = "proc/sys/fs/binfmt_misc"

@@ -22,8 +22,8 @@ from hetsched.agent.hwprobe import probed_isa
 from hetsched.agent.probe_emulation import probe_emulation
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import IsaSource, MachineIsa, MachineProblem
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import IsaSource, MachineIsa, MachineProblem
 from hetsched.isa import CpuReport, Isa, parse, read_cpuinfo
 from hetsched.isa.x86 import X86
 

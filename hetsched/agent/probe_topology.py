@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from hetsched.contracts.agent_report import MachineCpu, MachineProblem, MachineZone
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import MachineCpu, MachineProblem, MachineZone
 
 from .tree import Tree
 

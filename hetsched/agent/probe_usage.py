@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetsched.contracts.agent_report import MachineProblem, MachineUsage, MachineZone
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import MachineProblem, MachineUsage, MachineZone
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 

@@ -26,9 +26,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hetsched.contracts.agent_message import AgentAnswer, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineProblem, MachineUsage, MachineZone, PinnedContainer
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_message import AgentAnswer, digest_of
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    MachineProblem,
+    MachineUsage,
+    MachineZone,
+    PinnedContainer,
+)
 from hetsched.contracts.times import rfc3339
 
 from .kubelet_state import KubeletWatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
+from hetsched.contracts.messages.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 
 _WIDTH = 12
 Item = TypeVar("Item")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hetsched.contracts.agent_report import MachineCpu
+from hetsched.contracts.messages.agent_report import MachineCpu
 
 
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from hetsched.contracts.agent_message import AgentAnswer, AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedContainer
+from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineUsage, PinnedContainer
 
 from .uplink import Pause, Uplink, UplinkFailure
 

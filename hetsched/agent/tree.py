@@ -16,7 +16,7 @@ import stat
 from collections import deque
 from pathlib import Path
 
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 MAX_BYTES = 64 * 1024
 MAX_NAMES = 100_000

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from hetsched.contracts.agent_message import AgentAnswer, AgentMessage
+from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage
 
 ADDRESS = "/api/v1/agent/reports/"
 CALL_SECONDS = 15.0

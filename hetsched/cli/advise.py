@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move, Question
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, Question
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import in_order
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.warnings import in_order
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .options import ADD_NODES, choose_policies, compile_choice, read_manifest, read_sources

@@ -26,11 +26,11 @@ from hetsched.adapters.objects.documents import lines_of_documents, load_documen
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.adapters.traces.openb import looks_like_openb
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.api.decision import WhatIfAnswer
+from hetsched.contracts.api.findings import Artefact, Gate, Level, Place
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.findings import Artefact, Gate, Level, Place
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.simulation.ci_gate import judge, with_needs
 
 from .client import DEFAULT_SERVER, connect

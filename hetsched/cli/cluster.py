@@ -18,7 +18,7 @@ import typer
 from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
 from .options import read_inventory, read_kubeconfig

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, PreemptedBy, ReasonSpan
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, funnel
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, funnel
+from hetsched.contracts.objects.allocation import Allocation
 
 from .explained import eviction_lines, margin_lines, nearest_lines, use_text
 from .output import duration, table

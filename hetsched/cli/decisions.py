@@ -19,7 +19,7 @@ from rich.text import Text
 
 from hetsched.client import Decision, PodRow, PodWhy
 from hetsched.client.waiting import patiently
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.decision import Balance, Displaced, Evicted, ExpectedUse, NearestFit, Placement, Tipping
+from hetsched.contracts.api.decision import (
+    Balance,
+    Displaced,
+    Evicted,
+    ExpectedUse,
+    NearestFit,
+    Placement,
+    Tipping,
+)
 
 _SHOWN_NODES = 3
 

@@ -15,7 +15,7 @@ import typer
 
 from hetsched.adapters.traces.openb_results import FILE, read_published
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 from .options import choose_policies, compile_choice, read_inputs, read_sources
 

@@ -21,11 +21,11 @@ from hetsched.adapters.objects.documents import MAX_BYTES
 from hetsched.adapters.objects.export import compact_pods, write_cluster
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.adapters.traces.openb import looks_like_openb
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.warnings import in_order
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.warnings import in_order
+from hetsched.contracts.objects.workload import PodSpec
 
 from .output import note, print_warnings
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from hetsched.contracts.durations import in_units, whole_seconds
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 
 QUIET_SECONDS = 2.0
 _PIPE_WIDTH = 200

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hetsched.client import Refused
-from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect

@@ -26,7 +26,7 @@ from .options import ADD_NODES, STDIN, choose_policies, read_sources
 from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
-    from hetsched.contracts.golden import GoldenCheck
+    from hetsched.contracts.api.golden import GoldenCheck
 
 app = typer.Typer(help="Preview and compare policies and check golden placements.", no_args_is_help=True)
 golden = typer.Typer(help="Check and export golden placements.", no_args_is_help=True)
@@ -250,7 +250,7 @@ def check(
 def _check_server(cluster: list[str], policy: list[str], version: int, server: str, token: str) -> list[GoldenCheck]:
     """Check on the server; a policy from a file is not saved."""
     from hetsched.adapters.files import parse_cluster
-    from hetsched.contracts.golden import GoldenCheck
+    from hetsched.contracts.api.golden import GoldenCheck
 
     if len(policy) != 1 or len(cluster) > 1:
         raise InputError(
@@ -275,8 +275,8 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     """Check without a server."""
     from hetsched.adapters.files import parse_cluster
     from hetsched.adapters.objects.golden_placements import parse_goldens
-    from hetsched.contracts.cluster import ClusterContent
-    from hetsched.contracts.golden import GoldenCheck
+    from hetsched.contracts.api.golden import GoldenCheck
+    from hetsched.contracts.objects.cluster import ClusterContent
     from hetsched.engine.cluster.state import ClusterState
     from hetsched.engine.framework.cycle import Scheduler
     from hetsched.engine.framework.policy import IMPLIED, compile_policy
@@ -321,7 +321,7 @@ def export(
     """Print the golden placements of the server as objects for `check -f`."""
     from hetsched.adapters.objects.documents import load_documents
     from hetsched.adapters.objects.golden_placements import golden_object
-    from hetsched.contracts.golden import Expectation
+    from hetsched.contracts.api.golden import Expectation
 
     query = {"cluster": cluster} if cluster else {}
     with connect(server, token) as client:

@@ -12,9 +12,9 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.workload import PodSpec
 
 from .options import ClusterFiles, Strict, WorkloadFiles, choose_policies, compile_choice, read_inputs
 from .output import Output, OutputFormat, ProgressDisplay, console, print_json, table

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.contracts.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
+from hetsched.contracts.api.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 from hetsched.contracts.errors import InputError
 
 from .explained import (

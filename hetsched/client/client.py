@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
 from . import waiting

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
-from hetsched.contracts.decision import (
+from hetsched.contracts.api.decision import (
     Evicted,
     ExpectedUse,
     NearestFit,
@@ -24,8 +23,9 @@ from hetsched.contracts.decision import (
     Verdict,
 )
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
+from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.waits import WaitsFor
-from hetsched.contracts.warnings import ManifestWarning
 
 # States of a pod that was tried and found no node.
 REFUSED: frozenset[str] = frozenset({"not-now", "never-fits", "misconfigured"})

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 
 
 class Refused(InputError):

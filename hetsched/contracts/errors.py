@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from .warnings import ManifestWarning
+    from .objects.warnings import ManifestWarning
 
 
 class InputError(ValueError):

@@ -16,10 +16,10 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.contracts.cards import cards_of, installed_cards
-from hetsched.contracts.doubts import still_in_doubt
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.cards import cards_of, installed_cards
+from hetsched.contracts.objects.doubts import still_in_doubt
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from hetsched.contracts.cards import cards_of
+from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.units import format_amount
 from hetsched.journal.admin import ReadOnlyAdmin, pretty, quantities
 

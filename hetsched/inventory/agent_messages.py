@@ -19,10 +19,10 @@ from django.utils import timezone
 from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import measured_by
 from hetsched.adapters.node_facts.report_merge import newer
-from hetsched.contracts.agent_message import AgentMessage, digest_of, lasting
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineUsage
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import noted
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, lasting
+from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineUsage
+from hetsched.contracts.objects.facts import noted
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 from hetsched.storage.write_lock import write_transaction

@@ -26,10 +26,10 @@ from hetsched.adapters.http.outbound import Allowed, OutboundError, check
 from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
 from hetsched.adapters.node_facts.report_merge import newer
-from hetsched.contracts.collected import Collected, CollectedFact, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import noted
-from hetsched.contracts.node_report import Usage
+from hetsched.contracts.objects.collected import Collected, CollectedFact, CollectedNode, NodeAlias
+from hetsched.contracts.objects.facts import noted
+from hetsched.contracts.objects.node_report import Usage
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.waits import Event
 from hetsched.journal.audit import Actor, record

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import is_ours
+from hetsched.contracts.objects.workload import is_ours
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery

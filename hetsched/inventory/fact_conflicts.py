@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hetsched.contracts.doubts import FactConflict
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
 

@@ -13,8 +13,8 @@ import msgspec
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import Override
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.facts import Override
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.write_lock import write_transaction

@@ -20,8 +20,8 @@ from hetsched.adapters.node_facts.agent_reports import node_facts as facts_of
 from hetsched.adapters.node_facts.collected_facts import with_collected
 from hetsched.adapters.node_facts.fact_text import words_of
 from hetsched.adapters.node_facts.report_merge import laid_over
-from hetsched.contracts.facts import FactInQuarantine, noted
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.facts import FactInQuarantine, noted
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.framework.queueing_hints import differences

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from hetsched.contracts.node_report import NodeReport, Usage
+from hetsched.contracts.objects.node_report import NodeReport, Usage
 from hetsched.contracts.times import seconds
 from hetsched.engine.cluster.samples import STALE_SECONDS
 

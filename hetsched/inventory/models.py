@@ -16,12 +16,12 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.discovery import Discovery
-from hetsched.contracts.doubts import FactConflict
-from hetsched.contracts.facts import Maintenance
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.observed import Quarantined
+from hetsched.contracts.api.discovery import Discovery
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.facts import Maintenance
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.observed import Quarantined
 from hetsched.storage.json_fields import StructField
 
 from .collector import Collector  # noqa: F401 - a table of this app

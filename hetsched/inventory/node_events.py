@@ -17,9 +17,9 @@ import msgspec
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
 from hetsched.storage.bulk_rows import insert

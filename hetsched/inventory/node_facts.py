@@ -11,10 +11,10 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.agent_report import AgentReport, MachineUsage, PinnedContainer
-from hetsched.contracts.collected import CollectedFact
-from hetsched.contracts.facts import Claims, FactInQuarantine, Override
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.messages.agent_report import AgentReport, MachineUsage, PinnedContainer
+from hetsched.contracts.objects.collected import CollectedFact
+from hetsched.contracts.objects.facts import Claims, FactInQuarantine, Override
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.storage.json_fields import StructField
 
 

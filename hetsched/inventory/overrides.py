@@ -13,8 +13,8 @@ import msgspec
 
 from hetsched import isa
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import Maintenance, Override
-from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.facts import Maintenance, Override
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
 from hetsched.contracts.units import CPU, parse_amount
 
 SOURCE = "operator"

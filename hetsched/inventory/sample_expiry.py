@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from django.utils import timezone
 
-from hetsched.contracts.collected import CollectedFact
+from hetsched.contracts.objects.collected import CollectedFact
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.samples import STALE_SECONDS
 from hetsched.journal.publish import publish_many

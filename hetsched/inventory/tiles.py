@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from django.db.models import QuerySet
 
-from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import Maintenance
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.facts import Maintenance
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.isa import parse
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from hetsched.contracts.cards import cards_of
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec, Shape
 
 MAX_RATIO = 10.0
 _WHOLE_CARD_MILLI = 1000

@@ -9,9 +9,9 @@ reconstruction, searched so that the gains have the published magnitude.
 
 from __future__ import annotations
 
-from hetsched.contracts.node_report import NodeReport, Usage
+from hetsched.contracts.objects.node_report import NodeReport, Usage
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS, PODS
-from hetsched.contracts.workload import PodSpec, Shape
 
 from .lcg import Lcg
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hetsched.contracts.node_report import IsaReport, NodeReport
+from hetsched.contracts.objects.node_report import IsaReport, NodeReport
+from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import MIB
-from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
 
 from .lcg import Lcg
 

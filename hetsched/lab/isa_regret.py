@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import random
 
-from hetsched.contracts.node_report import IsaReport, NodeReport
+from hetsched.contracts.objects.node_report import IsaReport, NodeReport
+from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import MIB
-from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy

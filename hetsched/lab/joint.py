@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Rows, Window
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.cycle import Scheduler

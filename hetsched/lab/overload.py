@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PolicySpec, Ties
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PolicySpec, Ties
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy

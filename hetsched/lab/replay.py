@@ -15,7 +15,7 @@ from itertools import islice
 
 import msgspec
 
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics, gpu_fragments, workload_mix
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler

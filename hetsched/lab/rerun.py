@@ -22,8 +22,8 @@ from typing import Literal
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler

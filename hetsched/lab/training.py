@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
 from hetsched.engine.cluster.booking import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN

@@ -12,10 +12,10 @@ from datetime import datetime
 import msgspec
 from django.db import IntegrityError, connection
 
-from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, MIB
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.storage import bulk_rows

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.node_report import GpuCard
 
 WHOLE_MILLI = 1000
 Grants = tuple[CardGrant, ...]

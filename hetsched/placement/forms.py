@@ -9,8 +9,8 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import DNS_LABEL, ClusterKind
 from hetsched.policies.models import Policy
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Node
 from hetsched.storage.json_fields import StructField
 

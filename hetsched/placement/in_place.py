@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 _OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds")
 _OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")

@@ -15,11 +15,11 @@ from datetime import datetime
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Evicted, NodeOutcome, Reason
-from hetsched.contracts.submitted import ObjectToCreate
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.submitted import ObjectToCreate
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import EVERY_BIT, WaitsFor
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AppendOnly
 from hetsched.storage.bulk_rows import new

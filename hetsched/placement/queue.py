@@ -31,8 +31,8 @@ from django.db.models import Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery

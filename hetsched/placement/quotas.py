@@ -19,10 +19,10 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Q
 
-from hetsched.contracts.allowance import GPU_MILLI, PODS, Allowance
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allowance import GPU_MILLI, PODS, Allowance
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.storage.named_locks import lock
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery

@@ -9,8 +9,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.storage.json_fields import StructField
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from hetsched.contracts.decision import NodeOutcome, Reason
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import NodeOutcome, Reason
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.storage.json_fields import StructField
 

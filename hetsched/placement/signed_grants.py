@@ -17,9 +17,9 @@ from django.conf import settings
 from hetsched.adapters.kubernetes.binding import annotations_of
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import by_container
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.signatures import node_key
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.messages.signatures import node_key
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.storage.sealed_secrets import derived
 
 from .lifecycle import HOLDING, State

@@ -23,8 +23,8 @@ import msgspec
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy

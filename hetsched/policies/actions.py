@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import msgspec
 from django.utils import timezone
 
+from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import MAX_WEIGHT, compile_policy
 from hetsched.engine.framework.registry import load_registry

@@ -19,7 +19,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.admin import ReadOnlyAdmin, acting
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 import msgspec
 from django.db.models import Sum
 
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.cluster.state import ClusterState
 
 from .models import AgreedState, GoldenPlacement

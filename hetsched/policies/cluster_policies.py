@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Sequence
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.observed import ObservedPolicy
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.observed import ObservedPolicy
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection

@@ -14,8 +14,8 @@ import msgspec
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 

@@ -18,7 +18,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.engine.framework.policy import MAX_WEIGHT
 from hetsched.engine.framework.registry import Registry
 

@@ -15,8 +15,8 @@ from itertools import groupby
 import structlog
 from django.db.models import Q, QuerySet
 
-from hetsched.contracts.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, Judged
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, Judged
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy

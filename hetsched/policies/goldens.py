@@ -20,10 +20,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from hetsched.adapters.objects.golden_placements import one_pod
+from hetsched.contracts.api.golden import Expectation, GoldenState, Judged
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import Expectation, GoldenState, Judged
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster

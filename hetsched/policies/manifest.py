@@ -13,8 +13,8 @@ import yaml
 
 from hetsched.adapters.objects.export import policy_object
 from hetsched.adapters.objects.pod_objects import pod_object
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.workload import PodSpec
 
 _WIDTH = 110
 

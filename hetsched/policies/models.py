@@ -13,10 +13,10 @@ from typing import Literal
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.errors import Problem
-from hetsched.contracts.golden import Expectation
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.storage.json_fields import StructField

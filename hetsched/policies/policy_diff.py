@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import default_params
-from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.registry import Registry, load_registry
 
 

@@ -16,8 +16,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import Expectation
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.storage.write_lock import write_transaction

@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
-from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES
+from hetsched.contracts.messages.agent_message import MOST_MESSAGE_BYTES
 
 from .bodies import BodyRefused, Message, Receive, Send, refuse
 

@@ -19,7 +19,7 @@ from hetsched.agent.cri import Runtime, RuntimeFailure
 from hetsched.agent.pins import Pinner
 from hetsched.agent.tree import Tree
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signatures import node_key, sign
+from hetsched.contracts.messages.signatures import node_key, sign
 from tests.agent.containerd import Containerd, cpuset_file, running
 
 pytestmark = pytest.mark.needs("containerd", "runc", "busybox")

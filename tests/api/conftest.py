@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 
 from hetsched.access.tokens import create_token
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM

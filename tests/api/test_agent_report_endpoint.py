@@ -11,9 +11,15 @@ import pytest
 import time_machine
 
 from hetsched.access.tokens import create_token
-from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineUsage, MachineZone
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.messages.agent_message import MOST_MESSAGE_BYTES, AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    MachineCard,
+    MachineIsa,
+    MachineUsage,
+    MachineZone,
+)
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.agent_messages import take_samples
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts

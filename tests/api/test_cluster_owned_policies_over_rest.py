@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.observed import ObservedPolicy
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.observed import ObservedPolicy
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

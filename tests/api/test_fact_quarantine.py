@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.messages.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, Node

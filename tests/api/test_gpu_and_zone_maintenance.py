@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.overrides import read_override

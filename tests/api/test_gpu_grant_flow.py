@@ -13,9 +13,9 @@ from hetsched.agent.device_plugin.gpu_assignment import CardKeeper
 from hetsched.agent.device_plugin.settings import CardSettings
 from hetsched.agent.device_plugin.slots import Card
 from hetsched.agent.device_plugin.source import AnsweredGrants
-from hetsched.contracts.agent_message import AgentAnswer, AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCard, MachineIsa
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCard, MachineIsa
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import begin_binding
 from hetsched.placement.models import HandedOut, Pod, Reservation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster, submit

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.contracts.doubts import FactConflict
+from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
 from hetsched.journal.models import AuditEntry

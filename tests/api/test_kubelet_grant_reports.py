@@ -10,9 +10,16 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from hetsched.contracts.agent_message import AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCard, MachineCpu, MachineIsa, MachineZone
-from hetsched.contracts.node_report import KubeletGrant, NumaReport
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    KubeletState,
+    MachineCard,
+    MachineCpu,
+    MachineIsa,
+    MachineZone,
+)
+from hetsched.contracts.objects.node_report import KubeletGrant, NumaReport
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.observed import Quarantined
+from hetsched.contracts.objects.observed import Quarantined
 from hetsched.inventory import connections
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Sync

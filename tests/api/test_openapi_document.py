@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
+from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster, Collector
 from hetsched.placement.models import Decision, Delivery, Rebalance, RebalanceMove, Shadow, Webhook
 from hetsched.policies.models import PolicyRevision, Preview

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from django.test import Client
 
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.observed import ObservedPolicy
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.observed import ObservedPolicy
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

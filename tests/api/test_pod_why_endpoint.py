@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.placement.actions import release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod

@@ -18,10 +18,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.golden import Expectation
-from hetsched.contracts.observed import ObservedPolicy
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.api.golden import Expectation
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.observed import ObservedPolicy
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

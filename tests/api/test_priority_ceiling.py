@@ -10,7 +10,7 @@ from django.test import Client
 
 from hetsched.access.models import Token
 from hetsched.access.tokens import create_token
-from hetsched.contracts.cluster import PriorityClass
+from hetsched.contracts.objects.cluster import PriorityClass
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

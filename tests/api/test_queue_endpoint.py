@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.plugins.qos_sort import QosSort
 from hetsched.placement.models import Pod
 from hetsched.placement.queue import next_pods

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.agent_message import AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.agent_messages import agents_of, receive, take_samples
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node

@@ -12,7 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Decision, Pod, Reservation, Workload

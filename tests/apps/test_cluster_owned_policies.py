@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.observed import ObservedPolicy
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.observed import ObservedPolicy
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

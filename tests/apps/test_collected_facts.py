@@ -12,10 +12,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from hetsched.contracts.collected import Collected, CollectedNode
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import PowerReport
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.collected import Collected, CollectedNode
+from hetsched.contracts.objects.node_report import PowerReport
+from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.collection import allowed, asker, claim, configure, due, note_failure, remove, take_in

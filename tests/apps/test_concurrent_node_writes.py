@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.agent_message import digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage
+from hetsched.contracts.messages.agent_message import digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, MachineUsage
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory import agent_messages, facts
 from hetsched.inventory.agent_messages import receive

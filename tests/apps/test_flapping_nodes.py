@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM

@@ -10,8 +10,8 @@ from django.db import connection
 from django.utils import timezone
 
 from hetsched.adapters.objects.fields import is_dns_subdomain
-from hetsched.contracts.allocation import Allocation, CardGrant
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.allocation import Allocation, CardGrant
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.pod_sentences import HIDDEN, PENDING, redacted
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node

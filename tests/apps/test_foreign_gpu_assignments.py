@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards

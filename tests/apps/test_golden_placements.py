@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from hetsched.contracts.golden import Expectation, GoldenPlacementBroken
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.api.golden import Expectation, GoldenPlacementBroken
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, figures

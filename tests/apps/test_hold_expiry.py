@@ -9,10 +9,10 @@ import pytest
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from hetsched.contracts.allocation import EMPTY
-from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import ClaimUse
+from hetsched.contracts.objects.allocation import EMPTY
+from hetsched.contracts.objects.workload import ClaimUse
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import HoldPart, end_holds, forget_charged, forget_holds, hold, holds, submit

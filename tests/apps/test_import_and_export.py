@@ -9,10 +9,10 @@ import pytest
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent

@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM

@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.allowance import Allowance
-from hetsched.contracts.workload import NumaDemand
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.allowance import Allowance
+from hetsched.contracts.objects.workload import NumaDemand
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.models import (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
@@ -153,7 +153,7 @@ def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: Cluster
 
 
 def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
-    from hetsched.contracts.allocation import Allocation, CardGrant
+    from hetsched.contracts.objects.allocation import Allocation, CardGrant
 
     claimed = Allocation(gpus=(CardGrant(0, 1000, 0),))
     liar = a_seen_pod(a_pod("liar"), scheduler="default-scheduler", node_name="n1")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.waits import Event, WaitsFor, in_words
 from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.lease import Lease, following

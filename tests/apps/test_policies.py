@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.models import AuditEntry
 from hetsched.policies import actions

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine import plugins
 from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.models import AuditEntry

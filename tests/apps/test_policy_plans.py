@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import Expectation
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.queries import cluster_metrics

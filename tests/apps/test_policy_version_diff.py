@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.policy_diff import diff
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def _pods(cluster: Cluster, count: int) -> list[Pod]:
-    from hetsched.contracts.workload import PodSpec, Shape
+    from hetsched.contracts.objects.workload import PodSpec, Shape
 
     now = timezone.now()
     return [

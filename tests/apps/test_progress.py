@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
@@ -123,7 +123,7 @@ def test_a_release_gives_pods_that_did_not_fit_their_turn(woken: list[tuple[str,
 
 
 def test_changed_inventory_requeues_even_never_fitting_pods_at_once() -> None:
-    from hetsched.contracts.decision import Verdict
+    from hetsched.contracts.api.decision import Verdict
     from hetsched.inventory.actions import cordon
 
     cluster = a_cluster()

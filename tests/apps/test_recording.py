@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.allocation import Allocation, CardGrant
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
@@ -149,7 +149,7 @@ def test_shares_of_a_card_that_fit_are_given() -> None:
 
 
 def test_an_exclusive_cpu_is_never_given_twice() -> None:
-    from hetsched.contracts.allocation import ZoneGrant
+    from hetsched.contracts.objects.allocation import ZoneGrant
 
     cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
     held = Allocation(zones=(ZoneGrant("zone-0", "0-1"),), cpu_policy="exclusive")

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from hetsched.contracts.allocation import Allocation, DeviceGrant, VolumeGrant
-from hetsched.contracts.cluster import ClusterContent, DisruptionBudget
-from hetsched.contracts.devices import DeviceId, Devices, ResourceClaim
-from hetsched.contracts.observed import Changes
-from hetsched.contracts.storage import PersistentVolume, Storage, VolumeClaim
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, DeviceUse
+from hetsched.contracts.objects.allocation import Allocation, DeviceGrant, VolumeGrant
+from hetsched.contracts.objects.cluster import ClusterContent, DisruptionBudget
+from hetsched.contracts.objects.devices import DeviceId, Devices, ResourceClaim
+from hetsched.contracts.objects.observed import Changes
+from hetsched.contracts.objects.storage import PersistentVolume, Storage, VolumeClaim
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, DeviceUse
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import follow

@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.adapters.files import parse_workload
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.needs("chromium")
 
 def with_nodes(count: int) -> str:
     return f"""
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
 from tests.builders import a_node

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.needs("chromium")
 
 NODES = 1523
 SETUP = f"""
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
 from tests.builders import a_node

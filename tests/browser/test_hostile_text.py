@@ -93,7 +93,7 @@ def hostile_pages(console: Console, visitor: Visitor) -> list[str]:
     console.run(
         f"""
 from django.utils import timezone
-from hetsched.contracts.decision import Reason
+from hetsched.contracts.api.decision import Reason
 from hetsched.journal.audit import record
 from hetsched.placement.models import Decision, Pod
 texts = {list(HOSTILE_TEXTS)!r}

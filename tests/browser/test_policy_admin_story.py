@@ -18,7 +18,7 @@ PASSWORD = "a long enough password"
 # A job that needs vectors, agreed to run where they are; and a colleague who may change policies.
 PREPARED = f"""
 from django.contrib.auth.models import Group, User
-from hetsched.contracts.golden import Expectation
+from hetsched.contracts.api.golden import Expectation
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program
 from hetsched.policies.goldens import save_golden

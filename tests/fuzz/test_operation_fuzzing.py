@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import ignored_auth, negative_data_reject
 
 from hetsched.access.roles import MAY, Action, Role
 from hetsched.access.tokens import create_token
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import snapshot

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.kubernetes import kubeconfig
-from hetsched.contracts.allowance import read_quota
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import sign, verify
+from hetsched.contracts.messages.signatures import sign, verify
+from hetsched.contracts.objects.allowance import read_quota
 from hetsched.contracts.units import parse_amount, parse_quantity
 from hetsched.isa import parse
 

@@ -147,7 +147,7 @@ BUGS = (
     ),
     Bug(
         "K19", "an annotation that a tenant wrote is an allocation", "Project-HAMi/HAMi#3041",
-        "hetsched/contracts/signatures.py",
+        "hetsched/contracts/messages/signatures.py",
         '    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))\n',
         "    return True\n",
         "tests/unit/agent/pins/test_signed_allocations.py::test_forged_replayed_and_foreign_ones_do_not",

@@ -18,7 +18,7 @@ from hetsched.adapters.kubernetes.binding import (
     refuses_wrong_uids,
 )
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 

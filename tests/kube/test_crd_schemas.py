@@ -16,7 +16,7 @@ from hetsched.adapters.kubernetes.resources import SCHEDULING_POLICIES as POLICI
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import CardLink, GpuCard
+from hetsched.contracts.objects.node_report import CardLink, GpuCard
 from hetsched.inventory.models import Cluster, Node, Sync
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find

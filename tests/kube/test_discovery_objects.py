@@ -19,8 +19,9 @@ from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS
 from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.leader_lease import Election
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
-from hetsched.contracts.agent_message import AgentMessage, digest_of, steady
-from hetsched.contracts.agent_report import (
+from hetsched.contracts.api.discovery import Discovery
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, steady
+from hetsched.contracts.messages.agent_report import (
     AgentReport,
     EmulatedIsa,
     KubeletState,
@@ -29,7 +30,6 @@ from hetsched.contracts.agent_report import (
     MachineUsage,
     MachineZone,
 )
-from hetsched.contracts.discovery import Discovery
 from hetsched.inventory import agent_messages, connections
 from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.connections import connect

@@ -27,7 +27,7 @@ from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.cycle import Scheduler

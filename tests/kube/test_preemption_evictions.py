@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import BUDGETS, PODS
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry

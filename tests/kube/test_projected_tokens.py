@@ -16,8 +16,8 @@ from django.test import Client
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.token_review import TOKEN_REVIEWS, TokenHolder, holder_of
-from hetsched.contracts.agent_message import AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineIsa
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connections import api_of, connect

@@ -21,9 +21,9 @@ from hetsched.adapters.kubernetes.eviction import EvictionResult as Fates
 from hetsched.adapters.kubernetes.eviction import ToEvict, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
-from hetsched.contracts.allocation import DeviceGrant
-from hetsched.contracts.devices import DeviceId
-from hetsched.contracts.submitted import ObjectToCreate
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import DeviceId
+from hetsched.contracts.objects.submitted import ObjectToCreate
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connection_check import check_cluster

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from hetsched.access.tokens import create_token
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import merge

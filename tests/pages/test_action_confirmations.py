@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.doubts import FactConflict
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import follow_actual_cards
 from hetsched.placement.models import Pod

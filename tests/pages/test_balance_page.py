@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.collected import Collected, CollectedNode
+from hetsched.contracts.objects.collected import Collected, CollectedNode
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.collection import note_failure, take_in
 from hetsched.inventory.models import Cluster, Collector

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import Client
 
-from hetsched.contracts.decision import Reason, Verdict
-from hetsched.contracts.doubts import FactConflict
+from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision, Pod, Rejection
 from tests.builders import a_pod

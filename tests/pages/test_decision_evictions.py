@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.test import Client
 
-from hetsched.contracts.decision import Evicted
+from hetsched.contracts.api.decision import Evicted
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from tests.scenes import a_cluster, placed

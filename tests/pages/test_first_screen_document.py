@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.maintenance import maintain

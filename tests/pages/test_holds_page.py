@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.api.decision import PolicyRef
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import HoldPart, cancel_hold, hold
 from hetsched.placement.models import Hold, Reservation

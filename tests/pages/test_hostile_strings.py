@@ -15,8 +15,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
-from hetsched.contracts.node_report import NumaReport, NumaZone
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.contracts.waits import WaitsFor
 from hetsched.inventory.models import Node
 from hetsched.journal.audit import record

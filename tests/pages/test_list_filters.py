@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.db import ConnectionHandler, connection
 
-from hetsched.contracts.decision import Reason
+from hetsched.contracts.api.decision import Reason
 from hetsched.placement.models import Decision
 from hetsched.storage.text_lookups import Wildcard, folded
 from tests.builders import a_node

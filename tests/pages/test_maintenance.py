@@ -14,7 +14,7 @@ from django.http import StreamingHttpResponse
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.maintenance import maintain

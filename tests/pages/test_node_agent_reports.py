@@ -10,7 +10,13 @@ import msgspec
 import pytest
 from django.test import Client
 
-from hetsched.contracts.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone, PinnedContainer
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    MachineCard,
+    MachineIsa,
+    MachineZone,
+    PinnedContainer,
+)
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_facts import NodeFacts

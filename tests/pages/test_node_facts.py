@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.node_report import CardLink, KubeletGrant, PowerReport
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.node_report import CardLink, KubeletGrant, PowerReport
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation

@@ -6,7 +6,7 @@ import re
 
 from django.test import Client
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Reservation
 from tests.builders import a_node, a_pod

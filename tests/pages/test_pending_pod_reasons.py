@@ -7,7 +7,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason
+from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, Pod, Shadow
 from tests.builders import a_node, a_pod

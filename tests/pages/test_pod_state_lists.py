@@ -6,7 +6,7 @@ import re
 
 from django.test import Client
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Workload
 from tests.builders import a_pod

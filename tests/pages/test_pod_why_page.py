@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Verdict
+from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Verdict
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from tests.builders import a_node, a_pod

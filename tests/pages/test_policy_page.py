@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
 from hetsched.policies.actions import activate, save_draft, set_namespace_rule

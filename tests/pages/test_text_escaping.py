@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.test import Client
 
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import Result
 from hetsched.placement.models import Pod

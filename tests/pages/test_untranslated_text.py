@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from hetsched.access.tokens import create_token
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
-from hetsched.contracts.allocation import EMPTY
-from hetsched.contracts.decision import PolicyRef
-from hetsched.contracts.golden import Expectation
+from hetsched.contracts.api.decision import PolicyRef
+from hetsched.contracts.api.golden import Expectation
+from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.maintenance import maintain
 from hetsched.inventory.models import Cluster, ClusterKind

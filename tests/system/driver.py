@@ -179,7 +179,7 @@ def let_preempt() -> int:
     """Activate the default policy with the preemption plugin last; return the version."""
     import msgspec
 
-    from hetsched.contracts.policy import PluginUse
+    from hetsched.contracts.objects.policy import PluginUse
     from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
     from hetsched.journal.audit import SYSTEM
     from hetsched.policies.actions import activate, save_draft
@@ -202,7 +202,7 @@ def race_rate(key: str, most: int, threads: int) -> dict[str, Any]:
 
 def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, int]:
     """Submit one pod in each of several namespaces at once, for one owner with a quota of `most`; count the results."""
-    from hetsched.contracts.allowance import Allowance
+    from hetsched.contracts.objects.allowance import Allowance
 
     def one(number: int) -> str:
         return _submitted(cluster, prefix, number, f"{prefix}-{number}", Allowance({"pods": most}))
@@ -212,7 +212,7 @@ def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, 
 
 def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
     """Submit pods to one namespace with a limit of pending pods, concurrently; count the results."""
-    from hetsched.contracts.allowance import UNLIMITED
+    from hetsched.contracts.objects.allowance import UNLIMITED
 
     return dict(Counter(in_threads(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
 

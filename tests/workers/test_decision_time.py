@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time

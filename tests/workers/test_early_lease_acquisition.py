@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Synced
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import further

@@ -10,7 +10,7 @@ import pytest
 from hetsched.adapters.kubernetes.api import ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
 from hetsched.adapters.kubernetes.resources import PODS
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import Lease, following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

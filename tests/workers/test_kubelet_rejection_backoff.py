@@ -12,8 +12,8 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.avoided_nodes import Avoided
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.placement.queue import next_pods

@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
-from hetsched.contracts.observed import Changes, ObservedPod
-from hetsched.contracts.workload import GangMember
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.workload import GangMember
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.observed import Changes, ObservedPod
-from hetsched.contracts.workload import ImageDemand
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.workload import ImageDemand
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex, Sync
 from hetsched.journal.audit import SYSTEM

@@ -17,9 +17,9 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.objects.export import policy_object, write_cluster
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import actions, dispatch

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.contracts.cluster import ClusterContent, ElasticQuota
-from hetsched.contracts.decision import Evicted, Verdict
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.api.decision import Evicted, Verdict
+from hetsched.contracts.objects.cluster import ClusterContent, ElasticQuota
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import snapshot as snapshots

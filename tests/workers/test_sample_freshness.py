@@ -13,13 +13,13 @@ from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
-from hetsched.contracts.agent_message import AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.collected import Collected, CollectedNode
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import Usage
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.collected import Collected, CollectedNode
+from hetsched.contracts.objects.node_report import Usage
+from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.contracts.waits import Event, WaitsFor

@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.objects import keys
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import verify
+from hetsched.contracts.messages.signatures import verify
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.reservations import Reservation

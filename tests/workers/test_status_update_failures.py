@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.adapters.kubernetes.pod_events import PodResult
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

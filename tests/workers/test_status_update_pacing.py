@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM

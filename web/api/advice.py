@@ -19,11 +19,11 @@ from msgspec import Meta
 
 from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_workload
-from hetsched.contracts.advice import Advice as AdviceAnswer
-from hetsched.contracts.advice import Goal, Question
+from hetsched.contracts.api.advice import Advice as AdviceAnswer
+from hetsched.contracts.api.advice import Goal, Question
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions.image_platforms import with_known

@@ -18,9 +18,14 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.authentication import SessionAuthentication
 
 from hetsched.access.roles import Action
-from hetsched.contracts.agent_message import MOST_MESSAGE_BYTES, AgentAnswer, AgentMessage, NodeAllocation
-from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_message import (
+    MOST_MESSAGE_BYTES,
+    AgentAnswer,
+    AgentMessage,
+    NodeAllocation,
+)
+from hetsched.contracts.messages.agent_report import MachineProblem
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_facts import NodeFacts

@@ -23,7 +23,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import names_of

@@ -20,7 +20,7 @@ from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.actions import create_cluster, require_reason
 from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster

@@ -14,8 +14,7 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import (
+from hetsched.contracts.api.decision import (
     Evicted,
     ExpectedUse,
     NearestFit,
@@ -26,7 +25,8 @@ from hetsched.contracts.decision import (
     Verdict,
 )
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of

@@ -15,10 +15,10 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.api.golden import Expectation, GoldenCheck
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import Expectation, GoldenCheck
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.agreed_state import agreed_on

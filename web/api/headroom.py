@@ -17,9 +17,9 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.adapters.objects.pod_objects import pod_object
-from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.api.decision import PolicyRef
+from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount
-from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape
 from hetsched.placement.queries.headroom import PATIENCE_SECONDS, HeadroomCounts, Line, headroom
 
 from . import request_scope

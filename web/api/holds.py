@@ -22,9 +22,9 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod

@@ -22,10 +22,10 @@ import msgspec
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
-from hetsched.contracts.decision import Plan, Verdict, WhatIfAnswer
+from hetsched.contracts.api.decision import Plan, Verdict, WhatIfAnswer
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 
 LONGEST = 2000
 _SALT = "hetsched.plan"

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from hetsched.access.subject import Subject
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step

@@ -21,7 +21,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.cluster_policies import keep
 from hetsched.policies.documents import policy_document

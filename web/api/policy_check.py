@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.policies.actions import check
 from hetsched.policies.manifest import manifest_of
 from hetsched.policies.models import PolicyRevision

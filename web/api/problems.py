@@ -20,10 +20,10 @@ from django.http import Http404, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
-from hetsched.contracts.decision import WhatIfAnswer
+from hetsched.contracts.api.decision import WhatIfAnswer
+from hetsched.contracts.api.golden import GoldenPlacementBroken, Judged
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import GoldenPlacementBroken, Judged
-from hetsched.contracts.warnings import ManifestWarning
+from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.policies.policy_diff import PolicyDiff
 

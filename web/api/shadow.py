@@ -14,7 +14,7 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.contracts.decision import NodeOutcome, PolicyRef, Reason
+from hetsched.contracts.api.decision import NodeOutcome, PolicyRef, Reason
 from hetsched.placement.models import Shadow
 from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst
 

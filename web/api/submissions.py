@@ -23,10 +23,10 @@ from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.warnings import ManifestWarning
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.actions.submissions import answered

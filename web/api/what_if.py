@@ -29,13 +29,13 @@ from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import DoubtfulFact, WhatIfAnswer
+from hetsched.contracts.api.decision import DoubtfulFact, WhatIfAnswer
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.warnings import in_order
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.warnings import in_order
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.outcome import Outcome

@@ -20,8 +20,8 @@ from django.utils.translation import ngettext
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.facts import Maintenance
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.models import ClusterKind, Node

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
-from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move
+from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 from hetsched.engine.simulation.movable_pods import MESSAGES

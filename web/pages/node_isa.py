@@ -14,8 +14,8 @@ from typing import Any
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.facts import Said
-from hetsched.contracts.workload import IsaDemand
+from hetsched.contracts.objects.facts import Said
+from hetsched.contracts.objects.workload import IsaDemand
 from hetsched.engine.isa.isa_fit import SECOND, refusal_of, run_on
 from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.inventory.models import Node

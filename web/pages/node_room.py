@@ -12,8 +12,8 @@ import msgspec
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
 from hetsched.inventory.models import Node
 from hetsched.placement.queries.node_headroom import ShapeRoom, rooms_on

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.cards import cards_of
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.units import MIB
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation

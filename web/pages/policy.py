@@ -17,8 +17,8 @@ from django.utils.translation import gettext as _
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import DNS_LABEL
 from hetsched.placement.models import Decision

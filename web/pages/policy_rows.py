@@ -14,8 +14,8 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import default_params, params_schema
-from hetsched.contracts.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.registry import PluginInfo, Registry
 
 _KINDS = {"boolean": "switch", "integer": "integer", "number": "number", "string": "text"}

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import subject_of
-from hetsched.contracts.cards import cards_of
+from hetsched.contracts.objects.cards import cards_of
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile, without_nulls
 from hetsched.policies.models import Policy, PolicyRevision

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.decision import NodeOutcome, funnel
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.api.decision import NodeOutcome, funnel
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import in_words
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node

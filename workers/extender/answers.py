@@ -21,7 +21,7 @@ from hetsched.adapters.kubernetes.extender_messages import (
     PreemptionResult,
     read_pod,
 )
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.extender import Fitting, fitting, leaving, priorities
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod

@@ -22,7 +22,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, 
 from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.adapters.objects.pods import PodReader
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import fitting

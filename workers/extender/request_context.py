@@ -15,10 +15,10 @@ import msgspec
 from django.db import connections
 
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec, is_ours
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster

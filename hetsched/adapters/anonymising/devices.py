@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetsched.contracts.devices import (
+from hetsched.contracts.objects.devices import (
     Device,
     DeviceRequest,
     Devices,

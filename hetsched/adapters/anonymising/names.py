@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from hetsched.adapters.objects.storage import ZONE_SEPARATOR
-from hetsched.contracts.devices import DeviceId
-from hetsched.contracts.storage import NO_PROVISIONER
+from hetsched.contracts.objects.devices import DeviceId
+from hetsched.contracts.objects.storage import NO_PROVISIONER
+from hetsched.contracts.objects.workload import ClaimRequest, Expression, LabelSelector, NodeTerm, Toleration
 from hetsched.contracts.times import seconds
-from hetsched.contracts.workload import ClaimRequest, Expression, LabelSelector, NodeTerm, Toleration
 
 from . import well_known
 from .pseudonyms import Pseudonyms, Realm

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from hetsched.adapters.objects.nodes import POWER_PROBLEM, absent_names, isa_report
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.kubelet_options import read_options
-from hetsched.contracts.node_report import (
+from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     GpuCard,
     IsaReport,

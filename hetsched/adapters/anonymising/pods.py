@@ -12,10 +12,17 @@ from msgspec.structs import replace
 
 from hetsched.adapters.objects.demands import ARCH_BASE, CPU_POLICIES
 from hetsched.adapters.objects.fields import is_dns_label
-from hetsched.contracts.allocation import Allocation, CardGrant, DeviceGrant, IsaGrant, VolumeGrant, ZoneGrant
-from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.errors import Problem
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.allocation import (
+    Allocation,
+    CardGrant,
+    DeviceGrant,
+    IsaGrant,
+    VolumeGrant,
+    ZoneGrant,
+)
+from hetsched.contracts.objects.cluster import PodUsage
+from hetsched.contracts.objects.workload import (
     SCHEDULER_NAME,
     ClaimUse,
     ContainerDemand,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.objects.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
 
 from . import well_known
 from .names import NameAnonymizer, one_of, renamed

@@ -15,9 +15,9 @@ from functools import lru_cache
 from hetsched import isa
 from hetsched.adapters.objects.nodes import NFD_PREFIX
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import CONDITION_TAINTS
-from hetsched.contracts.storage import BETA_ZONES
-from hetsched.contracts.submitted import WORKLOAD_LABEL
+from hetsched.contracts.objects.node_report import CONDITION_TAINTS
+from hetsched.contracts.objects.storage import BETA_ZONES
+from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, NETWORK_MBPS, PODS
 
 from ..objects import keys

@@ -16,9 +16,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetsched.adapters.objects.fields import is_dns_label
-from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota, PriorityClass, RuntimeClass
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import PodGroup
+from hetsched.contracts.objects.cluster import (
+    ClusterContent,
+    DisruptionBudget,
+    ElasticQuota,
+    PriorityClass,
+    RuntimeClass,
+)
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import PodGroup
 
 from . import well_known
 from .devices import DeviceNames

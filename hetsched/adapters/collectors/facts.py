@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import POWER_STATES
+from hetsched.contracts.objects.node_report import POWER_STATES
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import CPU, parse_amount
 

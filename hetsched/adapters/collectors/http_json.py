@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import msgspec
 
 from hetsched.adapters.json_path import MISSING, find, parse
-from hetsched.contracts.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.objects.collected import Collected, CollectedNode, NodeAlias
+from hetsched.contracts.objects.node_report import PowerReport
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hetsched.contracts.collected import NodeAlias
+from hetsched.contracts.objects.collected import NodeAlias
 
 LABELS = ("node", "kubernetes_node", "nodename", "instance")
 

@@ -23,8 +23,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from hetsched.adapters.prometheus import MATCHERS, LabelledNumber, query
-from hetsched.contracts.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.params import Params
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS

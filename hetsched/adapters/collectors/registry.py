@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.collected import Collected, NodeAlias
 from hetsched.contracts.params import Params, check_params, default_params, params_schema
 
 from .requests import CollectorClient

@@ -30,8 +30,8 @@ import msgspec
 
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import write_allocation
-from hetsched.contracts.allocation import Allocation, DeviceGrant
-from hetsched.contracts.signatures import sign
+from hetsched.contracts.messages.signatures import sign
+from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 
 from .api import Api, ApiFailure
 from .resources import PODS

@@ -17,8 +17,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hetsched.contracts.allocation import DeviceGrant
-from hetsched.contracts.devices import DeviceId
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import DeviceId
 
 from .api import Api, ApiFailure
 from .binding import BindingOutcome, BindingResult, ToBind

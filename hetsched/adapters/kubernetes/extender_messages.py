@@ -18,7 +18,7 @@ import msgspec
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 T = TypeVar("T")
 

@@ -22,11 +22,17 @@ from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod, ObservedPolicy, Quarantined
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.observed import (
+    Changes,
+    ContainerEnd,
+    ObservedPod,
+    ObservedPolicy,
+    Quarantined,
+)
+from hetsched.contracts.objects.workload import PodSpec
 
 from .api import Resource
 from .pod_content import content_digest

@@ -20,8 +20,8 @@ import msgspec
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.export import card_object, topology_object
 from hetsched.adapters.objects.node_labels import LabelGroup, coarse_labels, emulated_labels, native_labels
-from hetsched.contracts.discovery import FieldConflict
-from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
+from hetsched.contracts.api.discovery import FieldConflict
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS, parse_amount
 
 from .api import Api, ApiFailure, Resource

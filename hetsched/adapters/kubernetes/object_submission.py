@@ -19,10 +19,10 @@ import msgspec
 
 from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.documents import load_documents
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.submitted import WORKLOAD_LABEL, ObjectToCreate
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
+from hetsched.contracts.objects.workload import PodSpec
 
 from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 
 from .api import Api, ApiFailure, Resource
 from .resources import PODS

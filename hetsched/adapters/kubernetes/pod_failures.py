@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.contracts.observed import ContainerWait, NodeRefusal
+from hetsched.contracts.objects.observed import ContainerWait, NodeRefusal
 from hetsched.contracts.units import GPU_RESOURCES
 
 # Reasons of a pod that was not admitted, and the facts that each makes suspect.

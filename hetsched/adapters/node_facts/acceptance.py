@@ -21,10 +21,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from hetsched.contracts.cards import MAX_CARDS, facts_of, model_tokens
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.facts import FactInQuarantine, fact_id
-from hetsched.contracts.node_report import CardLink, GpuCard, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.objects.cards import MAX_CARDS, facts_of, model_tokens
+from hetsched.contracts.objects.facts import FactInQuarantine, fact_id
+from hetsched.contracts.objects.node_report import CardLink, GpuCard, NodeReport, NumaReport, NumaZone
 from hetsched.contracts.units import CPU, MEMORY, format_amount
 
 from .fact_text import card_amounts, card_name, card_words

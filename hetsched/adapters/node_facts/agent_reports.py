@@ -21,7 +21,9 @@ import msgspec
 
 from hetsched import isa
 from hetsched.adapters.objects.kubelet_grants import Near, kubelet_grants, zones_of_devices
-from hetsched.contracts.agent_report import (
+from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import (
     AgentReport,
     IsaSource,
     MachineCard,
@@ -30,11 +32,9 @@ from hetsched.contracts.agent_report import (
     MachineUsage,
     MachineZone,
 )
-from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
-from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
-from hetsched.contracts.errors import InputError
-from hetsched.contracts.kubelet_options import bounded
-from hetsched.contracts.node_report import (
+from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
+from hetsched.contracts.objects.kubelet_options import bounded
+from hetsched.contracts.objects.node_report import (
     LINK_KINDS,
     CardLink,
     GpuCard,

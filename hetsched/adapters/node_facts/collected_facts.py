@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import msgspec
 
 from hetsched.adapters.collectors.facts import zone_of
-from hetsched.contracts.collected import CollectedFact, CollectedNode
-from hetsched.contracts.node_report import NodeReport, NumaReport, PowerReport, Usage
+from hetsched.contracts.objects.collected import CollectedFact, CollectedNode
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, PowerReport, Usage
 from hetsched.contracts.times import seconds
 from hetsched.contracts.units import CPU, format_amount
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.node_report import GpuCard, NodeReport, NumaZone
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaZone
 
 
 def words_of(report: NodeReport) -> dict[str, str]:

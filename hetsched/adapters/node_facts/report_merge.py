@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, NumaReport, NumaZone, Usage
 from hetsched.contracts.times import seconds
 from hetsched.contracts.units import CPU, MEMORY
 

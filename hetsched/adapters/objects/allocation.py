@@ -15,12 +15,19 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant, DeviceGrant, IsaGrant, VolumeGrant, ZoneGrant
-from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import (
+    Allocation,
+    CardGrant,
+    DeviceGrant,
+    IsaGrant,
+    VolumeGrant,
+    ZoneGrant,
+)
+from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount, parse_amount
-from hetsched.contracts.workload import PodSpec
 
 _NUMBER_AT_END = re.compile(r"[0-9]{1,9}$")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 from . import storage
 from .fields import FieldView, metadata

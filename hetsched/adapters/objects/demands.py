@@ -19,10 +19,18 @@ from json import JSONDecodeError
 
 from hetsched import isa
 from hetsched.contracts.booleans import BOOLEANS
-from hetsched.contracts.cards import model_tokens
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.objects.cards import model_tokens
+from hetsched.contracts.objects.workload import (
+    GangMember,
+    GpuDemand,
+    IsaDemand,
+    MinField,
+    NodeTerm,
+    NumaDemand,
+    PodGroup,
+)
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
-from hetsched.contracts.workload import GangMember, GpuDemand, IsaDemand, MinField, NodeTerm, NumaDemand, PodGroup
 
 from . import keys
 from .documents import read_json

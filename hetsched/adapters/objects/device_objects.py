@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hetsched.contracts.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
+from hetsched.contracts.objects.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
 
 from . import keys
 

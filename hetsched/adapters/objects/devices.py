@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hetsched.contracts.devices import (
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
     Device,
     DeviceId,
@@ -27,7 +28,6 @@ from hetsched.contracts.devices import (
     SelectorVerdict,
     Value,
 )
-from hetsched.contracts.errors import InputError
 
 from . import keys
 from .cel_selectors import Answer, expression, is_version, quantity, version

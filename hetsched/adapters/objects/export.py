@@ -16,12 +16,19 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.metrics import pod_metrics
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.kubelet_options import format_options
-from hetsched.contracts.node_report import ZONE_PROBLEM, GpuCard, NodeReport, NumaReport, NumaZone, PowerReport
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.kubelet_options import format_options
+from hetsched.contracts.objects.node_report import (
+    ZONE_PROBLEM,
+    GpuCard,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    PowerReport,
+)
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodGroup
 from hetsched.contracts.units import CPU, format_amount
-from hetsched.contracts.workload import PodGroup
 
 from . import keys
 from .device_objects import device_objects

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.objects.workload import ContainerDemand, Shape
 from hetsched.contracts.units import MEMORY
-from hetsched.contracts.workload import ContainerDemand, Shape
 
 from . import keys
 from .fields import FieldView

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
+from hetsched.contracts.objects.node_report import GpuCard
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MIB, parse_amount
 
 REGISTERS = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.files import Source, parse_workload
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.golden import Expectation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.engine.simulation.golden_placements import Golden
 

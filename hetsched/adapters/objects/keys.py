@@ -1,6 +1,6 @@
 """Labels, annotations and API groups that are read and written, each spelled in one place.
 
-The keys of pod demands are defined in `contracts.wishes`, because the engine names those fields in its results.
+The keys of pod demands are defined in `contracts.objects.wishes`, because the engine names those fields in its results.
 
 Source: the public contract; gocrane/api well_known_annotations; scheduler-plugins coscheduling.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hetsched.contracts import wishes
-from hetsched.contracts.submitted import WORKLOAD_LABEL
+from hetsched.contracts.objects import wishes
+from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 
 GROUP = "hetsched.io/v1alpha1"
 

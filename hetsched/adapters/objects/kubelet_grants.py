@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from hetsched.contracts.agent_report import KubeletState
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import KubeletGrant, NumaZone
+from hetsched.contracts.messages.agent_report import KubeletState
+from hetsched.contracts.objects.node_report import KubeletGrant, NumaZone
 from hetsched.contracts.units import GPU_RESOURCES
 
 MOST_GRANTS = 1024

@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.warnings import NOT_SIMULATED, ManifestWarning
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
-from hetsched.contracts.warnings import NOT_SIMULATED, ManifestWarning
 
 from . import keys
 from .demands import AWARENESS_VALUES, CPU_POLICIES, unknown_to_crane

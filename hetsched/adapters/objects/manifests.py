@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters import metrics
-from hetsched.contracts.cluster import (
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import (
     ClusterContent,
     DisruptionBudget,
     ElasticQuota,
@@ -28,12 +29,11 @@ from hetsched.contracts.cluster import (
     PriorityClass,
     RuntimeClass,
 )
-from hetsched.contracts.devices import Devices
-from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.storage import Storage
-from hetsched.contracts.workload import PodGroup, PodSpec
+from hetsched.contracts.objects.devices import Devices
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.storage import Storage
+from hetsched.contracts.objects.workload import PodGroup, PodSpec
 
 from . import controllers, keys, nodes, quotas_and_budgets, selectors, storage
 from .demands import group_name

@@ -19,7 +19,7 @@ import msgspec
 
 from hetsched import isa
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.node_report import IsaReport
 
 from . import keys
 

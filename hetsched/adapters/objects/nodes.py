@@ -22,11 +22,11 @@ from functools import lru_cache
 import msgspec
 
 from hetsched import isa
-from hetsched.contracts.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.kubelet_options import bounded, parse_options
-from hetsched.contracts.node_report import (
+from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
+from hetsched.contracts.objects.kubelet_options import bounded, parse_options
+from hetsched.contracts.objects.node_report import (
     LINK_KINDS,
     POWER_STATES,
     CardLink,

@@ -12,8 +12,15 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.objects.workload import (
+    GRACE_SECONDS,
+    PodSpec,
+    PodTerm,
+    Shape,
+    SpreadConstraint,
+    Toleration,
+)
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
-from hetsched.contracts.workload import GRACE_SECONDS, PodSpec, PodTerm, Shape, SpreadConstraint, Toleration
 
 from . import keys
 from .allocation import by_container, write_allocation, write_topology_result

@@ -16,10 +16,10 @@ import msgspec
 
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import likeness
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.cluster import ClusterContent, PriorityClass, RuntimeClass
+from hetsched.contracts.objects.workload import (
     GRACE_SECONDS,
     ClaimRequest,
     ClaimUse,

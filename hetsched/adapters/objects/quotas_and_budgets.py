@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
-from hetsched.contracts.labels import selects
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import DisruptionBudget, ElasticQuota
+from hetsched.contracts.objects.labels import selects
+from hetsched.contracts.objects.workload import PodSpec
 
 from .fields import FieldView, metadata
 from .pods import namespace_of

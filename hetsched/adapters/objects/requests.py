@@ -19,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
+from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.contracts.units import (
     CPU,
     DISK_MBPS,
@@ -29,7 +30,6 @@ from hetsched.contracts.units import (
     PODS,
     is_extended,
 )
-from hetsched.contracts.workload import ContainerDemand
 
 from .fields import FieldView, unique_names
 

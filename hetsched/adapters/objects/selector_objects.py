@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm
+from hetsched.contracts.objects.workload import Expression, LabelSelector, NodeTerm
 
 Plain = dict[str, Any]
 

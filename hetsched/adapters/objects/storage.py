@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hetsched.contracts.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
+from hetsched.contracts.objects.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
 
 from .fields import FieldView, metadata
 from .selectors import label_selector, node_term

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hetsched.contracts.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.objects.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, PodSpec
 from hetsched.contracts.units import format_amount
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, PodSpec
 
 from .selector_objects import label_selector, node_term
 from .storage import DEFAULT_CLASS, SELECTED_NODE

@@ -17,8 +17,8 @@ import msgspec
 
 from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.wishes import IMAGE_PLATFORMS
-from hetsched.contracts.workload import ImageDemand, ImageFacts, IsaDemand, PodSpec, Shape
+from hetsched.contracts.objects.wishes import IMAGE_PLATFORMS
+from hetsched.contracts.objects.workload import ImageDemand, ImageFacts, IsaDemand, PodSpec, Shape
 from hetsched.isa import Isa
 from hetsched.isa.platforms import OLDER, archs_with_variants_only, floor, image_floors, normalise, pod_floors
 

@@ -19,12 +19,12 @@ from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.fields import is_dns_subdomain
 from hetsched.adapters.objects.nodes import isa_report
 from hetsched.adapters.objects.requests import container_demand
-from hetsched.contracts.cards import card_from_table
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.cards import card_from_table
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, MIB, PODS
-from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")

@@ -20,8 +20,8 @@ import msgspec
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cards import facts_of
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cards import facts_of
+from hetsched.contracts.objects.cluster import ClusterContent
 
 from .demo_stream import demo_workload
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 
 from ..rpc import device_plugin_pb2 as api
 from .slots import Card

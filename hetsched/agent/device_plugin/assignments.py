@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that early exits do not block
 _VERSION = 1

@@ -16,8 +16,8 @@ from typing import Protocol
 
 import msgspec
 
-from hetsched.contracts.agent_message import AgentAnswer
-from hetsched.contracts.agent_report import AgentReport, MachineProblem
+from hetsched.contracts.messages.agent_message import AgentAnswer
+from hetsched.contracts.messages.agent_report import AgentReport, MachineProblem
 
 from ..podresources import PodResourcesClient, PodResourcesFailure
 from ..probe_cards import described, read_cards

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 
 from ..rpc import device_plugin_pb2 as api
 from .allocate_response import answer

@@ -12,8 +12,8 @@ import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Sequence
 
-from hetsched.contracts.agent_message import AgentAnswer
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_message import AgentAnswer
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 from ..pins.grants import Grants
 from .pod_selection import PodGrant

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from hetsched.contracts.agent_report import MachineProblem
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import VerifiedAllocation, verify
+from hetsched.contracts.messages.agent_report import MachineProblem
+from hetsched.contracts.messages.signatures import VerifiedAllocation, verify
 
 ALLOCATION = "hetsched.io/allocation"
 MOST_PROBLEMS = 20

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from hetsched.agent.cri import CriContainer, Runtime, RuntimeFailure, Sandbox
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import KubeletState, MachineProblem, PinnedContainer
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import KubeletState, MachineProblem, PinnedContainer
 
 from .actual import CpuReader
 from .grants import ALLOCATION, Grants

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hetsched.contracts.agent_report import MachineProblem
+from hetsched.contracts.messages.agent_report import MachineProblem
 
 from .grants import VerifiedGrant
 

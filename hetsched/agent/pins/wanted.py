@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signatures import VerifiedAllocation
+from hetsched.contracts.messages.signatures import VerifiedAllocation
 
 OWN, FIXED, NUMA = "exclusive", "immovable", "numa"
 _NUMBER_AT_END = re.compile(r"[0-9]{1,5}$", re.ASCII)

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from hetsched.contracts.cards import model_accepted
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.cards import model_accepted
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.framework import nash
 from hetsched.engine.gpu.workload_mix import mix_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation, CardGrant
-from hetsched.contracts.node_report import GpuCard
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import Allocation, CardGrant
+from hetsched.contracts.objects.node_report import GpuCard
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.request import CompiledShape
 
 from .columns import WHOLE_CARD_MILLI

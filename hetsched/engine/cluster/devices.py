@@ -20,9 +20,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from hetsched.contracts.allocation import DeviceGrant
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.devices import (
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
     Device,
     DeviceId,
@@ -31,8 +31,8 @@ from hetsched.contracts.devices import (
     ResourceClaim,
     SameAttribute,
 )
-from hetsched.contracts.devices import Devices as Known
-from hetsched.contracts.workload import DeviceUse, PodSpec
+from hetsched.contracts.objects.devices import Devices as Known
+from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .booking import Booking

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from hetsched.contracts.cluster import DisruptionBudget
+from hetsched.contracts.objects.cluster import DisruptionBudget
 
 from .devices import DeviceState
 from .expected_use import UsageHistory

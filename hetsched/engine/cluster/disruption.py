@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hetsched.contracts.cluster import DisruptionBudget
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.workload import PodSpec
 
 from .selector_counts import Matcher
 

@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.objects.cluster import PodUsage
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU
-from hetsched.contracts.workload import PodSpec, Shape
 
 LEAST_PODS = 5
 BUSY_RATIO, IDLE_RATIO = 0.5, 0.1

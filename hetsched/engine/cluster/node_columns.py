@@ -12,8 +12,15 @@ from typing import Protocol
 
 import numpy as np
 
-from hetsched.contracts.cards import installed_cards, resting_cards
-from hetsched.contracts.node_report import CONDITION_TAINTS, POWER_STATES, GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.objects.cards import installed_cards, resting_cards
+from hetsched.contracts.objects.node_report import (
+    CONDITION_TAINTS,
+    POWER_STATES,
+    GpuCard,
+    IsaReport,
+    NodeReport,
+    Taint,
+)
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.engine.gpu.links import Table, link_table
 from hetsched.engine.numa.zones import Setup, Zones, setup_of

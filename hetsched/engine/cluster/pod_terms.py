@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 from .booking import Booking
 from .columns import Bools, Ints, Rows

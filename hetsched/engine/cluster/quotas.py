@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetsched.contracts.cluster import ElasticQuota
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ElasticQuota
+from hetsched.contracts.objects.workload import PodSpec
 
 Amounts = Sequence[tuple[str, int]]
 

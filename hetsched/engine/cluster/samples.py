@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import seconds
 
 from .columns import USAGE_RESOURCES

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.labels import selects
-from hetsched.contracts.workload import LabelSelector, PodSpec, PodTerm
+from hetsched.contracts.objects.labels import selects
+from hetsched.contracts.objects.workload import LabelSelector, PodSpec, PodTerm
 
 from .columns import Ints
 from .state_view import StateView

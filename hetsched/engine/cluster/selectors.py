@@ -1,8 +1,8 @@
 """Evaluate node selectors and node affinity terms by labels and names.
 
-`contracts.labels.fits` defines one requirement. Required node terms are ORed; a term without requirements matches
-nothing. A label is a column of value ids (`ClusterState.label`), so one requirement costs one comparison or look-up of
-ids over all nodes, and one index access per value that it names.
+`contracts.objects.labels.fits` defines one requirement. Required node terms are ORed; a term without requirements
+matches nothing. A label is a column of value ids (`ClusterState.label`), so one requirement costs one comparison or
+look-up of ids over all nodes, and one index access per value that it names.
 Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to Nodes"; component-helpers/nodeaffinity.
 """
 
@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hetsched.contracts.labels import integer
-from hetsched.contracts.workload import Expression, NodeTerm, Shape
+from hetsched.contracts.objects.labels import integer
+from hetsched.contracts.objects.workload import Expression, NodeTerm, Shape
 
 from .columns import Bools, Ints, Vocabulary
 from .state_view import StateView

@@ -21,8 +21,8 @@ from itertools import groupby
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.framework.gangs import gang_key, together
 
 from .columns import Floats, Ints

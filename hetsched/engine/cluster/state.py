@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.cards import cards_of, resting_cards
-from hetsched.contracts.cluster import ClusterContent, DisruptionBudget, ElasticQuota
-from hetsched.contracts.devices import Devices as KnownDevices
-from hetsched.contracts.labels import integer
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
-from hetsched.contracts.storage import Storage
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
+from hetsched.contracts.objects.cards import cards_of, resting_cards
+from hetsched.contracts.objects.cluster import ClusterContent, DisruptionBudget, ElasticQuota
+from hetsched.contracts.objects.devices import Devices as KnownDevices
+from hetsched.contracts.objects.labels import integer
+from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.objects.storage import Storage
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.framework.gangs import Gangs
 from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.status import ProtectedPods

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.node_report import NodeReport
 
 from .booking import Booking
 from .columns import Bools, Columns, Ints, ResourceRows, Vocabulary

@@ -22,10 +22,10 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.labels import selects
-from hetsched.contracts.storage import (
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.labels import selects
+from hetsched.contracts.objects.storage import (
     BETA_ZONES,
     MIGRATED_SOURCES,
     PersistentVolume,
@@ -33,7 +33,7 @@ from hetsched.contracts.storage import (
     StorageClass,
     VolumeClaim,
 )
-from hetsched.contracts.workload import ClaimUse, Expression, PodSpec
+from hetsched.contracts.objects.workload import ClaimUse, Expression, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .booking import Booking

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsched.contracts.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
+from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
+from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
 from hetsched.engine.framework.cycle import Scheduler

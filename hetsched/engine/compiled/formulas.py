@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.workload import Shape
+from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Floats
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.node_class import is_gpu_pod

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import GpuDemand
 from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Bools, Floats, Ints
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope

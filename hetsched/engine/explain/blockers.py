@@ -12,8 +12,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hetsched.contracts.decision import Evicted
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Evicted
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.preemption.dry_run import Choice, Rule, Search

@@ -13,8 +13,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from hetsched.contracts.decision import NodeOutcome, Reason
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import NodeOutcome, Reason
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.scoring import INFEASIBLE
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from hetsched.contracts.decision import NodeOutcome, PluginScore, Reason, Verdict
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.diagnosis import Diagnosis, FunnelStep

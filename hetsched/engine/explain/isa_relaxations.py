@@ -14,9 +14,9 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from hetsched.contracts.node_report import IsaReport
-from hetsched.contracts.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERNETES_ARCH, QEMU
-from hetsched.contracts.workload import IsaDemand, Shape
+from hetsched.contracts.objects.node_report import IsaReport
+from hetsched.contracts.objects.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERNETES_ARCH, QEMU
+from hetsched.contracts.objects.workload import IsaDemand, Shape
 from hetsched.engine.cluster.columns import Rows
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.isa.isa_strings import offered_isa, required_isa

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from hetsched.contracts.decision import FieldChange, NearestFit
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.api.decision import FieldChange, NearestFit
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Rows, Window
 from hetsched.engine.cluster.expected_use import DECLARED, basis_of
 from hetsched.engine.framework.gangs import gang_key

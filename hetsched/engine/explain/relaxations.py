@@ -16,9 +16,16 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from hetsched.contracts.objects.wishes import (
+    EXPECTED_USAGE,
+    EXPECTED_WATTS,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MILLI,
+    GPU_NUMBER,
+)
+from hetsched.contracts.objects.workload import ContainerDemand, GpuDemand, Shape
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS, format_amount, readable_amount
-from hetsched.contracts.wishes import EXPECTED_USAGE, EXPECTED_WATTS, GPU_CORE, GPU_MEMORY, GPU_MILLI, GPU_NUMBER
-from hetsched.contracts.workload import ContainerDemand, GpuDemand, Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Rows
 
 RULE_SIZE = 0.5

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from hetsched.contracts.decision import Tipping, TippingPoint
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Tipping, TippingPoint
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Floats
 from hetsched.engine.framework.policy import MAX_WEIGHT
 from hetsched.engine.framework.scoring import INFEASIBLE

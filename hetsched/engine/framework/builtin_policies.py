@@ -7,7 +7,7 @@ selected. Baselines from the literature are ordinary policies.
 
 from __future__ import annotations
 
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 
 _FILTERS = (
     PluginUse("priority-sort"),

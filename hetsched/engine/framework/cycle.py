@@ -17,8 +17,8 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import EMPTY, Allocation, IsaGrant
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import EMPTY, Allocation, IsaGrant
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Floats
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose

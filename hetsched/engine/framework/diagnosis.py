@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.decision import NearestFit, Reason, Unplaced, Verdict
+from hetsched.contracts.api.decision import NearestFit, Reason, Unplaced, Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import WaitsFor
-from hetsched.contracts.workload import PodSpec
 
 
 class FunnelStep(msgspec.Struct, frozen=True, rename="camel"):

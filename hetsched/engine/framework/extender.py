@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.explain.diagnosis import refused_rows

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Ints
 from hetsched.engine.cluster.state import ClusterState
 

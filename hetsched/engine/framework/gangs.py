@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import PodSpec, Shape
 
 from .diagnosis import Diagnosis
 from .status import Refusal

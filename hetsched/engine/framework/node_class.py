@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.contracts.workload import Shape
+from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import Bools, Window
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.allocation import EMPTY, Allocation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 
 from .request import Request

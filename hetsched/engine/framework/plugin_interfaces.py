@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import check_params
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import PodSpec
 
 from .extension_points import Reads, Scope
 from .gangs import gang_key, together

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetsched.contracts.decision import Reason, Verdict
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import ANYTHING, LOADS, NODE_FACTS, Event, WaitsFor
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 
 from .policy import Policy

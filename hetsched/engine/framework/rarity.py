@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import IsaDemand, Shape
 from hetsched.contracts.units import CPU
-from hetsched.contracts.workload import IsaDemand, Shape
 from hetsched.engine.cluster.columns import Bools
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.isa.isa_fit import SECOND, run_on

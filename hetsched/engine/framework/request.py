@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout, Ints, ResourceRows, Rows
 
 # A shape with more node requirements than this counts as several ordinary ones.

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from hetsched.contracts.cards import model_accepted
-from hetsched.contracts.workload import GpuDemand
+from hetsched.contracts.objects.cards import model_accepted
+from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, Bools, Ints, Window
 
 if TYPE_CHECKING:

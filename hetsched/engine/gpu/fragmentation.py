@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.contracts.cards import model_accepted
+from hetsched.contracts.objects.cards import model_accepted
+from hetsched.contracts.objects.workload import GpuDemand, Shape
 from hetsched.contracts.units import CPU, GPU_RESOURCES
-from hetsched.contracts.workload import GpuDemand, Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Floats, Ints, Rows, Window
 from hetsched.engine.framework.request import Request
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import comb
 
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.node_report import GpuCard
 
 Table = tuple[tuple[int, ...], ...]
 Worth = tuple[int, int]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 
 TYPICAL_SHARE = 0.95
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from hetsched.contracts.node_report import IsaReport
-from hetsched.contracts.workload import ImageDemand
+from hetsched.contracts.objects.node_report import IsaReport
+from hetsched.contracts.objects.workload import ImageDemand
 from hetsched.engine.framework.status import Refusal
 from hetsched.isa import match
 

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import IsaGrant
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.allocation import IsaGrant
+from hetsched.contracts.objects.node_report import IsaReport
+from hetsched.contracts.objects.workload import IsaDemand
 from hetsched.contracts.params import Params
-from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.cluster.columns import Ints
 from hetsched.engine.framework.status import Refusal
 from hetsched.isa import Isa, match

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.isa import Isa, parse
 
 _NAMES = {"x86": "amd64", "arm": "arm64"}

@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from msgspec import UNSET
 
-from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset
-from hetsched.contracts.workload import Shape
+from hetsched.contracts.objects.allocation import ZoneGrant
+from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
 from hetsched.engine.cluster.state_view import StateView
 

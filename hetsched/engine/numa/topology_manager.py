@@ -27,7 +27,7 @@ from functools import cache, lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from hetsched.contracts.kubelet_options import MOST_MODELLED_NUMA_NODES, KubeletOptions
+from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES, KubeletOptions
 
 from .cpu_manager import Cpu, Strategy, Topology, members, take
 

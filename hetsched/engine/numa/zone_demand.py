@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
-from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
 from hetsched.engine.gpu.eligibility import CardDemand
 

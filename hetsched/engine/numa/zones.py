@@ -36,8 +36,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.kubelet_options import read_options
-from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone, is_unreadable
+from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.node_report import (
+    KubeletGrant,
+    NodeReport,
+    NumaReport,
+    NumaZone,
+    is_unreadable,
+)
 from hetsched.contracts.pod_sentences import BY_KUBELET
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, MIB, is_extended
 from hetsched.engine.cluster.booking import Booking

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints
 from hetsched.engine.cluster.state import ClusterState

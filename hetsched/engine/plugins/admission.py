@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.columns import Bools, Window

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.devices import ResourceClaim
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState

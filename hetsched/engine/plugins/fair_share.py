@@ -16,8 +16,8 @@ from typing import Annotated
 
 import msgspec
 
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import Params
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.shares import TeamShares, filled
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin

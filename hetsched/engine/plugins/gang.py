@@ -29,11 +29,11 @@ from typing import Annotated
 
 import msgspec
 
-from hetsched.contracts import wishes
-from hetsched.contracts.decision import Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.objects import wishes
+from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import GangMember, PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.extension_points import Scope

@@ -11,7 +11,7 @@ tie-breaks differ and the latest can interleave two groups of one second.
 
 from __future__ import annotations
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetsched.contracts.workload import Shape
+from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import Allocation
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.booking import grant_card

@@ -27,9 +27,9 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.contracts.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import HostPort
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import HostPort
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.pod_terms import ANY_ADDRESS
 from hetsched.engine.cluster.state import ClusterState

@@ -25,8 +25,8 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from hetsched.contracts.cards import CardFacts, facts_of
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.cards import CardFacts, facts_of
+from hetsched.contracts.objects.node_report import GpuCard
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import Floats, Window

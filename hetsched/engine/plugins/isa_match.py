@@ -20,10 +20,10 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import Allocation, IsaGrant
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.allocation import Allocation, IsaGrant
+from hetsched.contracts.objects.node_report import IsaReport
+from hetsched.contracts.objects.workload import IsaDemand
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import IsaDemand
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState

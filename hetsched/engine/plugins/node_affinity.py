@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import Expression
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import Expression
 from hetsched.engine.cluster.columns import Bools, Floats, Window
 from hetsched.engine.cluster.selectors import (
     NODE_NAME,

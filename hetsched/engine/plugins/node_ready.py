@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from hetsched.contracts.node_report import Taint
+from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.framework.extension_points import Reads

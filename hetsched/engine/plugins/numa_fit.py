@@ -20,9 +20,9 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset
-from hetsched.contracts.node_report import ZONE_PROBLEM
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.node_report import ZONE_PROBLEM
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
 from hetsched.contracts.waits import Event

@@ -19,9 +19,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import PodTerm
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import PodTerm
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.pod_terms import beside, per_domain
 from hetsched.engine.cluster.selector_counts import Matcher

@@ -22,10 +22,10 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from hetsched.contracts.node_report import POWER_STATES
+from hetsched.contracts.objects.node_report import POWER_STATES
+from hetsched.contracts.objects.wishes import EXPECTED_WATTS
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.contracts.wishes import EXPECTED_WATTS
 from hetsched.engine.cluster.columns import UNKNOWN, Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin

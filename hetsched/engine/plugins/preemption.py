@@ -20,9 +20,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.disruption import matcher
 from hetsched.engine.cluster.state import ClusterState

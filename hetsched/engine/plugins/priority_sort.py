@@ -6,7 +6,7 @@ Source: kube-scheduler's PrioritySort plugin.
 
 from __future__ import annotations
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 

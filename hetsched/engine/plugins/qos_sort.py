@@ -7,7 +7,7 @@ both ways for two Guaranteed pods and was no order.
 
 from __future__ import annotations
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 

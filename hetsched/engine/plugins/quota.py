@@ -10,7 +10,7 @@ Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `e
 
 from __future__ import annotations
 
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.state import ClusterState

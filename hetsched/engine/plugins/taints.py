@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from hetsched.contracts.node_report import Taint
+from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Window
 from hetsched.engine.cluster.state import ClusterState

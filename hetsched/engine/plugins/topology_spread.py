@@ -20,9 +20,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hetsched.contracts.labels import selects
+from hetsched.contracts.objects.labels import selects
+from hetsched.contracts.objects.workload import SpreadConstraint
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import SpreadConstraint
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.selectors import required_nodes

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.allocation import EMPTY, Allocation, VolumeGrant
-from hetsched.contracts.storage import PersistentVolume
+from hetsched.contracts.objects.allocation import EMPTY, Allocation, VolumeGrant
+from hetsched.contracts.objects.storage import PersistentVolume
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import UNLIMITED, Bools, Ints, Window

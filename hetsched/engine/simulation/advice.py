@@ -21,9 +21,9 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
-from hetsched.contracts.decision import Balance, Placement, PolicyRef
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
+from hetsched.contracts.api.decision import Balance, Placement, PolicyRef
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose

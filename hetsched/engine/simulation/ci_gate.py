@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.decision import NearestFit, Reason, Unplaced, Verdict, WhatIfAnswer
-from hetsched.contracts.findings import Artefact, Finding, Gate, Level, Place
-from hetsched.contracts.warnings import ManifestWarning
-from hetsched.contracts.workload import IsaDemand, PodSpec
+from hetsched.contracts.api.decision import NearestFit, Reason, Unplaced, Verdict, WhatIfAnswer
+from hetsched.contracts.api.findings import Artefact, Finding, Gate, Level, Place
+from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.contracts.objects.workload import IsaDemand, PodSpec
 from hetsched.isa import match, parse
 
 # Baseline of every machine of an architecture; a program within it needs no statement besides the architecture.

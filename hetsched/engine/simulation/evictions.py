@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hetsched.contracts.allocation import EMPTY
-from hetsched.contracts.decision import Evicted
+from hetsched.contracts.api.decision import Evicted
+from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.pod_sentences import PREEMPTED_IN_RUN
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.outcome import Outcome

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.cards import at_work
-from hetsched.contracts.golden import Expectation, GoldenState, Judged
-from hetsched.contracts.node_report import CONDITION_TAINTS, NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.golden import Expectation, GoldenState, Judged
+from hetsched.contracts.objects.cards import at_work
+from hetsched.contracts.objects.node_report import CONDITION_TAINTS, NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose, doubtful
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome

@@ -17,8 +17,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Ints, Window
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.request import Request

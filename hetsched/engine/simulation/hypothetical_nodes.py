@@ -13,7 +13,7 @@ from itertools import count, islice
 import msgspec
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport, NumaReport
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport
 from hetsched.engine.cluster.state import ClusterState
 
 HOST_NAME = "kubernetes.io/hostname"

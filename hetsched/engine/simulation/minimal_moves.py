@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hetsched.contracts.advice import Nearest
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.advice import Nearest
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.explain.diagnosis import diagnose

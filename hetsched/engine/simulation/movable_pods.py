@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hetsched.contracts.advice import Stays
-from hetsched.contracts.workload import PodSpec, is_ours
+from hetsched.contracts.api.advice import Stays
+from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.gangs import gang_key

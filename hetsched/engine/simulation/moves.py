@@ -15,10 +15,10 @@ from datetime import datetime
 
 import msgspec
 
-from hetsched.contracts.advice import BudgetLeft, Cost, Move, MovedPod
-from hetsched.contracts.decision import Balance, ZonePlacement
+from hetsched.contracts.api.advice import BudgetLeft, Cost, Move, MovedPod
+from hetsched.contracts.api.decision import Balance, ZonePlacement
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import PODS, format_amount
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.booking import Booking

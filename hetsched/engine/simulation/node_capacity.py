@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.decision import Reason
+from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.explain.diagnosis import of_node
 from hetsched.engine.framework.cycle import Scheduler
 

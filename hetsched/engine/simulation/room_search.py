@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hetsched.contracts.advice import Nearest, Question
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.advice import Nearest, Question
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.outcome import Outcome

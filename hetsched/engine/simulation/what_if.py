@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.decision import (
+from hetsched.contracts.api.decision import (
     Balance,
     Displaced,
     Evicted,
@@ -31,8 +31,8 @@ from hetsched.contracts.decision import (
     WhatIfAnswer,
     ZonePlacement,
 )
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.expected_use import REQUESTED, basis_of
 from hetsched.engine.cluster.state import ClusterState

@@ -2,75 +2,117 @@
 
 import django.core.validators
 import django.db.models.deletion
-import hetsched.contracts.cluster
 from django.db import migrations, models
+
+import hetsched.contracts.objects.cluster
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Cluster',
+            name="Cluster",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\\Z', "Lower-case letters, digits and '-', at most 63 characters.")], verbose_name='name')),
-                ('kind', models.CharField(choices=[('offline', 'offline: from files, placements exist only here'), ('demo', 'demo: simulated, with a stream of workloads')], default='offline', max_length=12, verbose_name='kind')),
-                ('policy_name', models.CharField(default='hetsched', max_length=63, verbose_name='policy')),
-                ('definitions', models.JSONField(blank=True, default=hetsched.contracts.cluster.ClusterContent, verbose_name='definitions')),
-                ('revision', models.BigIntegerField(default=0, verbose_name='revision')),
-                ('inventory_revision', models.BigIntegerField(default=0, verbose_name='inventory revision')),
-                ('baseline_revision', models.BigIntegerField(default=0, verbose_name='baseline revision')),
-                ('forgotten_revision', models.BigIntegerField(default=0, verbose_name='forgotten up to revision')),
-                ('leader_epoch', models.BigIntegerField(default=0, verbose_name='leader epoch')),
-                ('leader_id', models.CharField(blank=True, max_length=120, verbose_name='leader')),
-                ('leader_until', models.DateTimeField(blank=True, null=True, verbose_name='lease ends')),
-                ('node_count', models.IntegerField(default=0, verbose_name='nodes')),
-                ('ready_count', models.IntegerField(default=0, verbose_name='ready nodes')),
-                ('card_count', models.IntegerField(default=0, verbose_name='cards')),
-                ('capacity', models.JSONField(blank=True, default=dict, verbose_name='capacity')),
-                ('requested', models.JSONField(blank=True, default=dict, verbose_name='requested')),
-                ('gpu_milli_used', models.BigIntegerField(default=0, verbose_name='GPU thousandths in use')),
-                ('demo_seed', models.BigIntegerField(default=0, verbose_name='demo seed')),
-                ('demo_sequence', models.BigIntegerField(default=0, verbose_name='next demo workload')),
-                ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "name",
+                    models.CharField(
+                        max_length=63,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
+                                "Lower-case letters, digits and '-', at most 63 characters.",
+                            )
+                        ],
+                        verbose_name="name",
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("offline", "offline: from files, placements exist only here"),
+                            ("demo", "demo: simulated, with a stream of workloads"),
+                        ],
+                        default="offline",
+                        max_length=12,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("policy_name", models.CharField(default="hetsched", max_length=63, verbose_name="policy")),
+                (
+                    "definitions",
+                    models.JSONField(
+                        blank=True,
+                        default=hetsched.contracts.objects.cluster.ClusterContent,
+                        verbose_name="definitions",
+                    ),
+                ),
+                ("revision", models.BigIntegerField(default=0, verbose_name="revision")),
+                ("inventory_revision", models.BigIntegerField(default=0, verbose_name="inventory revision")),
+                ("baseline_revision", models.BigIntegerField(default=0, verbose_name="baseline revision")),
+                ("forgotten_revision", models.BigIntegerField(default=0, verbose_name="forgotten up to revision")),
+                ("leader_epoch", models.BigIntegerField(default=0, verbose_name="leader epoch")),
+                ("leader_id", models.CharField(blank=True, max_length=120, verbose_name="leader")),
+                ("leader_until", models.DateTimeField(blank=True, null=True, verbose_name="lease ends")),
+                ("node_count", models.IntegerField(default=0, verbose_name="nodes")),
+                ("ready_count", models.IntegerField(default=0, verbose_name="ready nodes")),
+                ("card_count", models.IntegerField(default=0, verbose_name="cards")),
+                ("capacity", models.JSONField(blank=True, default=dict, verbose_name="capacity")),
+                ("requested", models.JSONField(blank=True, default=dict, verbose_name="requested")),
+                ("gpu_milli_used", models.BigIntegerField(default=0, verbose_name="GPU thousandths in use")),
+                ("demo_seed", models.BigIntegerField(default=0, verbose_name="demo seed")),
+                ("demo_sequence", models.BigIntegerField(default=0, verbose_name="next demo workload")),
+                ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="created")),
             ],
             options={
-                'verbose_name': 'cluster',
-                'verbose_name_plural': 'clusters',
-                'ordering': ['id'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['offline', 'demo'])), name='inventory_cluster_kind')],
+                "verbose_name": "cluster",
+                "verbose_name_plural": "clusters",
+                "ordering": ["id"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["offline", "demo"])), name="inventory_cluster_kind"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Node',
+            name="Node",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=253, verbose_name='name')),
-                ('report', models.JSONField(verbose_name='report')),
-                ('isa_family', models.CharField(default='unknown', max_length=12, verbose_name='ISA family')),
-                ('isa', models.CharField(blank=True, max_length=400, verbose_name='ISA')),
-                ('pool', models.CharField(max_length=63, verbose_name='pool')),
-                ('ready', models.BooleanField(default=True, verbose_name='ready')),
-                ('unschedulable', models.BooleanField(default=False, verbose_name='unschedulable')),
-                ('cordoned_by_operator', models.BooleanField(default=False, verbose_name='cordoned by an operator')),
-                ('card_count', models.IntegerField(default=0, verbose_name='cards')),
-                ('allocatable', models.JSONField(default=dict, verbose_name='allocatable')),
-                ('requested', models.JSONField(default=dict, verbose_name='requested')),
-                ('pods', models.IntegerField(default=0, verbose_name='pods')),
-                ('gpu_milli_used', models.IntegerField(default=0, verbose_name='GPU thousandths in use')),
-                ('updated_at', models.DateTimeField(verbose_name='reported')),
-                ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='inventory.cluster', verbose_name='cluster')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=253, verbose_name="name")),
+                ("report", models.JSONField(verbose_name="report")),
+                ("isa_family", models.CharField(default="unknown", max_length=12, verbose_name="ISA family")),
+                ("isa", models.CharField(blank=True, max_length=400, verbose_name="ISA")),
+                ("pool", models.CharField(max_length=63, verbose_name="pool")),
+                ("ready", models.BooleanField(default=True, verbose_name="ready")),
+                ("unschedulable", models.BooleanField(default=False, verbose_name="unschedulable")),
+                ("cordoned_by_operator", models.BooleanField(default=False, verbose_name="cordoned by an operator")),
+                ("card_count", models.IntegerField(default=0, verbose_name="cards")),
+                ("allocatable", models.JSONField(default=dict, verbose_name="allocatable")),
+                ("requested", models.JSONField(default=dict, verbose_name="requested")),
+                ("pods", models.IntegerField(default=0, verbose_name="pods")),
+                ("gpu_milli_used", models.IntegerField(default=0, verbose_name="GPU thousandths in use")),
+                ("updated_at", models.DateTimeField(verbose_name="reported")),
+                (
+                    "cluster",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="nodes",
+                        to="inventory.cluster",
+                        verbose_name="cluster",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'node',
-                'verbose_name_plural': 'nodes',
-                'ordering': ['cluster_id', 'name'],
-                'constraints': [models.UniqueConstraint(fields=('cluster', 'name'), name='inventory_node_name')],
+                "verbose_name": "node",
+                "verbose_name_plural": "nodes",
+                "ordering": ["cluster_id", "name"],
+                "constraints": [models.UniqueConstraint(fields=("cluster", "name"), name="inventory_node_name")],
             },
         ),
     ]

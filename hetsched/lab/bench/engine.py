@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT

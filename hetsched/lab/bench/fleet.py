@@ -14,9 +14,9 @@ import random
 
 import msgspec
 
-from hetsched.contracts.node_report import GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, Taint
+from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, PodSpec, Shape, Toleration
 from hetsched.contracts.units import MIB
-from hetsched.contracts.workload import GpuDemand, IsaDemand, PodSpec, Shape, Toleration
 
 _GIB = 1024 * MIB
 ZIPF_EXPONENT = 0.8

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import IsaDemand, PodSpec, Shape
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import compile_policy

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, MIB, PODS
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT

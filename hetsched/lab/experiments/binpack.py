@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from hetsched.contracts.node_report import GpuCard, NodeReport
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

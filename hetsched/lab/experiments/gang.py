@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import GangMember, PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, PODS
-from hetsched.contracts.workload import GangMember, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetsched.contracts.node_report import GpuCard, NodeReport
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import GpuDemand, PodSpec, Shape
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.engine.cluster.state import ClusterState

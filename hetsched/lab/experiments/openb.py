@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry

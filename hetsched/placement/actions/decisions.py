@@ -24,8 +24,8 @@ import msgspec
 from django.conf import settings
 from django.db import IntegrityError, connection
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.pod_sentences import PREEMPTED
 from hetsched.contracts.waits import WaitsFor, bits_of
 from hetsched.engine.framework.queueing_hints import for_anything

@@ -18,9 +18,9 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.cards import cards_of
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import GpuCard
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Node

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 from django.db import IntegrityError
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program

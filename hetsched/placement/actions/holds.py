@@ -19,12 +19,12 @@ from django.db import IntegrityError
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.allowance import UNLIMITED, Allowance
-from hetsched.contracts.decision import PolicyRef
+from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node

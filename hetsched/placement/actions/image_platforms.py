@@ -23,7 +23,7 @@ from hetsched.adapters.oci.facts import NO_PLATFORM, with_facts
 from hetsched.adapters.oci.reference import Reference, parse_reference
 from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import ImageFacts, PodSpec
+from hetsched.contracts.objects.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
 from hetsched.placement.lifecycle import QUEUED

@@ -16,11 +16,11 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from hetsched.contracts.doubts import FactConflict
-from hetsched.contracts.observed import ObservedPod
+from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.observed import ObservedPod
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.fact_conflicts import clear_doubts, dispel, doubt
 from hetsched.inventory.ledger import advance

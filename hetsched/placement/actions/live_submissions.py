@@ -20,12 +20,12 @@ from django.db import IntegrityError
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.observed import ObservedPod
-from hetsched.contracts.submitted import WORKLOAD_LABEL, ObjectToCreate
+from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
+from hetsched.contracts.objects.observed import ObservedPod
+from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 from django.db import IntegrityError
 
-from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind

@@ -18,10 +18,10 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.contracts.advice import Advice, Move
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.advice import Advice, Move
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.engine.simulation.moves import AppliedMove

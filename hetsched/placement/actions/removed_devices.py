@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.inventory import fact_review
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Actor

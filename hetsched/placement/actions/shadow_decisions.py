@@ -25,7 +25,7 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from hetsched.contracts.observed import ObservedPod
+from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection

@@ -16,10 +16,10 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.contracts.allowance import UNLIMITED, Allowance
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster

@@ -23,7 +23,7 @@ import msgspec
 from django.conf import settings
 from django.db.models import Q
 
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import forget_gone

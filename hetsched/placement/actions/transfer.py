@@ -16,15 +16,15 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.contracts.allocation import EMPTY, Allocation
-from hetsched.contracts.cards import cards_of
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.inventory.actions import (

@@ -29,11 +29,11 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
-from hetsched.contracts.allocation import EMPTY, Allocation
-from hetsched.contracts.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.pod_sentences import named
 from hetsched.contracts.waits import Event
-from hetsched.contracts.workload import PodSpec, is_ours
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.fact_conflicts import doubt_patches
 from hetsched.inventory.ledger import Conflict, advance

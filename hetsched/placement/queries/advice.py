@@ -14,10 +14,10 @@ import msgspec
 from django.db.models import Q
 from django.utils import timezone
 
-from hetsched.contracts.advice import Advice, Question
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.api.advice import Advice, Question
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.advice import advise
 from hetsched.engine.simulation.moves import Board

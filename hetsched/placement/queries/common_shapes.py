@@ -15,8 +15,8 @@ import msgspec
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.manifests import read_content
+from hetsched.contracts.objects.workload import PodSpec, Shape, is_ours
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.contracts.workload import PodSpec, Shape, is_ours
 from hetsched.engine.simulation.headroom import alone
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod

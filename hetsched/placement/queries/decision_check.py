@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.decision import PolicyRef, Reason, Verdict
+from hetsched.contracts.api.decision import PolicyRef, Reason, Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.placement.models import Decision
 from hetsched.policies.models import PolicyRevision

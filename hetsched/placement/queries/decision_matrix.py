@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 from django.db.models import Q
 
-from hetsched.contracts.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
+from hetsched.contracts.api.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.explain.nearest_fit import nearest_fit

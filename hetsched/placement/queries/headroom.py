@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from django.utils import timezone
 
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import first_refusals
 from hetsched.engine.framework.cycle import Scheduler

@@ -13,7 +13,7 @@ import msgspec
 
 from hetsched.adapters.oci.reference import parse_reference
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import ImageFacts, PodSpec
+from hetsched.contracts.objects.workload import ImageFacts, PodSpec
 from hetsched.inventory.models import Cluster, ImageIndex
 from hetsched.isa.platforms import image_warnings
 

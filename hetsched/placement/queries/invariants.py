@@ -20,12 +20,12 @@ import msgspec
 from django.db import connection
 from django.db.models import Count, F, Max, Min, Q, Sum
 
-from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import IsaReport
+from hetsched.contracts.objects.workload import ImageDemand, IsaDemand
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import ImageDemand, IsaDemand
 from hetsched.engine.cluster.columns import UNKNOWN
 from hetsched.engine.isa.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.agent_report import KubeletState
+from hetsched.contracts.messages.agent_report import KubeletState
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Pod

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from hetsched.contracts.decision import Evicted, Placement, Reason, WhatIfAnswer
+from hetsched.contracts.api.decision import Evicted, Placement, Reason, WhatIfAnswer
 from hetsched.contracts.pod_sentences import (
     FILLED,
     HELD_BY_FORCE_DELETED,

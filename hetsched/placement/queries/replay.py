@@ -21,8 +21,8 @@ import msgspec
 from django.db.models import Q
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.objects.pod_objects import pod_object
-from hetsched.contracts.decision import Evicted, NearestFit, Reason, Verdict
+from hetsched.contracts.api.decision import Evicted, NearestFit, Reason, Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.explain.blockers import blockers
 from hetsched.engine.explain.diagnosis import diagnose

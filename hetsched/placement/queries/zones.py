@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hetsched.contracts.workload import PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk, overcommitted
 from hetsched.inventory.models import Node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.policy import PolicySpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy

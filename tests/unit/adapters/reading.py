@@ -4,8 +4,8 @@ from textwrap import dedent, indent
 
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.workload import PodSpec
 
 
 def content(text: str, *, workload: bool = True, known: ClusterContent | None = None) -> ClusterContent:

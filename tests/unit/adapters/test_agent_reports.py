@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.adapters.node_facts.agent_reports import node_facts
-from hetsched.contracts.agent_report import (
+from hetsched.contracts.messages.agent_report import (
     AgentReport,
     EmulatedIsa,
     IsaSource,
@@ -24,7 +24,7 @@ from hetsched.contracts.agent_report import (
     MachineZone,
     MigDevice,
 )
-from hetsched.contracts.node_report import CardLink, GpuCard, NumaZone, Usage
+from hetsched.contracts.objects.node_report import CardLink, GpuCard, NumaZone, Usage
 from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node
 from tests.unit.engine.fleet import cluster

@@ -2,8 +2,8 @@
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import compact_pods, write_cluster
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.workload import ContainerDemand, NumaDemand
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.workload import ContainerDemand, NumaDemand
 from tests.builders import a_pod
 from tests.unit.adapters.reading import content, pod, pod_text
 

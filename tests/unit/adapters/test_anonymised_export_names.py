@@ -14,10 +14,10 @@ from hetsched.adapters.anonymising.well_known import PARAMETER_WORDS
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
-from hetsched.contracts.allocation import EMPTY, CardGrant
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.allocation import EMPTY, CardGrant
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import params_schema
-from hetsched.contracts.policy import PluginUse, PolicySpec
 from tests.builders import a_card, a_node, a_pod
 from tests.unit.adapters.anonymous import REGISTRY
 from tests.unit.adapters.reading import content, pod_text, problems

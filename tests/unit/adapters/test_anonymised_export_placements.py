@@ -16,11 +16,17 @@ from hetsched.adapters.anonymising.well_known import HOST_NAME
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, PodSpec, PodTerm
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.storage import (
+    NO_PROVISIONER,
+    PersistentVolume,
+    Storage,
+    StorageClass,
+    VolumeClaim,
+)
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, PodSpec, PodTerm
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

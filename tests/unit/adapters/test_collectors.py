@@ -18,9 +18,9 @@ from hetsched.adapters.collectors.prometheus_load import PrometheusLoad
 from hetsched.adapters.collectors.registry import build, load_collectors
 from hetsched.adapters.collectors.requests import CollectorClient, SourceError
 from hetsched.adapters.http.outbound import Allowed, OutboundError, OutboundResponse
-from hetsched.contracts.collected import Collected, NodeAlias
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.objects.collected import Collected, NodeAlias
+from hetsched.contracts.objects.node_report import PowerReport
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 
 NODES = [NodeAlias("n1", ("10.0.0.1",)), NodeAlias("n2.example", ("10.0.0.2", "fd00::2")), NodeAlias("n3")]

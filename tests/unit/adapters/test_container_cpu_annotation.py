@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from hetsched.adapters.objects.allocation import by_container, parse_allocation, write_allocation
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.workload import ContainerDemand, PodSpec
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.workload import ContainerDemand, PodSpec
 from tests.builders import a_pod
 from tests.unit.adapters.reading import pod
 

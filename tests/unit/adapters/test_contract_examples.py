@@ -8,8 +8,8 @@ from hetsched.adapters.objects.allocation import (
     write_allocation,
     write_topology_result,
 )
-from hetsched.contracts.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from tests.unit.adapters.reading import content, pod
 
 EXAMPLE = """\

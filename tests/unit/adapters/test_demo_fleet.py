@@ -7,8 +7,8 @@ from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.keys import DEMO_DURATION, POOL
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
-from hetsched.contracts.cards import cards_of
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.workload import PodSpec
 
 FLEET = demo_cluster(7)
 

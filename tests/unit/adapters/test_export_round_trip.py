@@ -7,8 +7,8 @@ from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import compact_pods, write_cluster
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.node_report import Usage
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import Usage
 from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node, a_pod
 from tests.unit.adapters.drawn_objects import CLUSTERS, Plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import CardLink
+from hetsched.contracts.objects.node_report import CardLink
 from tests.unit.adapters.reading import content
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.contracts.workload import GpuDemand
+from hetsched.contracts.objects.workload import GpuDemand
 from tests.unit.adapters.reading import pod, problems
 
 NUMBER, MEMORY, CORE = "oks/gpu-number", "oks/gpu-memory", "oks/gpu-core"

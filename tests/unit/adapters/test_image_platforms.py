@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.oci.facts import demand_of, with_facts
-from hetsched.contracts.workload import ImageDemand, ImageFacts, PodSpec
+from hetsched.contracts.objects.workload import ImageDemand, ImageFacts, PodSpec
 from tests.unit.adapters.reading import content, pod_text
 
 RV64GC = "rv64imafdc_zicsr_zifencei"

@@ -19,9 +19,9 @@ from hetsched.adapters.kubernetes.resources import (
     PODS,
     PRIORITY_CLASSES,
 )
-from hetsched.contracts.observed import Changes
-from hetsched.contracts.wishes import GROUP_MIN_COUNT
-from hetsched.contracts.workload import GangMember
+from hetsched.contracts.objects.observed import Changes
+from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
+from hetsched.contracts.objects.workload import GangMember
 
 
 def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:

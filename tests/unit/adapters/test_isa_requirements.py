@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.contracts.workload import IsaDemand
+from hetsched.contracts.objects.workload import IsaDemand
 from tests.unit.adapters.reading import pod, problems
 
 ISA, ARCH = "hetsched.io/isa", "ARCH"

@@ -8,9 +8,9 @@ import pytest
 
 from hetsched.adapters.kubernetes.pod_failures import refusal, waiting
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.contracts.doubts import FactConflict, still_in_doubt
-from hetsched.contracts.node_report import IsaReport, NodeReport
-from hetsched.contracts.observed import NodeRefusal
+from hetsched.contracts.objects.doubts import FactConflict, still_in_doubt
+from hetsched.contracts.objects.node_report import IsaReport, NodeReport
+from hetsched.contracts.objects.observed import NodeRefusal
 
 
 def failed(reason: str, message: str = "", **more: Any) -> FieldView:

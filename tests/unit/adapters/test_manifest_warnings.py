@@ -11,7 +11,7 @@ import yaml
 from hetsched.adapters.kubernetes import field_table
 from hetsched.adapters.objects.manifest_warnings import MOST, refuse_warnings
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import NumaDemand
+from hetsched.contracts.objects.workload import NumaDemand
 from tests.unit.adapters.reading import content, pod, pod_text, problems
 
 DEPLOYMENT = """

@@ -7,9 +7,9 @@ import pytest
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cluster import PodUsage
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import Usage
+from hetsched.contracts.objects.cluster import PodUsage
+from hetsched.contracts.objects.node_report import Usage
 from hetsched.contracts.units import CPU, MEMORY
 from tests.unit.adapters.reading import content, pod
 

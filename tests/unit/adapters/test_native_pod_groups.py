@@ -3,8 +3,8 @@
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.wishes import GROUP_MIN_COUNT
-from hetsched.contracts.workload import GangMember
+from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
+from hetsched.contracts.objects.workload import GangMember
 from tests.unit.adapters.reading import content, pod_text, problems
 
 GROUP = """\

@@ -3,9 +3,9 @@
 import pytest
 
 from hetsched.adapters.objects.export import card_object
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler

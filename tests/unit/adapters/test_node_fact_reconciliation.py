@@ -10,8 +10,8 @@ import pytest
 from hetsched.adapters.node_facts.acceptance import accept
 from hetsched.adapters.node_facts.fact_text import words_of
 from hetsched.adapters.node_facts.report_merge import laid_over, newer
-from hetsched.contracts.facts import MOST_KEPT, Claims, conflicts, noted
-from hetsched.contracts.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
+from hetsched.contracts.objects.facts import MOST_KEPT, Claims, conflicts, noted
+from hetsched.contracts.objects.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
 from tests.builders import a_card, a_node
 
 NOW = "2026-11-21T10:00:00Z"

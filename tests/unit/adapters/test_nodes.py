@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import IsaReport, NodeReport, Taint
+from hetsched.contracts.objects.node_report import IsaReport, NodeReport, Taint
 from tests.unit.adapters.reading import content
 
 NFD = "feature.node.kubernetes.io/cpu-cpuid."

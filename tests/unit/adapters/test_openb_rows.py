@@ -2,7 +2,7 @@ import pytest
 
 from hetsched.adapters.traces.openb import looks_like_openb, read_nodes, read_pods
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import GpuDemand
+from hetsched.contracts.objects.workload import GpuDemand
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

@@ -3,7 +3,7 @@
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.workload import (
     Expression,
     HostPort,
     LabelSelector,

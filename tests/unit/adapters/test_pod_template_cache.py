@@ -11,7 +11,7 @@ import pytest
 from hetsched.adapters import pod_groups
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 
 POD: dict[str, Any] = {
     "metadata": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.node_report import NodeReport, PowerReport
+from hetsched.contracts.objects.node_report import NodeReport, PowerReport
 from tests.unit.adapters.reading import content, pod
 
 

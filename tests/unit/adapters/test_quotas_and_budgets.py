@@ -7,8 +7,8 @@ import pytest
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cluster import ClusterContent, ElasticQuota
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent, ElasticQuota
 
 GIB = 2**30
 QUOTA = """

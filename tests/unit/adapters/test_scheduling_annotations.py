@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from hetsched.contracts.wishes import GROUP_MIN_MEMBER as MIN_MEMBER
-from hetsched.contracts.workload import GangMember, NumaDemand
+from hetsched.contracts.objects.wishes import GROUP_MIN_MEMBER as MIN_MEMBER
+from hetsched.contracts.objects.workload import GangMember, NumaDemand
 from tests.unit.adapters.reading import content, pod, problems
 
 CRANE, OWN = "topology.crane.io/", "hetsched.io/"

@@ -5,10 +5,10 @@ import pytest
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
 from tests.unit.adapters.reading import content, pod, pod_text, problems
 
 CLUSTER = """\

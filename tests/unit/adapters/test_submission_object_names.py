@@ -1,7 +1,7 @@
 """What a submission brings to a live cluster: named after itself and the submission, the same each time."""
 
 from hetsched.adapters.kubernetes.object_submission import MOST_NAME, wanted
-from hetsched.contracts.submitted import ObjectToCreate
+from hetsched.contracts.objects.submitted import ObjectToCreate
 
 from .reading import pod_text
 

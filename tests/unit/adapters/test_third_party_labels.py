@@ -13,10 +13,10 @@ import pytest
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.foreign_gpu_sharing import held_by_koordinator, registered_cards
 from hetsched.adapters.objects.manifests import read_content
-from hetsched.contracts.cards import cards_of
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import GpuCard
 from tests.builders import a_node
 
 LABELS = {one["node"]: one["labels"] for one in json.loads((Path(__file__).parent / "labels" / "gfd.json").read_text())}

@@ -11,9 +11,15 @@ from hetsched.adapters.node_facts.report_merge import laid_over
 from hetsched.adapters.objects.export import topology_object
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.nodes import numa
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineCpu, MachineIsa, MachineZone
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    KubeletState,
+    MachineCpu,
+    MachineIsa,
+    MachineZone,
+)
+from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport, NumaReport, NumaZone
 
 
 def topology(*attributes: tuple[str, str], **zone: Any) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.nodes import numa
 from hetsched.agent.probe_topology import probe_topology
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineIsa
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.units import parse_amount
 from tests.unit.agent.trees import built, machine
 

@@ -20,9 +20,15 @@ import pytest
 from hetsched.agent.options import Reporting, _check, reporting
 from hetsched.agent.program import WHOLE_SECONDS, Agent, alone, build
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, MachineProblem, MachineZone, PinnedContainer
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_message import AgentAnswer, NodeAllocation
+from hetsched.contracts.messages.agent_report import (
+    AgentReport,
+    MachineIsa,
+    MachineProblem,
+    MachineZone,
+    PinnedContainer,
+)
 
 from .pod_resources import FakeKubelet, container
 

@@ -11,7 +11,7 @@ import pytest
 from hetsched.agent.kubelet_state import probe_kubelet
 from hetsched.agent.podresources import Allocatable, ContainerResources, HeldDevices, PodResources, with_pods
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import KubeletState, MachineCpu
+from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
 from tests.unit.agent.trees import put
 
 FOLDER = "var/lib/kubelet"

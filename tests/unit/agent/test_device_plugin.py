@@ -15,7 +15,7 @@ from hetsched.agent.device_plugin.pod_selection import PodGrant, choose
 from hetsched.agent.device_plugin.server import PluginServer
 from hetsched.agent.device_plugin.slots import Card, slots_of
 from hetsched.agent.rpc import device_plugin_pb2 as api
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually
 
 MEMORY_MIB = 40960

@@ -16,7 +16,7 @@ from hetsched.agent import trials
 from hetsched.agent.probe_emulation import probe_emulation
 from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import AgentReport
+from hetsched.contracts.messages.agent_report import AgentReport
 from hetsched.isa import match, parse
 from hetsched.isa.elf import inspect_elf
 from tests.unit.agent.isa_trees import binfmt, write

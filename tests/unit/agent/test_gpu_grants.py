@@ -17,10 +17,10 @@ from hetsched.agent.device_plugin.slots import Card, cards_from
 from hetsched.agent.device_plugin.source import AnsweredGrants
 from hetsched.agent.probe_cards import read_cards
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_message import AgentAnswer, NodeAllocation
-from hetsched.contracts.agent_report import AgentReport, KubeletState, MachineIsa
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import node_key, sign
+from hetsched.contracts.messages.agent_message import AgentAnswer, NodeAllocation
+from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineIsa
+from hetsched.contracts.messages.signatures import node_key, sign
 from tests.unit.agent.cards import document, put
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually
 

@@ -18,7 +18,7 @@ from hetsched.agent.machine import MAX_PROBLEMS, read_machine
 from hetsched.agent.probe_isa import MAX_CPUINFO_BYTES
 from hetsched.agent.probe_usage import UsageMeter
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import AgentReport
+from hetsched.contracts.messages.agent_report import AgentReport
 from tests.unit.agent.isa_trees import binfmt, cpuinfo, device_tree, write
 
 SECRET = "the secret of another folder"

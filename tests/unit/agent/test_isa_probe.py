@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineIsa
+from hetsched.contracts.messages.agent_report import MachineIsa
 from hetsched.isa import match, parse
 from tests.unit.agent.isa_trees import BOARDS, OTHERS, cpuinfo, device_tree, write
 

@@ -13,7 +13,7 @@ from hetsched.agent.kubelet_config import read_config
 from hetsched.agent.kubelet_state import fnv1a, kubelet_fingerprint, probe_kubelet
 from hetsched.agent.reserved_cpus import reserved_by_amount
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import KubeletState, MachineCpu
+from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
 from tests.unit.agent.trees import put
 
 FOLDER = "var/lib/kubelet"

@@ -10,7 +10,7 @@ import pytest
 from hetsched.agent.nvidia_xml import MAX_BYTES
 from hetsched.agent.probe_cards import probe_cards
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineCard
+from hetsched.contracts.messages.agent_report import MachineCard
 from tests.unit.agent.cards import document
 
 

@@ -10,7 +10,7 @@ from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.agent.machine import read_machine
 from hetsched.agent.tree import Tree
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.engine.cluster.state import ClusterState
 from tests.builders import a_node
 from tests.unit.agent import trees

@@ -12,7 +12,7 @@ import pytest
 from hetsched.agent.nvml import NvmlDoor, bindings
 from hetsched.agent.probe_cards import described, read_cards
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineCard, MachineProblem
+from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
 
 NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_FOUND, TIMEOUT = 3, 9, 15, 6, 10
 MIB = 2**20

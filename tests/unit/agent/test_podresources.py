@@ -18,7 +18,7 @@ from hetsched.agent.podresources import (
     PodResourcesFailure,
     with_pods,
 )
-from hetsched.contracts.agent_report import KubeletState
+from hetsched.contracts.messages.agent_report import KubeletState
 from tests.unit.agent.pod_resources import FakeKubelet, container
 
 GPU = "nvidia.com/gpu"

@@ -16,8 +16,8 @@ import pytest
 from hetsched.agent.options import Reporting
 from hetsched.agent.sender import Sender
 from hetsched.agent.uplink import LONGEST_PAUSE_SECONDS, Pause, Uplink, UplinkFailure
-from hetsched.contracts.agent_message import AgentMessage, digest_of
-from hetsched.contracts.agent_report import AgentReport, MachineIsa, PinnedContainer
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
+from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, PinnedContainer
 
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
 GOOD = {"cluster": "lab", "node": "n1", "epoch": 3, "key": "", "reportWithinSeconds": 3600}

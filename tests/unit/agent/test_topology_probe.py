@@ -13,8 +13,8 @@ import pytest
 
 from hetsched.agent.probe_topology import probe_topology, topology_fingerprint
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineCpu, MachineZone
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.messages.agent_report import MachineCpu, MachineZone
 from tests.unit.agent import trees
 from tests.unit.agent.trees import CPUS, NODES, Plain, machine, names, put
 

@@ -9,8 +9,8 @@ import pytest
 
 from hetsched.agent.probe_usage import UsageMeter, offline_capacity_millis, stated_capacities
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import MachineUsage, MachineZone
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.messages.agent_report import MachineUsage, MachineZone
 from tests.unit.agent.trees import put
 
 NETWORK, DISK = "hetsched.io/network-mbps", "hetsched.io/disk-mbps"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from hetsched.adapters.objects.export import write_cluster
 from hetsched.cli.main import app
-from hetsched.contracts.cluster import ClusterContent
+from hetsched.contracts.objects.cluster import ClusterContent
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hetsched.adapters.objects.export import write_cluster
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from tests.builders import a_node, a_pod
 from tests.unit.cli.calling import cluster_file, document, run, workload_file
 

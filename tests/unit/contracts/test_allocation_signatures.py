@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.signatures import VerifiedAllocation, canonical, node_key, sign, verify
+from hetsched.contracts.messages.signatures import VerifiedAllocation, canonical, node_key, sign, verify
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 KEY = node_key(SECRET, "prod", "n1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.decision import Reason, funnel
+from hetsched.contracts.api.decision import Reason, funnel
 
 
 def test_funnel_counts_down_to_the_remaining_nodes() -> None:

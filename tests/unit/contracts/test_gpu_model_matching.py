@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.contracts.cards import card_from_table, facts_of, model_matches, model_tokens, vendor_of
+from hetsched.contracts.objects.cards import card_from_table, facts_of, model_matches, model_tokens, vendor_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from hetsched.contracts.cards import MAX_CARDS, cards_of
+from hetsched.contracts.objects.cards import MAX_CARDS, cards_of
 from tests.builders import a_card, a_node
 
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40536"}

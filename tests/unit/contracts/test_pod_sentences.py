@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.decision import Evicted, Reason
+from hetsched.contracts.api.decision import Evicted, Reason
 from hetsched.contracts.pod_sentences import (
     FILLED,
     HELD_BY_FORCE_DELETED,

@@ -8,10 +8,10 @@ from typing import Any
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import FieldChange, NearestFit
-from hetsched.contracts.wishes import ARCH, QEMU
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import FieldChange, NearestFit
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.wishes import ARCH, QEMU
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.selectors import expression_text
 from hetsched.engine.explain.rule_relaxations import neighbours_text
 

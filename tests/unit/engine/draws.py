@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import (
+from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     CardLink,
     GpuCard,
@@ -22,7 +22,7 @@ from hetsched.contracts.node_report import (
     Taint,
     Usage,
 )
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.workload import (
     ContainerDemand,
     Expression,
     GpuDemand,

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.policy import PluginUse, PolicySpec, Ties
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from hetsched.contracts.node_report import NodeReport, Taint
-from hetsched.contracts.workload import (
+from hetsched.contracts.objects.node_report import NodeReport, Taint
+from hetsched.contracts.objects.workload import (
     Expression,
     LabelSelector,
     NodeTerm,

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from hetsched.contracts.allocation import Allocation
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.node_report import NumaReport, NumaZone
-from hetsched.contracts.policy import PluginUse
-from hetsched.contracts.workload import ContainerDemand
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.node_report import NumaReport, NumaZone
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.brute_force import Held, Machine, Truth, Wish, Zone

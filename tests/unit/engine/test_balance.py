@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.engine.cluster.balance import cluster_balance, cluster_metrics, gpu_fragments, node_balance, workload_mix
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import built, cluster

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.units import DISK_MBPS, NETWORK_MBPS
 from hetsched.engine.framework.nash import log_product, utility
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

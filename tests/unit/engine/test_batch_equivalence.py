@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from hetsched.contracts.policy import Ties
+from hetsched.contracts.objects.policy import Ties
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN

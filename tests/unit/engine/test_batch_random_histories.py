@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.outcome import Outcome

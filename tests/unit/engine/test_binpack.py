@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.framework.cycle import Scheduler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import ZoneGrant
+from hetsched.contracts.objects.allocation import ZoneGrant
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import scheduler
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.node_report import GpuCard
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler, score
 

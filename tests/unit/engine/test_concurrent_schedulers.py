@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetsched.contracts.cluster import ElasticQuota
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import ElasticQuota
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.simulation.optimistic import Branch

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from hetsched.contracts.policy import Ties
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import Ties
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

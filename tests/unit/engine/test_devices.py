@@ -9,7 +9,7 @@ import yaml
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export import write_cluster
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

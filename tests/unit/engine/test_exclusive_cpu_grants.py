@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.policy import PluginUse
-from hetsched.contracts.workload import ContainerDemand
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.cpu_grants import pairings

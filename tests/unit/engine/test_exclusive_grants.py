@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.node_report import CardLink, NodeReport, PowerReport, Usage
+from hetsched.contracts.objects.node_report import CardLink, NodeReport, PowerReport, Usage
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.builtin_policies import BUILTIN

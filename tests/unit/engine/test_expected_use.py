@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.contracts.cluster import PodUsage
+from hetsched.contracts.objects.cluster import PodUsage
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.expected_use import LEAST_PODS, LearntUse, basis_of, learn, p95
 from tests.builders import PodBuilder, a_pod

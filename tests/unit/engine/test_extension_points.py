@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.explain.diagnosis import diagnose, matrix
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extension_points import POINTS, Reads, Scope

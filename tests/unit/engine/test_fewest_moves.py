@@ -7,9 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from hetsched.contracts.advice import AdviceVerdict, Goal, Question
-from hetsched.contracts.cluster import DisruptionBudget
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.advice import AdviceVerdict, Goal, Question
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.simulation.advice import advise

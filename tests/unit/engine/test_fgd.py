@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.gpu.workload_mix import mix_of
 from tests.builders import PodBuilder, a_node, a_pod

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.cards import model_accepted
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.cards import model_accepted
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import gpu_fragments
 from hetsched.engine.cluster.columns import Window
 from hetsched.engine.cluster.state import ClusterState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.decision import NearestFit
-from hetsched.contracts.wishes import GROUP_MIN_COUNT, GROUP_MIN_MEMBER
-from hetsched.contracts.workload import GangMember
+from hetsched.contracts.api.decision import NearestFit
+from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT, GROUP_MIN_MEMBER
+from hetsched.contracts.objects.workload import GangMember
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of

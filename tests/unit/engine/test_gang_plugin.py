@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.policy import PluginUse
-from hetsched.contracts.workload import GangMember, PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.golden import Expectation, GoldenState
+from hetsched.contracts.api.golden import Expectation, GoldenState
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.simulation.golden_placements import Golden, judge

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.status import Refusal
 from hetsched.engine.plugins.gpu_fit import BUSY

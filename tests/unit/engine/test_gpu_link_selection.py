@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import CardLink, GpuCard
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.node_report import CardLink, GpuCard
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.cycle import Scheduler

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.contracts.workload import HostPort
+from hetsched.contracts.objects.workload import HostPort
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler
 

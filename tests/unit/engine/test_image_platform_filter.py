@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import active, ask, cluster, policy_of, scheduler

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster import selector_counts
 from hetsched.engine.cluster import state as ledger
 from hetsched.engine.cluster.state import ClusterState

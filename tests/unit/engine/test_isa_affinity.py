@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.diagnosis import matrix
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler, score

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.objects.node_report import IsaReport
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler, score
 

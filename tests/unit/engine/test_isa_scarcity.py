@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.policy import PluginUse
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler, score
 

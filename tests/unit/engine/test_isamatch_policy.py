@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.outcome import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.contracts.allocation import Allocation, CardGrant, ZoneGrant
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import KubeletGrant, NodeReport, NumaReport
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport, NumaReport
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.simulation.hypothetical_nodes import copies, with_nodes

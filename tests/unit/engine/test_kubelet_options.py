@@ -5,10 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.kubelet_options import KubeletOptions, parse_options, read_options, unknown_options, unmodelled
-from hetsched.contracts.node_report import NumaReport, NumaZone
-from hetsched.contracts.workload import ContainerDemand
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.kubelet_options import (
+    KubeletOptions,
+    parse_options,
+    read_options,
+    unknown_options,
+    unmodelled,
+)
+from hetsched.contracts.objects.node_report import NumaReport, NumaZone
+from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.cpu_manager import Cpu, Topology

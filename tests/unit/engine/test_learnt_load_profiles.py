@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.cluster import ClusterContent, PodUsage
+from hetsched.contracts.objects.cluster import ClusterContent, PodUsage
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.cpu_grants import pairings

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hetsched.contracts.allocation import EMPTY
-from hetsched.contracts.cluster import ElasticQuota
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import EMPTY
+from hetsched.contracts.objects.cluster import ElasticQuota
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.engine.cluster.expected_use import LearntUse, UsageHistory
 from hetsched.engine.cluster.selector_counts import Matcher

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hetsched.contracts.decision import FieldChange, NearestFit
-from hetsched.contracts.node_report import PowerReport
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.api.decision import FieldChange, NearestFit
+from hetsched.contracts.objects.node_report import PowerReport
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.framework.policy import Policy
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.decision import NearestFit
-from hetsched.contracts.node_report import GpuCard, NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import NearestFit
+from hetsched.contracts.objects.node_report import GpuCard, NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.nearest_fit import MOST_ANSWERS, nearest_fit
 from hetsched.engine.framework.builtin_policies import BUILTIN

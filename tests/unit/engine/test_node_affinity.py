@@ -1,6 +1,6 @@
 """The node-affinity plugin: nodeSelector, required and preferred terms, and a node asked for by name."""
 
-from hetsched.contracts.workload import Expression, NodeTerm, PreferredNodeTerm
+from hetsched.contracts.objects.workload import Expression, NodeTerm, PreferredNodeTerm
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler, score
 

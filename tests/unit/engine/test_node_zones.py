@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.allocation import Allocation, ZoneGrant
-from hetsched.contracts.node_report import NumaReport, NumaZone
+from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
+from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk, overcommitted
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod

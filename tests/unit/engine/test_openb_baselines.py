@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import CardGrant
+from hetsched.contracts.objects.allocation import CardGrant
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import score
 

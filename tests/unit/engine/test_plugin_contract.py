@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.allocation import Allocation
-from hetsched.contracts.node_report import NodeReport
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import check_params, default_params, params_schema
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import ActivePlugin

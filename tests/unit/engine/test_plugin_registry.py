@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extension_points import POINTS
 from hetsched.engine.framework.policy import compile_policy

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hetsched.contracts.workload import Expression, LabelSelector, PodTerm
+from hetsched.contracts.objects.workload import Expression, LabelSelector, PodTerm
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, ask, scheduler, score
 

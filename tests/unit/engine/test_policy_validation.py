@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.policy import compile_policy, policy_from_plain
 from tests.unit.engine.fleet import REGISTRY, policy_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.node_report import PowerReport
+from hetsched.contracts.objects.node_report import PowerReport
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler

@@ -8,8 +8,8 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from hetsched.contracts.cluster import DisruptionBudget
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import ZoneGrant
-from hetsched.contracts.cluster import DisruptionBudget
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.allocation import ZoneGrant
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose

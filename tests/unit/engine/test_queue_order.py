@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.contracts.policy import PluginUse
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.shares import TeamShares
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import NodeReport, Taint, Usage
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.node_report import NodeReport, Taint, Usage
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, in_words
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose, refused_rows
 from hetsched.engine.framework.cycle import Scheduler

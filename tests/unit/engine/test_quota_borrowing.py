@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.cluster import ElasticQuota
-from hetsched.contracts.decision import Verdict
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.cluster import ElasticQuota
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

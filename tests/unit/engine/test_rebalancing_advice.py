@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.advice import Advice, AdviceVerdict, Goal, Question
-from hetsched.contracts.cluster import DisruptionBudget
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Question
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.simulation.advice import advise
 from hetsched.engine.simulation.minimal_moves import PRUNING_TRIES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.simulation.what_if import what_if

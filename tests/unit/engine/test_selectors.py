@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.contracts.labels import fits, selects
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import Expression, LabelSelector, NodeTerm, PreferredNodeTerm, Shape
+from hetsched.contracts.objects.labels import fits, selects
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import Expression, LabelSelector, NodeTerm, PreferredNodeTerm, Shape
 from hetsched.engine.cluster import state
 from hetsched.engine.cluster.selectors import (
     MOST_NAMED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.comparison import compare
 from hetsched.engine.explain.diagnosis import matrix
@@ -76,7 +76,7 @@ def test_comparison_equals_the_matrix_and_changes_nothing(fleet: list[NodeReport
 
 
 def _cpu_binpack() -> object:
-    from hetsched.contracts.policy import PluginUse
+    from hetsched.contracts.objects.policy import PluginUse
 
     return PluginUse("binpack", params={"resources": {"cpu": 1}, "shape": [[0, 0], [100, 10]], "mode": "plain"})
 

@@ -1,6 +1,6 @@
 """Equal totals: the lowest name, or a draw that the seed repeats."""
 
-from hetsched.contracts.policy import Ties
+from hetsched.contracts.objects.policy import Ties
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

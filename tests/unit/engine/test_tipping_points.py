@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.decision import Tipping
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.api.decision import Tipping
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsched.contracts.node_report import NodeReport
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.explain.diagnosis import best, matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone, zone_problem
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone, zone_problem
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.diagnosis import Diagnosis, diagnose
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, cluster, policy_of, scheduler

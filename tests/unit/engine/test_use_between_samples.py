@@ -7,10 +7,10 @@ import random
 import msgspec
 import pytest
 
-from hetsched.contracts.cluster import ClusterContent, PodUsage
-from hetsched.contracts.node_report import NodeReport, Usage
+from hetsched.contracts.objects.cluster import ClusterContent, PodUsage
+from hetsched.contracts.objects.node_report import NodeReport, Usage
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, PODS
-from hetsched.contracts.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.engine.cluster.state import ClusterState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.node_report import IsaReport
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.diagnosis import Diagnosis
 from tests.builders import PodBuilder, a_node, a_pod

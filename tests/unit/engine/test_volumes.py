@@ -5,11 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.contracts.allocation import VolumeGrant
-from hetsched.contracts.cluster import ClusterContent
-from hetsched.contracts.decision import Verdict
-from hetsched.contracts.storage import NO_PROVISIONER, PersistentVolume, Storage, StorageClass, VolumeClaim
-from hetsched.contracts.workload import ClaimRequest, ClaimUse, Expression, LabelSelector, NodeTerm, PodSpec
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.allocation import VolumeGrant
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.storage import (
+    NO_PROVISIONER,
+    PersistentVolume,
+    Storage,
+    StorageClass,
+    VolumeClaim,
+)
+from hetsched.contracts.objects.workload import (
+    ClaimRequest,
+    ClaimUse,
+    Expression,
+    LabelSelector,
+    NodeTerm,
+    PodSpec,
+)
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

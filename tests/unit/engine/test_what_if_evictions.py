@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.cluster import DisruptionBudget, ElasticQuota
-from hetsched.contracts.decision import Evicted, Verdict, WhatIfAnswer
+from hetsched.contracts.api.decision import Evicted, Verdict, WhatIfAnswer
+from hetsched.contracts.objects.cluster import DisruptionBudget, ElasticQuota
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.what_if import what_if

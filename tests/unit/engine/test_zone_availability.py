@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.contracts.node_report import NodeReport, NumaReport, NumaZone
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.engine.cluster.state import ClusterState
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import cluster, policy_of, rebuilt, scheduler

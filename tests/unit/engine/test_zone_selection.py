@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.contracts.allocation import ZoneGrant
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.allocation import ZoneGrant
+from hetsched.contracts.objects.policy import PluginUse
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.policy import PluginUse, PolicySpec
-from hetsched.contracts.workload import PodSpec
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry

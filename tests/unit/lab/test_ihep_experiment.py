@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetsched.contracts.policy import PluginUse
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.lab.experiments import ihep

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
-from hetsched.contracts.workload import PodSpec
 from hetsched.engine.cluster.balance import cluster_balance, node_balance
 from hetsched.engine.framework.nash import log_product
 from hetsched.lab.joint import JointProblem, exact, greedy, improved, is_plain, problem_of

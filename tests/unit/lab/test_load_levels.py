@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.policy import Ties
+from hetsched.contracts.objects.policy import Ties
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.observed import Changes
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.journal.audit import SYSTEM

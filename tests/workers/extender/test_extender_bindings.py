@@ -10,7 +10,7 @@ import pytest
 from hetsched.adapters.kubernetes.api import ApiFailure
 from hetsched.adapters.kubernetes.binding import bind as write
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.observed import Changes, ObservedPod
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked

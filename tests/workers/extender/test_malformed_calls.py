@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hetsched.adapters.kubernetes.extender_messages import read_args, read_binding, read_pod, read_preemption
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
-from hetsched.contracts.cluster import ClusterContent
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.models import Pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod

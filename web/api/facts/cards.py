@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from hetsched.contracts.cards import cards_of
-from hetsched.contracts.node_report import GpuCard
+from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.node_report import GpuCard
 from hetsched.inventory.models import Node
 from hetsched.placement.models import HandedOut, Reservation
 from web.api.documents import Document

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from hetsched.contracts.facts import Maintenance, Override
-from hetsched.contracts.node_report import PowerReport, Taint
+from hetsched.contracts.objects.facts import Maintenance, Override
+from hetsched.contracts.objects.node_report import PowerReport, Taint
 from hetsched.inventory.models import Node
 from hetsched.inventory.overrides import in_maintenance
 from hetsched.placement.models import Reservation

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.facts import FactInQuarantine, Said, conflicts
+from hetsched.contracts.objects.facts import FactInQuarantine, Said, conflicts
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.models import Node

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.kubelet_options import unmodelled
-from hetsched.contracts.node_report import NumaReport, NumaZone
+from hetsched.contracts.objects.allocation import ZoneGrant
+from hetsched.contracts.objects.kubelet_options import unmodelled
+from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.numa.zones import availability
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk

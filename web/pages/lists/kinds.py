@@ -23,8 +23,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from hetsched.contracts.cards import model_matches
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cards import model_matches
 from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
 from hetsched.storage.text_lookups import Wildcard, folded

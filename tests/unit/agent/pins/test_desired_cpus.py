@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.agent.pins.wanted import MachineCpus, PinPlan, PodContainer, RuntimePod, plan
-from hetsched.contracts.allocation import ZoneGrant
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
-from hetsched.contracts.signatures import VerifiedAllocation
+from hetsched.contracts.messages.signatures import VerifiedAllocation
+from hetsched.contracts.objects.allocation import ZoneGrant
 
 ONLINE = parse_cpuset("0-15")
 ZONES = {0: parse_cpuset("0-7"), 1: parse_cpuset("8-15")}

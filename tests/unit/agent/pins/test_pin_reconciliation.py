@@ -13,9 +13,9 @@ import pytest
 from hetsched.agent.cri import Runtime
 from hetsched.agent.pins import Pinner
 from hetsched.agent.tree import Tree
-from hetsched.contracts.agent_report import KubeletState, PinnedContainer
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.signatures import node_key, sign
+from hetsched.contracts.messages.agent_report import KubeletState, PinnedContainer
+from hetsched.contracts.messages.signatures import node_key, sign
 from tests.agent.fake_runtime import FakeRuntime
 
 KEY = node_key(b"secret", "prod", "n1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.agent.pins.grants import MOST_PROBLEMS, Grants
-from hetsched.contracts.signatures import node_key, sign
+from hetsched.contracts.messages.signatures import node_key, sign
 
 KEY = node_key(b"secret", "prod", "n1")
 OTHER = node_key(b"other", "prod", "n1")

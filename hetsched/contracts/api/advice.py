@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from .allocation import CardGrant
+from ..objects.allocation import CardGrant
+from ..objects.workload import PodSpec
 from .decision import Balance, Placement, PolicyRef, ZonePlacement
-from .workload import PodSpec
 
 
 class Goal(enum.StrEnum):

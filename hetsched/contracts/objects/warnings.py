@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .errors import InputError, with_hint
+from ..errors import InputError, with_hint
 
 NOT_SIMULATED = "AdmissionNotSimulated"
 

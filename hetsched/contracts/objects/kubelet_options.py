@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .booleans import BOOLEANS
-from .cpuset import parse_cpuset
+from ..booleans import BOOLEANS
+from ..cpuset import parse_cpuset
+from ..units import CPU
 from .node_report import NumaReport, NumaZone
-from .units import CPU
 
 DEFAULT_MAX_NUMA_NODES = 8
 # More NUMA nodes than this are modelled only by `single-numa-node`: other policies use hints that are sets of nodes.

@@ -23,9 +23,9 @@ from typing import Annotated, NoReturn
 
 import msgspec
 
-from .allocation import CardGrant, ZoneGrant
-from .cpuset import parse_cpuset
-from .errors import InputError
+from ..cpuset import parse_cpuset
+from ..errors import InputError
+from ..objects.allocation import CardGrant, ZoneGrant
 
 MAX_TEXT = 256 * 1024  # Kubernetes limits all annotations of an object to this length
 _CONTEXT = b"hetsched allocation\n"

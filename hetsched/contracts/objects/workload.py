@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from ..errors import Problem
 from .allocation import Allocation
-from .errors import Problem
 from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
 
 # The label or field with the minimum number of gang members that run together.

@@ -11,8 +11,8 @@ from hashlib import sha256
 
 import msgspec
 
+from ..units import GPU_RESOURCES
 from .agent_report import AgentReport, MachineProblem, MachineUsage, PinnedContainer
-from .units import GPU_RESOURCES
 
 MOST_MESSAGE_BYTES = 4 << 20
 

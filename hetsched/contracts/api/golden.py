@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from ..errors import InputError
 from .decision import Verdict
-from .errors import InputError
 
 _MOST = 100
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..errors import Problem
 from .cluster import ClusterContent
-from .errors import Problem
 from .node_report import NodeReport
 from .policy import PolicySpec
 from .workload import PodSpec

@@ -18,8 +18,8 @@ from importlib.resources import files
 
 import msgspec
 
+from ..units import GPU_RESOURCES
 from .node_report import GpuCard, NodeReport
-from .units import GPU_RESOURCES
 from .workload import GpuDemand
 
 MAX_CARDS = 256
@@ -59,7 +59,7 @@ class _Table(msgspec.Struct):
 
 @cache
 def _table() -> _Table:
-    return msgspec.json.decode((files(__package__) / "data" / "accelerators.json").read_bytes(), type=_Table)
+    return msgspec.json.decode((files("hetsched.contracts") / "data" / "accelerators.json").read_bytes(), type=_Table)
 
 
 @cache

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from .errors import InputError
-from .units import format_amount, parse_amount
+from ..errors import InputError
+from ..units import format_amount, parse_amount
 
 PODS = "pods"
 GPU_MILLI = "hetsched.io/gpu-milli"

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from .allocation import CardGrant, IsaGrant, ZoneGrant
-from .warnings import ManifestWarning
+from ..objects.allocation import CardGrant, IsaGrant, ZoneGrant
+from ..objects.warnings import ManifestWarning
 
 
 class Verdict(enum.StrEnum):

@@ -1,0 +1,1 @@
+"""Messages between the node agent and the control plane, and their signatures."""
