@@ -18,7 +18,7 @@ import typer
 
 from hetsched.adapters.files import Source, parse_cluster, parse_workload
 from hetsched.adapters.objects.documents import MAX_BYTES
-from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.errors import InputError, Problem

@@ -16,7 +16,7 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster, set_default_policy
 from hetsched.inventory.models import Cluster

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from hetsched.adapters.objects.export import policy_object
-from hetsched.adapters.objects.pod_objects import pod_object
+from hetsched.adapters.objects.export.cluster import policy_object
+from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.cluster import ClusterContent

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.objects.cluster import ClusterContent, PodUsage
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU

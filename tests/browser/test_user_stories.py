@@ -83,7 +83,7 @@ def test_a_capacity_planner_compares_policies_on_another_fleet(
 ) -> None:
     fleet, queue, report = tmp_path / "fleet.json", tmp_path / "queue.yaml", tmp_path / "report"
     fleet.write_text(
-        console.plane.run("-c", "import sys; from hetsched.adapters.objects.export import write_cluster;"
+        console.plane.run("-c", "import sys; from hetsched.adapters.objects.export.cluster import write_cluster;"
                           "from hetsched.adapters.traces.simulated_fleet import demo_cluster;"
                           "sys.stdout.write(write_cluster(demo_cluster(11)).decode())")
     )  # fmt: skip

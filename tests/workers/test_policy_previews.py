@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.objects.export import policy_object, write_cluster
+from hetsched.adapters.objects.export.cluster import policy_object, write_cluster
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import PodSpec

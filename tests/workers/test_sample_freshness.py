@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
 from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, MachineUsage, MachineZone

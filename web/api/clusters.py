@@ -18,7 +18,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.actions import create_cluster, require_reason

@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
-from hetsched.adapters.objects.pod_objects import pod_object
+from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount

@@ -15,7 +15,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.adapters.objects.pod_objects import pod_object
+from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.decision_check import Again, again

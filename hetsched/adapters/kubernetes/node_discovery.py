@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.objects import keys
-from hetsched.adapters.objects.export import card_object, topology_object
+from hetsched.adapters.objects.export.cluster import card_object, topology_object
 from hetsched.adapters.objects.node_labels import LabelGroup, coarse_labels, emulated_labels, native_labels
 from hetsched.contracts.api.discovery import FieldConflict
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone

@@ -34,7 +34,7 @@ from hetsched.contracts.objects.workload import (
 
 from . import demands, keys, selectors, storage
 from .allocation import parse_allocation, parse_topology_result
-from .export_annotations import with_containers, with_problems, with_scoring
+from .export.annotations import with_containers, with_problems, with_scoring
 from .fields import FieldView, metadata
 from .foreign_gpu_sharing import held_by_koordinator
 from .requests import is_resized, pod_amounts

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.objects.pod_objects import pod_object
+from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.api.decision import Evicted, NearestFit, Reason, Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec

@@ -1,7 +1,7 @@
 """Which containers ask for something that a node can align: whole CPUs with an equal limit, or cards."""
 
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.workload import ContainerDemand, NumaDemand
 from tests.builders import a_pod

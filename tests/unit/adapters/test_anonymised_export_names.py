@@ -12,7 +12,7 @@ from msgspec import inspect
 from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.anonymising.well_known import PARAMETER_WORDS
 from hetsched.adapters.files import parse_cluster
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.objects.allocation import EMPTY, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.anonymising.well_known import HOST_NAME
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport

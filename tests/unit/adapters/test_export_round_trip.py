@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 
 from hetsched.adapters.objects.documents import load_documents
-from hetsched.adapters.objects.export import compact_pods, write_cluster
+from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.objects.cluster import ClusterContent

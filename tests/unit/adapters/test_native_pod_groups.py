@@ -1,7 +1,7 @@
 """Kubernetes' own pod groups, in the versions that API servers serve, as gangs."""
 
 from hetsched.adapters.objects.documents import load_documents
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.objects.workload import GangMember

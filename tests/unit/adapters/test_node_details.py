@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.adapters.objects.export import card_object
+from hetsched.adapters.objects.export.cluster import card_object
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaReport, NumaZone, Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.adapters.objects.documents import load_documents
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent, ElasticQuota

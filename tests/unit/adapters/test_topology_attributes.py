@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.node_facts.report_merge import laid_over
-from hetsched.adapters.objects.export import topology_object
+from hetsched.adapters.objects.export.cluster import topology_object
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.nodes import numa
 from hetsched.contracts.errors import InputError

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.cli.main import app
 from hetsched.contracts.objects.cluster import ClusterContent
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from tests.builders import a_node, a_pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hetsched.adapters.objects.export import write_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.objects.cluster import ClusterContent, PodUsage
 from hetsched.contracts.units import CPU
 from tests.builders import a_node, a_pod

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.adapters.objects.pod_objects import pod_object
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.api.decision import FieldChange, NearestFit
 from hetsched.contracts.objects.cluster import ClusterContent

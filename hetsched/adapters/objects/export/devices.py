@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsched.contracts.objects.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
 
-from . import keys
+from .. import keys
 
 API = "resource.k8s.io/v1"
 Plain = dict[str, Any]

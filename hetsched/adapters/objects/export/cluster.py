@@ -30,12 +30,12 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodGroup
 from hetsched.contracts.units import CPU, format_amount
 
-from . import keys
-from .device_objects import device_objects
-from .nodes import POWER_PROBLEM, isa_report
-from .pod_objects import pod_object, tolerations
-from .selector_objects import label_selector
-from .storage_objects import csi_node, storage_objects
+from .. import keys
+from ..nodes import POWER_PROBLEM, isa_report
+from .devices import device_objects
+from .pods import pod_object, tolerations
+from .selectors import label_selector
+from .storage import csi_node, storage_objects
 
 Plain = dict[str, Any]
 NATIVE = "scheduling.k8s.io/v1alpha2"

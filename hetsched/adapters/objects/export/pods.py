@@ -22,13 +22,13 @@ from hetsched.contracts.objects.workload import (
 )
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
 
-from . import keys
-from .allocation import by_container, write_allocation, write_topology_result
-from .export_annotations import ExportedContainers
-from .pods import MIRROR
-from .requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
-from .selector_objects import label_selector, node_term
-from .storage_objects import pod_volumes, unwritten_templates
+from .. import keys
+from ..allocation import by_container, write_allocation, write_topology_result
+from ..pods import MIRROR
+from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
+from .annotations import ExportedContainers
+from .selectors import label_selector, node_term
+from .storage import pod_volumes, unwritten_templates
 
 Plain = dict[str, Any]
 

@@ -9,8 +9,8 @@ from hetsched.contracts.objects.storage import PersistentVolume, Storage, Storag
 from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, PodSpec
 from hetsched.contracts.units import format_amount
 
-from .selector_objects import label_selector, node_term
-from .storage import DEFAULT_CLASS, SELECTED_NODE
+from ..storage import DEFAULT_CLASS, SELECTED_NODE
+from .selectors import label_selector, node_term
 
 Plain = dict[str, Any]
 _NOW = "1970-01-01T00:00:00Z"  # the export keeps that an object is being deleted, but not since when

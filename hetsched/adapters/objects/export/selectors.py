@@ -1,4 +1,4 @@
-"""Export of selectors in Kubernetes form, the inverse of `selectors`."""
+"""Export of selectors in Kubernetes form, the inverse of `objects.selectors`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.objects.workload import ContainerDemand, Shape
 from hetsched.contracts.units import MEMORY
 
-from . import keys
-from .fields import FieldView
+from .. import keys
+from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:

@@ -1,0 +1,1 @@
+"""Export of contract types as Kubernetes objects, the inverse of the readers."""
