@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hetsched import __version__
-from hetsched.agent.kubelet_state import probe_kubelet
+from hetsched.agent.gpus.probe import probe_cards
+from hetsched.agent.isa.probe import probe_isa
+from hetsched.agent.kubelet.state import probe_kubelet
 from hetsched.agent.memory import give_back
-from hetsched.agent.probe_cards import probe_cards
-from hetsched.agent.probe_isa import probe_isa
 from hetsched.agent.probe_topology import probe_topology
 from hetsched.agent.probe_usage import UsageMeter, stated_capacities
 from hetsched.agent.tree import Tree
@@ -23,7 +23,7 @@ from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCpu, MachineProblem
 
 if TYPE_CHECKING:
-    from hetsched.agent.podresources import PodResourcesClient
+    from hetsched.agent.kubelet.podresources import PodResourcesClient
 
 MAX_PROBLEMS = 200
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -79,7 +79,7 @@ def _kubelet(
     state = probe_kubelet(tree, cpus)
     if lister is None and not (tree.is_this_machine and tree.exists(POD_RESOURCES)):
         return state
-    from hetsched.agent.podresources import PodResourcesClient, PodResourcesFailure, with_pods
+    from hetsched.agent.kubelet.podresources import PodResourcesClient, PodResourcesFailure, with_pods
 
     asked = lister or PodResourcesClient()
     try:

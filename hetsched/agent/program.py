@@ -37,11 +37,11 @@ from hetsched.contracts.messages.agent_report import (
 )
 from hetsched.contracts.times import rfc3339
 
-from .kubelet_state import KubeletWatch
+from .kubelet.podresources import SOCKET as POD_RESOURCES
+from .kubelet.podresources import PodResourcesClient
+from .kubelet.state import KubeletWatch
 from .machine import host_name, read_machine
 from .options import Reporting
-from .podresources import SOCKET as POD_RESOURCES
-from .podresources import PodResourcesClient
 from .probe_usage import UsageMeter, stated_capacities
 from .sender import Sender
 from .tree import Tree

@@ -19,8 +19,8 @@ import msgspec
 from hetsched.contracts.messages.agent_message import AgentAnswer
 from hetsched.contracts.messages.agent_report import AgentReport, MachineProblem
 
-from ..podresources import PodResourcesClient, PodResourcesFailure
-from ..probe_cards import described, read_cards
+from ..gpus.probe import described, read_cards
+from ..kubelet.podresources import PodResourcesClient, PodResourcesFailure
 from ..tree import Tree
 from .assignments import AssignmentRecord
 from .plugin import CardPlugin

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..gpu_readings import CardReading
+from ..gpus.readings import CardReading
 
 
 class Card(msgspec.Struct, frozen=True):

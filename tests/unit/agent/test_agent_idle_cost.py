@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from hetsched.agent.kubelet_state import KubeletWatch
+from hetsched.agent.kubelet.state import KubeletWatch
 from hetsched.agent.probe_topology import probe_topology, topology_fingerprint
 from hetsched.agent.probe_usage import UsageMeter
 from hetsched.agent.program import LOOK_SECONDS, WHOLE_SECONDS, fingerprint

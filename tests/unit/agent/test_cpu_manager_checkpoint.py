@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from hetsched.agent.kubelet_state import probe_kubelet
-from hetsched.agent.podresources import Allocatable, ContainerResources, HeldDevices, PodResources, with_pods
+from hetsched.agent.kubelet.podresources import (
+    Allocatable,
+    ContainerResources,
+    HeldDevices,
+    PodResources,
+    with_pods,
+)
+from hetsched.agent.kubelet.state import probe_kubelet
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
 from tests.unit.agent.trees import put

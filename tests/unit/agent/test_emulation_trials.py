@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hetsched.agent import trials
-from hetsched.agent.probe_emulation import probe_emulation
-from hetsched.agent.probe_isa import probe_isa
+from hetsched.agent.isa import trials
+from hetsched.agent.isa.emulation import probe_emulation
+from hetsched.agent.isa.probe import probe_isa
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import AgentReport
 from hetsched.isa import match, parse

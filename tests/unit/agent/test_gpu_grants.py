@@ -15,7 +15,7 @@ from hetsched.agent.device_plugin.gpu_assignment import CardKeeper, card_keeper
 from hetsched.agent.device_plugin.settings import CardSettings, card_settings, way_of
 from hetsched.agent.device_plugin.slots import Card, cards_from
 from hetsched.agent.device_plugin.source import AnsweredGrants
-from hetsched.agent.probe_cards import read_cards
+from hetsched.agent.gpus.probe import read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_message import AgentAnswer, NodeAllocation

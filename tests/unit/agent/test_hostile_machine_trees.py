@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hetsched.agent.isa.probe import MAX_CPUINFO_BYTES
 from hetsched.agent.machine import MAX_PROBLEMS, read_machine
-from hetsched.agent.probe_isa import MAX_CPUINFO_BYTES
 from hetsched.agent.probe_usage import UsageMeter
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import AgentReport

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from hetsched.agent.compilers import read_compiler
-from hetsched.agent.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.hwprobe import probed_isa
+from hetsched.agent.isa.compilers import read_compiler
+from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
+from hetsched.agent.isa.hwprobe import probed_isa
 from hetsched.isa import parse
 from hetsched.isa.arm import ARM
 from hetsched.isa.x86 import X86

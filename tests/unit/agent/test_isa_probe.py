@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from hetsched.agent.probe_isa import probe_isa
+from hetsched.agent.isa.probe import probe_isa
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import MachineIsa
 from hetsched.isa import match, parse

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.probe_cards import probe_cards
+from hetsched.agent.gpus.probe import probe_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import MachineCard
 from tests.unit.agent.cards import document, pci_device

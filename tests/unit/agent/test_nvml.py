@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hetsched.agent.nvml import NvmlDoor, bindings
-from hetsched.agent.probe_cards import described, read_cards
+from hetsched.agent.gpus.nvml import NvmlDoor, bindings
+from hetsched.agent.gpus.probe import described, read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
 

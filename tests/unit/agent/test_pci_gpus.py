@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hetsched.agent.probe_cards import described, probe_cards, read_cards
+from hetsched.agent.gpus.probe import described, probe_cards, read_cards
 from hetsched.agent.tree import Tree
 from tests.unit.agent.cards import document, pci_device, put
 

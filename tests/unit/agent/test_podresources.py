@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hetsched.agent.podresources import (
+from hetsched.agent.kubelet.podresources import (
     MAX_BYTES,
     Allocatable,
     ContainerResources,

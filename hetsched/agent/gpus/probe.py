@@ -14,11 +14,11 @@ from collections import Counter
 from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
 from hetsched.contracts.objects.cards import MAX_CARDS
 
-from .gpu_readings import CardReading, links_of, machine_card, table_facts
+from ..tree import Tree
 from .nvidia_xml import read_nvidia_xml
 from .nvml import NvmlDoor, bindings
-from .pci_cards import DEVICES, has_driver, read_pci
-from .tree import Tree
+from .pci import DEVICES, has_driver, read_pci
+from .readings import CardReading, links_of, machine_card, table_facts
 
 _door: NvmlDoor | None = None
 

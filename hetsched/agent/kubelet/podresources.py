@@ -18,8 +18,8 @@ import msgspec
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
 from hetsched.contracts.messages.agent_report import KubeletState
 
-from .rpc import podresources_pb2 as messages
-from .unix_channel import CallFailure, UnixChannel
+from ..rpc import podresources_pb2 as messages
+from ..unix_channel import CallFailure, UnixChannel
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 MAX_BYTES = 4 * 1024 * 1024  # a hundred times the size for 250 pods with GPUs

@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Iterator
 
-from hetsched.agent.hwcaps import capability_names, capability_words
+from hetsched.agent.isa.hwcaps import capability_names, capability_words
 from hetsched.agent.programs import ProgramOutput, run
 from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, parse

@@ -27,10 +27,10 @@ from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, M
 from hetsched.contracts.objects.kubelet_options import bounded, read_options, unknown_options
 from hetsched.contracts.units import CPU, parse_amount
 
-from .kubelet_config import FOLDER, KubeletConfig, read_config
-from .probe_topology import probe_topology, topology_fingerprint
+from ..probe_topology import probe_topology, topology_fingerprint
+from ..tree import Tree
+from .config import FOLDER, KubeletConfig, read_config
 from .reserved_cpus import reserved_by_amount
-from .tree import Tree
 
 MOST_BYTES = 512 * 1024  # ten times the size for 1000 pods
 _DEFAULTS = {

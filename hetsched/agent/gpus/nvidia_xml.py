@@ -16,7 +16,7 @@ from xml.parsers import expat
 from hetsched.contracts.messages.agent_report import MachineProblem, MigDevice
 from hetsched.contracts.objects.cards import mig_profile
 
-from .gpu_readings import CardReading, pci_address
+from .readings import CardReading, pci_address
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 24

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from msgspec import UNSET, structs
 
-from hetsched.agent.compilers import cross_isas, native_compiler
-from hetsched.agent.device_tree import cpu_folders, stated_list, stated_strings
-from hetsched.agent.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.hwprobe import probed_isa
-from hetsched.agent.probe_emulation import probe_emulation
+from hetsched.agent.isa.compilers import cross_isas, native_compiler
+from hetsched.agent.isa.device_tree import cpu_folders, stated_list, stated_strings
+from hetsched.agent.isa.emulation import probe_emulation
+from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
+from hetsched.agent.isa.hwprobe import probed_isa
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError

@@ -14,8 +14,8 @@ import re
 
 import msgspec
 
-from .gpu_readings import CardReading
-from .tree import Tree
+from ..tree import Tree
+from .readings import CardReading
 
 DEVICES = "sys/bus/pci/devices"
 _KFD = "sys/class/kfd/kfd"

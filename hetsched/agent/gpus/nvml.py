@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from hetsched.contracts.messages.agent_report import MachineProblem, MigDevice
 from hetsched.contracts.objects.cards import facts_of
 
-from .gpu_readings import CardReading, pci_address
+from .readings import CardReading, pci_address
 
 PATIENCE_SECONDS = 10.0
 _MIB = 1024 * 1024

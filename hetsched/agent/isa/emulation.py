@@ -15,9 +15,9 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from hetsched.agent.isa.trials import emulated_isa, slowdown
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
-from hetsched.agent.trials import emulated_isa, slowdown
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import EmulatedIsa, MachineProblem
 from hetsched.isa.emulation import EmulatedOffer, offer_from_binfmt

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hetsched.contracts.messages.agent_report import MachineProblem
 
-from .tree import Tree
+from ..tree import Tree
 
 FOLDER = "/var/lib/kubelet"
 SCALARS = frozenset(

@@ -1,0 +1,1 @@
+"""GPUs of a machine: drivers, their documents, and the PCI bus."""

@@ -1,0 +1,1 @@
+"""The kubelet of a machine: configuration, state, reserved CPUs and actual assignments."""
