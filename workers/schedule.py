@@ -43,7 +43,7 @@ from hetsched.placement.snapshot import SchedulerCache, warm
 from hetsched.policies.effective import active_specs
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .decisions import DecisionBatch
+from .scheduling.decisions import DecisionBatch
 
 MOST_CONFLICTS = 5
 RESTS = 2

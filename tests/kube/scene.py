@@ -13,7 +13,7 @@ from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 
 def make(api: Api, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:

@@ -20,7 +20,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

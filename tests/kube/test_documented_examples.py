@@ -19,7 +19,7 @@ from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, pod_of, states
 from workers import bind, report, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"

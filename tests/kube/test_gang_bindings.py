@@ -17,7 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, pod_of, states
 from workers import bind, evict, schedule, sweep
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 GANG = "pod-group.scheduling.sigs.k8s.io"

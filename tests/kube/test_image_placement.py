@@ -24,7 +24,7 @@ from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from tests.registry import Registry, a_registry
 from workers import bind, images, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 ARCHITECTURES = ("arm64", "riscv64", "amd64")  # in name order the amd64 nodes would be chosen last

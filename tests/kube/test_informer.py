@@ -13,7 +13,7 @@ from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

@@ -20,8 +20,8 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
 from workers import bind
-from workers.informer import Follower
-from workers.live import Live
+from workers.scheduling.informer import Follower
+from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

@@ -20,8 +20,8 @@ from hetsched.inventory.node_events import in_step
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import eventually
-from workers import leader_election
-from workers.informer import Follower
+from workers.scheduling import leader_election
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EPOCH = 3

@@ -22,7 +22,7 @@ from hetsched.placement.models import Hold, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, create, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 POD = """\

@@ -14,7 +14,7 @@ from hetsched.placement import snapshot
 from hetsched.placement.models import Pod
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import report, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

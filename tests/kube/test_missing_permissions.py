@@ -14,7 +14,7 @@ from hetsched.inventory.connection_check import Check, check_cluster
 from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from workers import watch
+from workers.scheduling import watch
 
 from .control_plane import ControlPlane
 

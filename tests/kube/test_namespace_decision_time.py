@@ -17,8 +17,8 @@ from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
 from tests.kube.scene import eventually, make, make_pod
 from workers import bind
-from workers.informer import Follower
-from workers.live import Live
+from workers.scheduling.informer import Follower
+from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 NODES_COUNT, HOSTILE_PODS, TERMS = 500, 36, 1_700

@@ -17,7 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"

@@ -31,7 +31,7 @@ from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from tests.kube.test_pod_lifecycle import events_of
 from workers import bind, evict, report, schedule, sweep
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 MERGE = "application/merge-patch+json"
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]

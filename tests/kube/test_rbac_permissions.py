@@ -38,7 +38,7 @@ from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import clear, exactly, given, make_claim, make_class
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, report, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 Grant = tuple[str, str, str, str]  # group, resource with its subresource, verb, name of the object

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends, refuses, waits
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 IMAGE = "failed to pull and unpack image: no match for platform in manifest: not found"

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 

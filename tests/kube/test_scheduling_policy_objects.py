@@ -19,7 +19,7 @@ from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
 from workers import report, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 PATH = SCHEDULING_POLICIES.path(name="dense")

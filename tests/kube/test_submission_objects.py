@@ -21,7 +21,7 @@ from tests.kube.kubelet import Kubelet, ends
 from tests.kube.scene import a_follower, eventually, make_node, make_pod
 from tests.scenes import placing, recorded
 from workers import create
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 CONTAINERS = "containers: [{name: main, image: busybox, resources: {requests: {cpu: 100m, memory: 16Mi}}}]"

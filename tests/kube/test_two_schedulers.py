@@ -19,7 +19,7 @@ from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 NODES, EACH = 4, 20  # 40 pods of 500m on 4 nodes of 8 CPUs: 20 of 32 CPUs

@@ -20,7 +20,7 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, schedule
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 ZONE = "topology.kubernetes.io/zone"

@@ -115,7 +115,7 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     from hetsched.journal import publish
     from hetsched.storage import bulk_rows as rows
     from workers import bind, schedule
-    from workers import informer as follower
+    from workers.scheduling import informer as follower
 
     points = _Points(names, Path(folder), visit)
     points.around(follower, "follow", before="c12")

@@ -25,9 +25,10 @@ from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
-from workers import decisions, schedule
-from workers.live import Live
+from workers import schedule
 from workers.schedule import run
+from workers.scheduling import decisions
+from workers.scheduling.live import Live
 
 SLOW = "hostile"
 

@@ -14,8 +14,8 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from workers import informer
-from workers.live import Live
+from workers.scheduling import informer
+from workers.scheduling.live import Live
 
 pytestmark = pytest.mark.django_db
 

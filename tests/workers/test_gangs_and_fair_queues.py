@@ -18,7 +18,8 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
-from workers import decisions, schedule
+from workers import schedule
+from workers.scheduling import decisions
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Upserted
 from hetsched.adapters.kubernetes.resources import PODS
-from workers.informer import Follower
+from workers.scheduling.informer import Follower
 
 
 class News(queue.Queue[Any]):

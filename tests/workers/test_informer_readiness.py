@@ -11,7 +11,7 @@ import pytest
 from hetsched.adapters.kubernetes.reflector import Failed, Synced
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS
 from hetsched.inventory.lease import following
-from workers.informer import OPTIONAL_TRIES, Follower
+from workers.scheduling.informer import OPTIONAL_TRIES, Follower
 
 GPUS = OPTIONAL[0]
 

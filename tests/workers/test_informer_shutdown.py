@@ -20,9 +20,10 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
-from workers import bind, live
-from workers.informer import Follower
+from workers import bind
 from workers.schedule import batch
+from workers.scheduling import live
+from workers.scheduling.informer import Follower
 
 pytestmark = pytest.mark.django_db
 

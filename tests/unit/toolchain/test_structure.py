@@ -20,7 +20,6 @@ OVERSIZED = {
     "hetsched/placement": 32,
     "web/api": 49,
     "web/pages": 53,
-    "workers": 28,
 }
 # Gerunds that are terms of the field stay: binding, scoring, routing, tipping points, queueing hints.
 TERMS = {"binding", "booking", "matching", "packing", "clustering", "pending", "queueing", "routing", "scoring"} | {

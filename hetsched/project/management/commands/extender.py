@@ -8,8 +8,8 @@ from django.core.management.base import BaseCommand
 
 from hetsched.contracts.errors import InputError
 from hetsched.project.environment import exit_with_message
-from workers import watch
 from workers.extender import server
+from workers.scheduling import watch
 
 
 class Command(BaseCommand):

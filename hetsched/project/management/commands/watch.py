@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from hetsched.inventory.connections import api_of
-from workers import watch
+from workers.scheduling import watch
 
 
 class Command(BaseCommand):

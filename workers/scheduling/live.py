@@ -47,9 +47,9 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queue import is_any_due
 from hetsched.placement.snapshot import SchedulerCache, warm
 
-from . import bind
+from .. import bind
+from ..schedule import batch
 from .interpreter_priority import giving_way
-from .schedule import batch
 
 LOOK_SECONDS = 0.5  # polling interval of the queue when no change is reported
 WARM_SECONDS = 2.0
