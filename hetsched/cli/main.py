@@ -18,39 +18,15 @@ from typer.core import TyperGroup
 from hetsched import __version__
 from hetsched.contracts.errors import InputError
 
-from . import (
-    advise,
-    agent,
-    audit,
-    backup,
-    batch,
-    bench,
-    certs,
-    check,
-    cluster,
-    completion,
-    crds,
-    decisions,
-    docs,
-    experiment,
-    health,
-    hold,
-    isa,
-    plans,
-    policy,
-    resources,
-    scheduler,
-    shadow,
-    simulate,
-    standalone,
-    token,
-    webhook,
-    whatif,
-    workloads,
-)
+from . import advise, agent, check, cluster, completion, docs, policy, resources, shadow
+from .bench import command as bench
 from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .examples import examples
+from .isa import command as isa
+from .lab import experiment, simulate
 from .output import console, print_error
+from .server import audit, backup, certs, crds, health, scheduler, standalone, token
+from .workloads import batch, decisions, hold, plans, webhook, whatif, workloads
 
 EXIT_INPUT = 2
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.+)\.")

@@ -22,12 +22,12 @@ from hetsched.client.waiting import patiently
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .decision_view import show_decision
 from .kinds import ResourceList, kind_of, known
-from .live import Watch, follow
 from .name_completion import a_cluster, a_kind, a_name
 from .output import Output, OutputFormat, age, console, duration, note, print_json, table
-from .workload_view import COLOURS, coloured, show
+from .workloads.decision_view import show_decision
+from .workloads.live import Watch, follow
+from .workloads.workload_view import COLOURS, coloured, show
 
 _EVERY_SECONDS = 2.0
 _NARROWEST = 8

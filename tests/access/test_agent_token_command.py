@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.access.models import Token
 from hetsched.cli.output import OutputFormat
-from hetsched.cli.token import create
+from hetsched.cli.server.token import create
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster
 from hetsched.journal.audit import SYSTEM

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hetsched.cli.isa import app as isa_command
+from hetsched.cli.isa.command import app as isa_command
 from hetsched.isa import isa_document, parse
 from hetsched.isa.described import lattice
 from tests.builders import a_node

@@ -11,8 +11,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from hetsched.cli import batch, hold, plans, resources, webhook, workloads
+from hetsched.cli import resources
 from hetsched.cli.main import app
+from hetsched.cli.workloads import batch, hold, plans, webhook, workloads
 from hetsched.client import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Delivery, Hold, Workload

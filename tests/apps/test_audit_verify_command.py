@@ -9,8 +9,8 @@ import pytest
 import typer
 from django.db import connection
 
-from hetsched.cli.audit import verify
 from hetsched.cli.output import OutputFormat
+from hetsched.cli.server.audit import verify
 from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.journal.chain import seal_new
 

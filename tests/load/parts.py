@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hetsched.cli.bench_sockets import Sockets
+from hetsched.cli.bench.sockets import Sockets
 from hetsched.lab.bench.processes import pids_of, spent
 
 from .planes import CLUSTER, Plane, inside

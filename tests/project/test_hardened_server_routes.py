@@ -58,7 +58,7 @@ def test_wherever_sockets_are_served_frames_are_small_and_not_compressed() -> No
         "Dockerfile",
         "docker-compose.yml",
         "deploy/helm/hetsched/templates/processes.yaml",
-        "hetsched/cli/standalone.py",
+        "hetsched/cli/server/standalone.py",
     )
     for name in starts:
         text = re.sub(r"[\s\",=-]+", " ", (ROOT / name).read_text())

@@ -10,7 +10,7 @@ import yaml
 from celery.canvas import Signature
 from django.conf import settings
 
-from hetsched.cli.standalone import workers_called
+from hetsched.cli.server.standalone import workers_called
 from hetsched.placement import dispatch
 from hetsched.project.celery import app
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.cli import store
+from hetsched.cli.server import store
 from hetsched.contracts.errors import InputError
 from tests.system.processes import ROOT, Process, children_of, python, wait_until
 
@@ -19,7 +19,7 @@ from tests.system.processes import ROOT, Process, children_of, python, wait_unti
 SUPERVISE = """
 import sys
 from pathlib import Path
-from hetsched.cli.supervisor import Program, Stopped, Supervisor
+from hetsched.cli.server.supervisor import Program, Stopped, Supervisor
 folder = Path(sys.argv[1])
 def tell(text): print(text, flush=True)
 supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, tell=tell)
@@ -180,5 +180,6 @@ def test_server_from_path_where_the_wheel_is_missing(monkeypatch: pytest.MonkeyP
 
 
 def test_commands_load_neither_django_nor_celery_until_they_run() -> None:
-    code = "import sys, hetsched.cli.standalone, hetsched.cli.token; print({'django', 'celery'} & set(sys.modules))"
+    modules = "hetsched.cli.server.standalone, hetsched.cli.server.token"
+    code = f"import sys, {modules}; print({{'django', 'celery'}} & set(sys.modules))"
     assert subprocess.check_output(python("-c", code), text=True).strip() == "set()"

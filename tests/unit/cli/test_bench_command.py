@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetsched.cli.bench import Benchmark
+from hetsched.cli.bench.command import Benchmark
 from hetsched.lab.bench import engine
 from hetsched.lab.bench.measure import Checks, Scenario
 from tests.unit.cli.calling import document, run

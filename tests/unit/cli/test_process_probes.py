@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.cli import health
+from hetsched.cli.server import health
 from tests.unit.cli.calling import run
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.cli.standalone import environment, secret_key
+from hetsched.cli.server.standalone import environment, secret_key
 
 
 def test_the_second_start_finds_the_key_of_the_first(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_a_full_disk_leaves_no_half_a_key(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hetsched.cli.standalone.secrets.token_urlsafe", full)
+        patch.setattr("hetsched.cli.server.standalone.secrets.token_urlsafe", full)
         with pytest.raises(OSError, match="no space"):
             secret_key(tmp_path)
     assert len(secret_key(tmp_path)) >= 40

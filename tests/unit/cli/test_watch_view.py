@@ -20,8 +20,8 @@ import pytest
 from rich.console import Console
 
 from hetsched.cli import resources
-from hetsched.cli.live import LiveView
-from hetsched.cli.workload_view import view
+from hetsched.cli.workloads.live import LiveView
+from hetsched.cli.workloads.workload_view import view
 from hetsched.client import Client, Workload
 from tests.unit.cli.answering import a_workload
 

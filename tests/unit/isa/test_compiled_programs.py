@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
-from hetsched.cli.isa import app
+from hetsched.cli.isa.command import app
 from hetsched.contracts.errors import InputError
 from hetsched.isa import match, parse
 from hetsched.isa.elf import inspect_elf

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from hetsched.cli.isa import app
+from hetsched.cli.isa.command import app
 
 Descriptor = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from hetsched.cli.isa import app
+from hetsched.cli.isa.command import app
 from hetsched.isa import SOURCES
 
 RV64GC = ["a", "c", "d", "f", "m", "zaamo", "zalrsc", "zca", "zcd", "zicsr", "zifencei", "zmmul"]

@@ -10,7 +10,7 @@ import typer
 
 from hetsched.contracts.errors import InputError
 
-from .output import note
+from ..output import note
 
 ReportFolder = Annotated[
     Path | None,

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from .output import note
+from ..output import note
 from .standalone import default_data_dir
 
 EXIT_UNHEALTHY = 1

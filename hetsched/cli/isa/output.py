@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
 
-from .output import Output, OutputFormat, console, print_error, print_json, table
+from ..output import Output, OutputFormat, console, print_error, print_json, table
 
 Document = dict[str, Any]
 

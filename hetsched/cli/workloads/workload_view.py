@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hetsched.client.documents import REFUSED, PodRow, Span, Workload
 
-from .output import console, duration, note, table
+from ..output import console, duration, note, table
 
 COLOURS = {
     "placed": "green", "binding": "green", "bound": "green", "running": "bold green", "succeeded": "green",

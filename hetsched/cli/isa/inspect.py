@@ -18,8 +18,8 @@ from hetsched.adapters.oci.disassembly import disassembly_hints
 from hetsched.adapters.oci.inspection import Inspection, inspect_path
 from hetsched.contracts.errors import InputError
 
-from .isa_output import Document, as_text, fail, print_rows, printable
-from .output import Output, OutputFormat, print_json
+from ..output import Output, OutputFormat, print_json
+from .output import Document, as_text, fail, print_rows, printable
 
 _SHOWN_PROGRAMS = 20
 

@@ -16,7 +16,7 @@ import typer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 
-from .output import Output, OutputFormat, console, note, print_json
+from ..output import Output, OutputFormat, console, note, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Create API tokens; run on the server's machine.")
 

@@ -17,7 +17,7 @@ from hetsched.adapters.traces.openb_results import FILE, read_published
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.workload import PodSpec
 
-from .options import choose_policies, compile_choice, read_inputs, read_sources
+from ..options import choose_policies, compile_choice, read_inputs, read_sources
 
 if TYPE_CHECKING:
     from hetsched.lab.experiments.openb import Published, Study

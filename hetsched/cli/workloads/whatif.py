@@ -21,6 +21,8 @@ from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.api.decision import NodeOutcome, Placement, Unplaced, Verdict, WhatIfAnswer, funnel
 from hetsched.contracts.errors import InputError
 
+from ..options import ClusterFiles, PodFiles, Strict, choose_policies, compile_choice, read_inputs, read_sources
+from ..output import Output, OutputFormat, console, print_json, table
 from .explained import (
     displaced_lines,
     eviction_lines,
@@ -31,8 +33,6 @@ from .explained import (
     pairing_lines,
     stale_lines,
 )
-from .options import ClusterFiles, PodFiles, Strict, choose_policies, compile_choice, read_inputs, read_sources
-from .output import Output, OutputFormat, console, print_json, table
 
 _SHOWN_NODES = 10
 _COLOURS = {

@@ -16,8 +16,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.workload import PodSpec
 
-from .options import ClusterFiles, Strict, WorkloadFiles, choose_policies, compile_choice, read_inputs
-from .output import Output, OutputFormat, ProgressDisplay, console, print_json, table
+from ..options import ClusterFiles, Strict, WorkloadFiles, choose_policies, compile_choice, read_inputs
+from ..output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, 
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, funnel
 from hetsched.contracts.objects.allocation import Allocation
 
+from ..output import duration, table
 from .explained import eviction_lines, margin_lines, nearest_lines, use_text
-from .output import duration, table
 from .workload_view import coloured
 
 _SHOWN_NODES = 10

@@ -15,10 +15,10 @@ from hetsched.client import DeliveryRow
 from hetsched.client.client import JSON
 from hetsched.contracts.errors import InputError
 
-from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .name_completion import a_cluster, a_delivery, a_webhook
-from .options import seconds_of
-from .output import Output, OutputFormat, console, note, print_json, table
+from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from ..name_completion import a_cluster, a_delivery, a_webhook
+from ..options import seconds_of
+from ..output import Output, OutputFormat, console, note, print_json, table
 from .workloads import Reason
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import console
+from ..output import console
 
 
 def certs(

@@ -19,9 +19,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, isa_document, match, parse, read_cpuinfo
 from hetsched.isa.value import Source
 
-from .isa_inspect import inspect_command
-from .isa_output import Document, as_text, error_document, fail, print_rows
-from .output import Output, OutputFormat, console, print_json
+from ..output import Output, OutputFormat, console, print_json
+from .inspect import inspect_command
+from .output import Document, as_text, error_document, fail, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, detect, inspect.")
 app.command("inspect")(inspect_command)

@@ -17,10 +17,10 @@ from hetsched.client import Refused
 from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
-from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from .name_completion import a_cluster, a_policy
-from .options import PodFiles, Strict, read_manifest
-from .output import Output, OutputFormat, console, note, print_json, print_warnings
+from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from ..name_completion import a_cluster, a_policy
+from ..options import PodFiles, Strict, read_manifest
+from ..output import Output, OutputFormat, console, note, print_json, print_warnings
 from .whatif import show
 
 MAKE_ONE = "hetsched plan -f FILE --out job.plan"

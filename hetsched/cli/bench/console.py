@@ -30,10 +30,10 @@ from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, memory_of, pids_of, spent
 
-from .bench_browser import Browser, PageMeasurements
-from .bench_sockets import Sockets
-from .bench_watch import Lists, running_pod
-from .standalone import free_port, is_ready
+from ..server.standalone import free_port, is_ready
+from .browser import Browser, PageMeasurements
+from .sockets import Sockets
+from .watch import Lists, running_pod
 
 CHANGES_PER_SECOND = 100
 CLUSTER = "bench"

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from hetsched.client import Hold, Refused
 
-from .client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from .name_completion import a_cluster, a_hold, a_policy
-from .options import PodFiles, given_key, read_manifest, seconds_of
-from .output import Output, OutputFormat, console, note, print_json, table
+from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+from ..name_completion import a_cluster, a_hold, a_policy
+from ..options import PodFiles, given_key, read_manifest, seconds_of
+from ..output import Output, OutputFormat, console, note, print_json, table
 from .plans import in_commands, show_fresh
 from .workloads import Reason
 

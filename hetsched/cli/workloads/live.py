@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from .output import console
+from ..output import console
 
 Watch = Annotated[
     bool, typer.Option("--watch", help="Show changes until the end: a live view on a terminal, lines in a log.")

@@ -31,8 +31,8 @@ import typer
 
 from hetsched.contracts.errors import InputError
 
+from ..output import console, note
 from . import store
-from .output import console, note
 from .probe import Probe
 from .supervisor import StopRequested, SupervisedProgram, Supervisor
 

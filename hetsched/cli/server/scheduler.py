@@ -21,9 +21,9 @@ import typer
 
 from hetsched.contracts.errors import InputError
 
+from ..options import read_kubeconfig
+from ..output import console, note
 from . import standalone, store
-from .options import read_kubeconfig
-from .output import console, note
 from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 _DATABASE = ("DATABASE_URL", "DATABASE_URL_FILE")

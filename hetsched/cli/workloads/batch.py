@@ -20,10 +20,10 @@ from rich.text import Text
 from hetsched.client import BatchAnswer, End, Goal, Refused
 from hetsched.client.documents import ItemAnswer, ItemProblem
 
-from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .name_completion import a_cluster, a_policy
-from .options import PodFiles, Strict, given_key, read_each
-from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
+from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from ..name_completion import a_cluster, a_policy
+from ..options import PodFiles, Strict, given_key, read_each
+from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
 from .workload_view import coloured
 from .workloads import Patient, Timeout
 

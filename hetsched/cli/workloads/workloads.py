@@ -17,11 +17,11 @@ from hetsched.client import Accepted, End, Goal, Refused, Waited, Workload
 from hetsched.client.documents import REFUSED
 from hetsched.client.waiting import end_of
 
-from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
+from ..name_completion import a_cluster, a_hold, a_policy, a_workload
+from ..options import PodFiles, Strict, given_key, read_manifest
+from ..output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .live import Watch, follow
-from .name_completion import a_cluster, a_hold, a_policy, a_workload
-from .options import PodFiles, Strict, given_key, read_manifest
-from .output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .plans import in_commands, read_plan, show_fresh
 from .workload_view import coloured, show, told, view
 

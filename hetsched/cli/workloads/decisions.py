@@ -22,11 +22,11 @@ from hetsched.client.waiting import patiently
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 
-from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
+from ..client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
+from ..name_completion import a_cluster, a_workload
+from ..output import Output, OutputFormat, console, note, print_json
 from .decision_view import show_decision
 from .live import Watch, follow
-from .name_completion import a_cluster, a_workload
-from .output import Output, OutputFormat, console, note, print_json
 
 _MOST_SHOWN = 20
 _MOST_WORKED_OUT = 3  # each computes over the whole cluster on the server

@@ -16,8 +16,8 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from ..output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from . import openb
-from .output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from .reports import ReportFolder, make_folder, write_report
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 
 from hetsched.contracts.errors import InputError
 
-from .output import Output, OutputFormat, note, print_json
+from ..output import Output, OutputFormat, note, print_json
 from .token import open_server_database, use_own_key
 
 EXIT_BROKEN = 1

@@ -16,8 +16,8 @@ from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
 
-from .options import read_kubeconfig
-from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
+from ..options import read_kubeconfig
+from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
     from hetsched.lab.bench.measure import Scenario
@@ -69,12 +69,12 @@ def bench(
     if scenario is Benchmark.CLUSTER:
         run = _on_cluster(kubeconfig, kube_scheduler, *((20, 40) if quick else (nodes or 1000, pods or 2000)))
     elif scenario is Benchmark.WATCH:
-        from . import bench_watch
+        from . import watch
 
         size = (20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)
-        run = partial(bench_watch.run, *size)
+        run = partial(watch.run, *size)
     elif scenario is Benchmark.CONSOLE:
-        from . import bench_console
+        from . import console as bench_console
 
         run = partial(
             bench_console.run, *((40, 400, 5, 4) if quick else (nodes or 5000, pods or 50_000, sockets or 200, 20))
@@ -92,7 +92,7 @@ def bench(
 
 
 def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods: int) -> Callable[..., Scenario]:
-    from . import bench_cluster
+    from . import cluster
 
     if kubeconfig is None:
         raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig")
@@ -100,7 +100,7 @@ def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods:
     if found is None:
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler")
     document = read_kubeconfig(kubeconfig, "")
-    return partial(bench_cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found))
+    return partial(cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found))
 
 
 def _show(result: Scenario) -> None:

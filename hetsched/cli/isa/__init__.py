@@ -1,0 +1,1 @@
+"""`hetsched isa`: compare and explain instruction sets, and inspect programs."""

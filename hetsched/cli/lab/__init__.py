@@ -1,0 +1,1 @@
+"""`hetsched experiment` and `hetsched simulate`, and the reports of both."""

@@ -1,0 +1,1 @@
+"""Commands that run a server, or administer its database, certificates and tokens on its machine."""

@@ -1,0 +1,1 @@
+"""Commands about workloads: submit, plan, hold, explain, and their text views."""
