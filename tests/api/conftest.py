@@ -21,7 +21,7 @@ from hetsched.placement.actions import import_cluster
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_node
 from tests.people import person  # noqa: F401 - a fixture
-from web.api import health
+from web.api.monitoring import health
 
 POD = """\
 apiVersion: v1

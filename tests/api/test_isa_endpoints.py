@@ -19,7 +19,8 @@ from hetsched.isa import isa_document, parse
 from hetsched.isa.described import lattice
 from tests.builders import a_node
 from tests.scenes import a_cluster
-from web.api import isa, what_if
+from web.api.nodes import isa
+from web.api.whatif import what_if
 
 from .conftest import Api
 

@@ -12,7 +12,7 @@ from hetsched.placement import actions
 from hetsched.placement.actions import holds
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from web.api import plan_tokens
+from web.api.whatif import plan_tokens
 from workers.schedule import run
 
 from .conftest import POD, Api

@@ -15,7 +15,7 @@ from django.urls import reverse
 from hetsched.cli.docs import reference_pages
 from hetsched.engine import plugins
 from hetsched.engine.framework.registry import load_registry
-from web.api.plugins import registry
+from web.api.policies.plugins import registry
 
 from .conftest import POD, Api
 

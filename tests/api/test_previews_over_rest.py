@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.placement import dispatch
 from hetsched.policies.models import Preview
-from web.api import previews
+from web.api.policies import previews
 from workers import replay
 
 from .conftest import Api

@@ -16,8 +16,8 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sy
 from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, Figure, OutboxEvent
 from hetsched.placement.models import Decision, Pod, Reservation
-from web.api import health
-from web.api.prometheus import REQUESTS
+from web.api.monitoring import health
+from web.api.monitoring.prometheus import REQUESTS
 from workers import canary
 
 from .conftest import POD, Api

@@ -9,7 +9,7 @@ import pytest
 from django.db import DatabaseError, OperationalError
 
 from hetsched.inventory.ledger import Conflict
-from web.api import nodes
+from web.api.nodes import nodes
 
 from .conftest import POD, Api
 

@@ -17,10 +17,10 @@ from hetsched.contracts.pod_sentences import HIDDEN
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from hetsched.placement.queries import redaction
-from web.api import nodes
 from web.api.etags import etag_of
-from web.api.isa import IsaInspectionView
-from web.api.prometheus import OUT_OF_SCOPE
+from web.api.monitoring.prometheus import OUT_OF_SCOPE
+from web.api.nodes import nodes
+from web.api.nodes.isa import IsaInspectionView
 from workers.schedule import run
 
 from .conftest import Api

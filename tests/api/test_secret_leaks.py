@@ -24,7 +24,7 @@ from hetsched.journal.models import OutboxEvent
 from hetsched.project import logs
 from hetsched.project.celery import ping
 from tests.unit.adapters.kubeconfigs import kubeconfig
-from web.api import plugins
+from web.api.policies import plugins
 
 from .conftest import POD, Api
 

@@ -13,7 +13,7 @@ from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
-from web.api import agent_authentication
+from web.api.clusters import agent_authentication
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from web.api import waiting, workloads
-from web.api.waiting import Watch
+from web.api.workloads import waiting, workloads
+from web.api.workloads.waiting import Watch
 
 from .conftest import POD, Api
 

@@ -181,7 +181,7 @@ def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -
 
 
 def test_row_limit_is_enforced(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.api.what_if.MOST_CELLS", 1)
+    monkeypatch.setattr("web.api.whatif.what_if.MOST_CELLS", 1)
     problem = viewer("POST", "what-if/", {"manifest": POD, "explain": True}, status=400).json()
     assert problem["code"] == "ExplainTooLarge"
 
@@ -189,9 +189,9 @@ def test_row_limit_is_enforced(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> 
 def test_so_many_are_answered_at_once_and_no_more(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr("web.api.what_if._running", threading.BoundedSemaphore(1))
-    monkeypatch.setattr("web.api.what_if.PATIENCE_SECONDS", 0.01)
-    from web.api import what_if as module
+    monkeypatch.setattr("web.api.whatif.what_if._running", threading.BoundedSemaphore(1))
+    monkeypatch.setattr("web.api.whatif.what_if.PATIENCE_SECONDS", 0.01)
+    from web.api.whatif import what_if as module
 
     with module._running:
         answer = viewer("POST", "what-if/", {"manifest": POD}, status=503)

@@ -40,9 +40,9 @@ NO_PAGE = (
     "hetsched/journal/backup.py",  # backups
     "hetsched/lab/",
     "hetsched/project/",
-    "web/api/agent.py",
-    "web/api/prometheus.py",
-    "web/api/agent_authentication.py",
+    "web/api/clusters/agent.py",
+    "web/api/monitoring/prometheus.py",
+    "web/api/clusters/agent_authentication.py",
     "web/live/",  # scripts, on their socket
     "workers/extender/",
 )

@@ -16,7 +16,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.queries.invariants import CHECKED
 from tests.pages.test_node_agent_reports import words
-from web.api import health
+from web.api.monitoring import health
 
 from .reading import main_of
 

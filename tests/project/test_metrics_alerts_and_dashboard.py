@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.journal import figures
 from hetsched.journal.counters import Metric
-from web.api import prometheus
-from web.api.fleet import Fleet
+from web.api.monitoring import prometheus
+from web.api.monitoring.fleet import Fleet
 from workers.extender import figures as extender
 
 FOLDER = settings.BASE_DIR / "deploy" / "observability"

@@ -73,7 +73,7 @@ def test_every_task_has_a_time_limit_below_the_redelivery_of_its_message() -> No
 
 
 def test_the_canary_of_decisions_comes_several_times_before_readiness_turns_red() -> None:
-    from web.api.health import LATE_DECISIONS_SECONDS
+    from web.api.monitoring.health import LATE_DECISIONS_SECONDS
 
     entry = settings.CELERY_BEAT_SCHEDULE["canary-schedule"]
     assert 3 * entry["schedule"].total_seconds() < LATE_DECISIONS_SECONDS

@@ -24,7 +24,7 @@ from tests.builders import NodeBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.system.processes import wait_until
 from tests.workers.monitoring import Machine, Monitoring, a_monitoring
-from web.api.fleet import Fleet
+from web.api.monitoring.fleet import Fleet
 from workers import collect, schedule
 
 pytestmark = [pytest.mark.needs("prometheus", "node-exporter"), pytest.mark.django_db]

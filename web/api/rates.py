@@ -19,8 +19,8 @@ from hetsched.access.addresses import address_key
 from hetsched.access.limits import Limit, LocalBuckets, RateLimitResult, take
 from hetsched.access.subject import Subject
 
+from .monitoring.prometheus import RATE_LIMITED
 from .problems import RequestRefused
-from .prometheus import RATE_LIMITED
 
 SUBMIT = "submit"
 WRITE = "write"

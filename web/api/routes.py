@@ -18,41 +18,15 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.views import APIView
 
-from . import (
-    advice,
-    agent,
-    audit,
-    batches,
-    clusters,
-    collectors,
-    connections,
-    decisions,
-    deliveries,
-    goldens,
-    headroom,
-    health,
-    holds,
-    isa,
-    metrics,
-    node_actions,
-    nodes,
-    plans,
-    plugins,
-    policies,
-    policy_check,
-    previews,
-    problems,
-    prometheus,
-    queue,
-    rates,
-    sessions,
-    shadow,
-    tokens,
-    webhooks,
-    what_if,
-    why,
-    workloads,
-)
+from . import problems, rates
+from .account import audit, sessions, tokens
+from .clusters import agent, clusters, collectors, connections, shadow
+from .monitoring import health, metrics, prometheus
+from .nodes import isa, node_actions, nodes
+from .policies import goldens, plans, plugins, policies, policy_check, previews
+from .webhooks import deliveries, webhooks
+from .whatif import advice, headroom, what_if
+from .workloads import batches, decisions, holds, queue, why, workloads
 
 NOUNS = (
     advice,

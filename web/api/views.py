@@ -31,7 +31,7 @@ from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from . import request_scope
 from .documents import ApiSchema
 from .etags import etag_of, unchanged
-from .prometheus import OUT_OF_SCOPE, REQUESTS
+from .monitoring.prometheus import OUT_OF_SCOPE, REQUESTS
 from .queries import kind_of
 from .rates import READ, WRITE, refuse_late, take_turn
 

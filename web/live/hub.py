@@ -27,7 +27,7 @@ import structlog
 from channels.layers import get_channel_layer
 
 from hetsched.journal.publish import GROUP, message
-from web.api.prometheus import DROPPED, GAPS
+from web.api.monitoring.prometheus import DROPPED, GAPS
 
 from .spans import Event, Span, spans
 

@@ -14,7 +14,7 @@ from hetsched.placement.queries import topics
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from hetsched.storage.batches import parts
-from web.api.prometheus import OUT_OF_SCOPE
+from web.api.monitoring.prometheus import OUT_OF_SCOPE
 
 from .database import QueryBatcher, in_database
 from .hub import SnapshotMessage

@@ -26,7 +26,7 @@ from hetsched.access.addresses import counted_as
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
-from web.api.prometheus import SOCKETS
+from web.api.monitoring.prometheus import SOCKETS
 
 from . import rights, socket_reads
 from .hub import ERROR, Hub, Listener, hub

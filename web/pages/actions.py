@@ -30,9 +30,9 @@ from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
 from hetsched.placement.models import Reservation, Workload
-from web.api import facts
-from web.api.nodes import etag as node_etag
-from web.api.workloads import etag as workload_etag
+from web.api.nodes import facts
+from web.api.nodes.nodes import etag as node_etag
+from web.api.workloads.workloads import etag as workload_etag
 
 from .amounts import amount_words
 

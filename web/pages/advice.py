@@ -26,8 +26,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload
 from web.api import bodies
-from web.api.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 from web.api.problems import RequestRefused
+from web.api.whatif.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
 
 from .actions import ActionButton, body_of, listed
 from .amounts import amount_words, duration

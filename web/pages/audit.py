@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 from hetsched.access.subject import subject_of
 from hetsched.journal.chain import SETTLED, chain_state
 from hetsched.journal.models import AuditEntry
-from web.api.audit import visible
+from web.api.account.audit import visible
 
 from . import audit_words as words
 from .lists.columns import Cell, Column

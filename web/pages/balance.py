@@ -24,7 +24,7 @@ from hetsched.engine.cluster.samples import STALE_SECONDS
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.snapshot import warm
-from web.api.metrics import load_sources
+from web.api.monitoring.metrics import load_sources
 
 from .amounts import amount_words, percent, use
 from .balance_plane import MOST_DOTS, dots, trend

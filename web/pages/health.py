@@ -29,9 +29,9 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.tiles import tile
 from hetsched.journal import counters, figures
 from hetsched.policies.models import GoldenPlacement, Policy
-from web.api import collectors as collector_documents
-from web.api.connections import ConnectionDetail, cluster_tag, connection_of
-from web.api.health import Component, components, late_after
+from web.api.clusters import collectors as collector_documents
+from web.api.clusters.connections import ConnectionDetail, cluster_tag, connection_of
+from web.api.monitoring.health import Component, components, late_after
 
 from .amounts import percent
 from .message_translation import translate

@@ -17,8 +17,8 @@ from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.actions import cluster_topic
 from hetsched.placement.holds import CAME
 from hetsched.placement.models import Hold, Pod, Reservation
-from web.api import holds as api
 from web.api import request_scope
+from web.api.workloads import holds as api
 
 from .actions import ActionButton, body_of
 from .amounts import duration

@@ -1,6 +1,6 @@
 """The pages of one node: its facts with their sources, its resources and their holders.
 
-A tab is an address. Facts come from the same documents as REST (`web.api.facts`), each group with its source and
+A tab is an address. Facts come from the same documents as REST (`web.api.nodes.facts`), each group with its source and
 age; a fact without a source is shown as unknown, never as 0 or no.
 """
 
@@ -23,8 +23,8 @@ from hetsched.inventory.actions import node_topic
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Decision, Reservation
-from web.api import facts
-from web.api.nodes import HEAVY, balance_of
+from web.api.nodes import facts
+from web.api.nodes.nodes import HEAVY, balance_of
 
 from .actions import on_node
 from .amounts import amount_words, percent, use

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from hetsched.adapters.node_facts.fact_text import card_name
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
-from web.api import facts
+from web.api.nodes import facts
 
 from .amounts import mib_words
 from .ghost import Ghost

@@ -22,7 +22,7 @@ from hetsched.inventory.models import Node
 from hetsched.isa import parse
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod, Reservation
-from web.api import facts
+from web.api.nodes import facts
 
 from .isa_groups import grouped
 

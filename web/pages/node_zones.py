@@ -19,7 +19,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
-from web.api import facts
+from web.api.nodes import facts
 
 from .amounts import use
 from .ghost import Ghost

@@ -25,7 +25,7 @@ from hetsched.placement.models import Decision
 from hetsched.policies.documents import TOPIC
 from hetsched.policies.manifest import manifest_of, pod_text
 from hetsched.policies.models import GoldenPlacement, Policy, PolicyObject, PolicyRevision, RevisionState
-from web.api.policies import etag
+from web.api.policies.policies import etag
 
 from .policy_plans import METRICS, plan_rows
 from .policy_rows import rows_of

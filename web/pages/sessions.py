@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from hetsched.access.models import BrowserSession
 from hetsched.access.sessions import sessions_of
 from hetsched.access.subject import subject_of
-from web.api.sessions import current
+from web.api.account.sessions import current
 
 from .actions import ActionButton, body_of
 from .shell import Shell, page

@@ -20,8 +20,8 @@ from hetsched.placement.actions.webhooks import TOLD
 from hetsched.placement.callbacks import allowed
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Delivery, Webhook
-from web.api import deliveries as told
-from web.api import webhooks as hooks
+from web.api.webhooks import deliveries as told
+from web.api.webhooks import webhooks as hooks
 
 from .actions import ActionButton, body_of
 from .lists.columns import Cell, Column

@@ -15,7 +15,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
-from web.api.facts import HandedCards, handed_cards
+from web.api.nodes.facts import HandedCards, handed_cards
 
 from .message_translation import translate
 

@@ -1,0 +1,1 @@
+"""REST of accounts: sessions, tokens and the audit trail."""

@@ -1,0 +1,106 @@
+"""`sessions/`: browser sessions of a user; end one, or all of them.
+
+A user sees and ends their own sessions; an administrator those of others, by `account`. The key of a session is never
+returned: a prefix of its digest identifies it. The live sockets of an ended session close within seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.contrib.auth import get_user_model
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.models import BrowserSession
+from hetsched.access.roles import Action
+from hetsched.access.sessions import end_sessions, sessions_of
+from hetsched.access.subject import Subject
+
+from .. import bodies
+from ..documents import Document, Request, Rows, page_of
+from ..problems import RequestRefused, not_found
+from ..views import ApiView, answer
+
+
+class SessionEnd(Request, frozen=True):
+    """Which session ends, all but the one that asks if none is named; `account`: of whom, if not one's own."""
+
+    reason: str = ""
+    id: str = ""
+    account: str = ""
+
+
+class SessionDetail(Document, frozen=True):
+    """A signed-in browser; `current` is the one that sends the request."""
+
+    id: str
+    current: bool
+    started_at: datetime | None
+    seen_at: datetime
+    ends_at: datetime
+    address: str
+    browser: str
+
+
+class SessionsEnded(Document, frozen=True):
+    """How many sessions ended."""
+
+    ended: int
+
+
+class SessionsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {"account": "Only sessions of this account; administrators only."}
+
+    @extend_schema(responses=page_of(SessionDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List where you are signed in, the latest seen first."""
+        user = whose(self.subject, request.GET.get("account", ""))
+        here = current(request)
+        return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
+
+
+class SessionEndView(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=SessionEnd, responses=SessionsEnded)
+    def post(self, request: Any) -> HttpResponse:
+        """End a session, all sessions except the current one, or all sessions of another account."""
+        asked = bodies.read(request, SessionEnd)
+        user = whose(self.subject, asked.account)
+        but = "" if asked.id else current(request)
+        ended = end_sessions(user, actor=self.subject, name=asked.id[:40], but=but, reason=asked.reason[:2000])
+        return answer(request, SessionsEnded(ended))
+
+
+def whose(subject: Subject, account: str) -> Any:
+    """Return the requested account, by default the caller's. Raises: Refused 403 or 404."""
+    if not account or account == subject.user.get_username():
+        return subject.user
+    if not subject.may(Action.ADMIN):
+        raise RequestRefused(403, "PermissionDenied", "only administrators may see the sessions of other accounts")
+    found = get_user_model().objects.filter(username=account).first() if "\0" not in account else None
+    if found is None:
+        raise not_found("account", account)
+    return found
+
+
+def current(request: Any) -> str:
+    """Return the digest of the session of a request, empty for a program."""
+    row: BrowserSession | None = (
+        getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None
+    )
+    return row.pk if row is not None else ""
+
+
+def detail(row: BrowserSession, here: str) -> SessionDetail:
+    """Return the public fields of a session."""
+    return SessionDetail(
+        row.name, row.pk == here, row.started_at, row.seen_at, row.expire_date, row.address, row.browser
+    )
+
+
+routes = [path("sessions/", SessionsView.as_view()), path("sessions/end/", SessionEndView.as_view())]

@@ -1,0 +1,1 @@
+"""REST of clusters: connections, metric sources, node agents and shadow mode."""

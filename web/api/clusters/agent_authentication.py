@@ -1,0 +1,133 @@
+"""Agent authentication: find the node of an agent by a bound token of hetsched or by its pod's service account token.
+
+A token `hs_…` of role agent names its cluster and node. Any other bearer token is sent as a TokenReview to the API
+server of the cluster that the request names (`?cluster=`); it is accepted if its account is one of
+`HETSCHED_AGENT_ACCOUNTS` and the review names the node of its pod. This process caches a review for a minute.
+Invariant: an agent reports only for a node that its token names.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import structlog
+from django.conf import settings
+from django.core.cache import cache
+from rest_framework.authentication import get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+
+from hetsched.access.authentication import BearerAuthentication
+from hetsched.access.models import Token
+from hetsched.access.schema import BearerScheme
+from hetsched.access.tokens import service_account
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster, ClusterKind
+
+from .. import request_scope
+from ..problems import RequestRefused
+
+HELD_SECONDS = 60
+_REFUSED_SECONDS = 10
+# Maximum TokenReviews per second and cluster of this process: clients can send arbitrary tokens.
+MOST_REVIEWS = 100
+# A JSON Web Token, as API servers sign them.
+_SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
+_MOST_BYTES = 16 << 10
+log = structlog.get_logger(__name__)
+
+
+class AgentIdentity(msgspec.Struct, frozen=True):
+    """The one node that an agent reports for."""
+
+    cluster: str
+    node: str
+
+
+class AgentTokens(BearerAuthentication):
+    """Tokens of hetsched and those of an API server; for the latter `request.auth` is the `AgentIdentity`."""
+
+    def authenticate(self, request: Any) -> tuple[Any, Any] | None:
+        kind, _space, given = get_authorization_header(request).partition(b" ")
+        given = given.strip()
+        if kind.lower() != b"bearer" or given.startswith(b"hs_"):
+            return super().authenticate(request)
+        if len(given) > _MOST_BYTES or not _SIGNED.fullmatch(given):
+            raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
+        speaker = _speaker(request.GET.get("cluster", ""), given.decode())
+        if speaker is None:
+            raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
+        return service_account("agent"), speaker
+
+
+class AgentScheme(BearerScheme):
+    target_class = f"{__name__}.AgentTokens"
+    name = "agent"
+    priority = 1  # before the scheme of the base class
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        about = "Agent token (hs_…), or service account token of a pod on the node."
+        return {"type": "http", "scheme": "bearer", "description": about}
+
+
+def agent_of(request: Any) -> AgentIdentity:
+    """Return the node of an authenticated agent.
+
+    Raises: Refused 403 for other callers.
+    """
+    if isinstance(request.auth, AgentIdentity):
+        return request.auth
+    if isinstance(request.auth, Token) and request.auth.node:
+        return AgentIdentity(request.auth.cluster, request.auth.node)
+    raise RequestRefused(403, "NodeNotYours", "a report needs a token that is bound to the node")
+
+
+def _speaker(cluster_name: str, token: str) -> AgentIdentity | None:
+    from hetsched.adapters.kubernetes.api import ApiFailure
+    from hetsched.adapters.kubernetes.token_review import holder_of
+    from hetsched.inventory.connections import api_of
+
+    try:
+        cluster = request_scope.cluster_of(cluster_name, hint=False)
+    except (RequestRefused, InputError):
+        return None
+    if cluster.kind != ClusterKind.KUBERNETES:
+        return None
+    key = f"speaker-{cluster.pk}-{sha256(token.encode()).hexdigest()}"
+    known: AgentIdentity | str | None = cache.get(key)
+    if known is not None:
+        return known if isinstance(known, AgentIdentity) else None
+    _brake(cluster)
+    try:
+        holder = holder_of(api_of(cluster), token)
+    except (ApiFailure, InputError) as error:
+        log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
+        raise RequestRefused(
+            503, "TokenNotReviewed", f"the API server of {cluster.name} did not authenticate the token",
+            headers={"Retry-After": "5"},
+        ) from None  # fmt: skip
+    speaker = None
+    if holder is not None and holder.account in settings.HETSCHED_AGENT_ACCOUNTS and holder.node:
+        speaker = AgentIdentity(cluster.name, holder.node)
+    cache.set(key, speaker or "nobody", HELD_SECONDS if speaker else _REFUSED_SECONDS)
+    return speaker
+
+
+def _brake(cluster: Cluster) -> None:
+    """Limit the TokenReviews per second. Raises: Refused 503."""
+    key = f"reviews-{cluster.pk}-{int(time.time())}"
+    cache.add(key, 0, 2)
+    try:
+        shown = cache.incr(key)
+    except ValueError:  # the second has passed
+        return
+    if shown > MOST_REVIEWS:
+        raise RequestRefused(
+            503,
+            "TokenNotReviewed",
+            f"too many token reviews for {cluster.name} are in progress",
+            headers={"Retry-After": "5"},
+        )

@@ -1,0 +1,194 @@
+"""`clusters/{name}/collectors/`: external sources of node facts, and their state.
+
+A token can be written but not read. A change needs If-Match and a reason. Only sources that the deployment allows are
+accepted; `collectors/` lists the kinds with the JSON Schema of their parameters.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.collectors.registry import load_collectors
+from hetsched.inventory.collection import configure, remove
+from hetsched.inventory.models import Cluster, Collector
+
+from .. import bodies, request_scope
+from ..documents import Document, Request, Rows, page_of
+from ..etags import check_match, locked, tag_of_row
+from ..problems import not_found
+from ..views import ApiView, answer
+from .connections import find
+
+
+class NewCollector(Request, frozen=True):
+    """The source and interval of a collector. `token` is sent as a bearer token; absent keeps it, empty removes it.
+
+    Collected facts expire after `mostFailures` failures in a row (1 for use, else 3), or `mostAgeSeconds` after they
+    were collected.
+    """
+
+    kind: str
+    reason: str
+    params: dict[str, Any] = {}
+    enabled: bool = True
+    interval_seconds: int = 30
+    most_failures: int | None = None
+    most_age_seconds: int = 120
+    token: str | None = None
+
+
+class CollectorDetail(Document, frozen=True):
+    """Collector and its state; `up` while its data is in use."""
+
+    cluster: str
+    name: str
+    kind: str
+    params: dict[str, Any]
+    enabled: bool
+    load: bool
+    interval_seconds: int
+    most_failures: int
+    most_age_seconds: int
+    has_token: bool
+    up: bool
+    tried_at: datetime | None
+    answered_at: datetime | None
+    stale_since: datetime | None
+    failures: int
+    failure_code: str
+    failure: str
+    problems: list[str]
+    nodes: int
+    nodes_stale: int
+
+
+class CollectorKind(Document, frozen=True):
+    """A kind of collector; `load`: it measures use."""
+
+    name: str
+    summary: str
+    load: bool
+    params: dict[str, Any]
+    defaults: dict[str, Any]
+
+
+def detail(row: Collector) -> CollectorDetail:
+    """Return a collector with its state, without its token."""
+    return CollectorDetail(
+        cluster=row.cluster.name,
+        name=row.name,
+        kind=row.kind,
+        params=row.params,
+        enabled=row.enabled,
+        load=row.load,
+        interval_seconds=row.interval_seconds,
+        most_failures=row.most_failures,
+        most_age_seconds=row.most_age_seconds,
+        has_token=bool(row.sealed_token),
+        up=row.enabled and row.answered_at is not None and row.stale_since is None,
+        tried_at=row.tried_at,
+        answered_at=row.answered_at,
+        stale_since=row.stale_since,
+        failures=row.failures,
+        failure_code=row.failure_code,
+        failure=row.failure,
+        problems=list(row.problems),
+        nodes=row.nodes_told,
+        nodes_stale=row.nodes_stale,
+    )
+
+
+def _tag(row: Collector) -> str:
+    """Return the two-part ETag: the settings, a dot, the state."""
+    return tag_of_row(row, row.version, detail(row))
+
+
+def _found(cluster: Cluster, name: str) -> Collector:
+    row = Collector.objects.select_related("cluster").filter(cluster=cluster, name=name).first()
+    if row is None:
+        raise not_found("collector", name)
+    return row
+
+
+class CollectorKindsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=page_of(CollectorKind))
+    def get(self, request: Any) -> HttpResponse:
+        """List the kinds of collectors with the JSON Schema of their parameters."""
+        kinds = [msgspec.convert(info.describe(), CollectorKind) for info in load_collectors().values()]
+        return answer(request, Rows(kinds, None))
+
+
+class CollectorsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=page_of(CollectorDetail))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List the collectors of a cluster."""
+        request_scope.check_unlimited(self.subject)
+        rows = find(name).collectors.select_related("cluster")
+        return answer(request, Rows([detail(row) for row in rows], None))
+
+
+class CollectorView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.OPERATE, "DELETE": Action.OPERATE}
+    matched: ClassVar = {"PUT": False, "DELETE": True}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
+
+    @extend_schema(responses=CollectorDetail)
+    def get(self, request: Any, name: str, collector: str) -> HttpResponse:
+        """Show a collector."""
+        request_scope.check_unlimited(self.subject)
+        row = _found(find(name), collector)
+        return answer(request, detail(row), etag=_tag(row))
+
+    @extend_schema(request=NewCollector, responses={200: CollectorDetail, 201: CollectorDetail})
+    def put(self, request: Any, name: str, collector: str) -> HttpResponse:
+        """Add or change a collector; a change needs If-Match."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, NewCollector)
+        cluster = find(name)
+        with locked(cluster):
+            known = Collector.objects.select_related("cluster").filter(cluster=cluster, name=collector).first()
+            if known is not None:
+                check_match(request, _tag(known), required=True)
+            configure(
+                cluster,
+                collector,
+                kind=asked.kind,
+                params=asked.params,
+                enabled=asked.enabled,
+                interval_seconds=asked.interval_seconds,
+                most_failures=asked.most_failures,
+                most_age_seconds=asked.most_age_seconds,
+                token=asked.token,
+                actor=self.subject,
+                reason=asked.reason,
+            )
+        row = _found(cluster, collector)
+        return answer(request, detail(row), status=200 if known else 201, headers={"ETag": _tag(row)})
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, name: str, collector: str) -> HttpResponse:
+        """Remove a collector and its data; needs If-Match."""
+        request_scope.check_unlimited(self.subject)
+        cluster = find(name)
+        with locked(cluster):
+            check_match(request, _tag(_found(cluster, collector)), required=True)
+            remove(cluster, collector, actor=self.subject, reason=request.GET.get("reason", ""))
+        return HttpResponse(status=204)
+
+
+routes = [
+    path("collectors/", CollectorKindsView.as_view()),
+    path("clusters/<str:name>/collectors/", CollectorsView.as_view()),
+    path("clusters/<str:name>/collectors/<str:collector>/", CollectorView.as_view()),
+]

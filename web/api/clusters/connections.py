@@ -1,0 +1,240 @@
+"""`clusters/{name}/connection/` and `clusters/{name}/test/`: a live cluster's connection, and its test.
+
+A kubeconfig can be written but not read; a response shows the host, the namespaces, the informer process and the age of
+each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the identity
+that hetsched has there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.db.models.functions import Now
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.contracts.errors import Problem
+from hetsched.inventory.connection_check import Check, check_cluster
+from hetsched.inventory.connections import connect, where
+from hetsched.inventory.models import Cluster, Connection, Sync
+from hetsched.inventory.staleness import watched_now
+from hetsched.journal import counters
+from hetsched.policies.models import PolicyObject
+
+from .. import bodies, request_scope
+from ..documents import Document, Request
+from ..etags import check_match, etag_of, locked, two_part
+from ..views import ApiView, answer
+
+
+class NewConnection(Request, frozen=True):
+    """How a live cluster is reached; what is left out stays as it is.
+
+    `shadowOf` names the scheduler in whose shadow it is followed, empty ends that. `readPullSecrets`: pull secrets that
+    pods name are read, to look their images up. `discoveryKubeconfig` is that of the account which labels nodes, empty
+    takes it away.
+    """
+
+    reason: str
+    kubeconfig: str | dict[str, Any] | None = None
+    discovery_kubeconfig: str | dict[str, Any] | None = None
+    context: str = ""
+    in_cluster: bool = False
+    namespaces: list[str] | str | None = None
+    shadow_of: str | None = None
+    read_pull_secrets: bool | None = None
+
+
+class Odd(msgspec.Struct, frozen=True, rename="camel"):
+    """Object that could not be read and is ignored."""
+
+    name: str
+    code: str
+    message: str
+
+
+class Followed(msgspec.Struct, frozen=True, rename="camel"):
+    """How far one kind of object is known; `ageSeconds` is the time since the API server was last heard of it."""
+
+    resource: str
+    synced_at: datetime | None
+    alive_at: datetime | None
+    age_seconds: float | None
+    objects: int
+    lists: int
+    failures: int
+    reason: str
+    quarantined: list[Odd]
+
+
+class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
+    """A SchedulingPolicy of the cluster: the version that it is here, or what is wrong with it."""
+
+    name: str
+    generation: int
+    accepted: bool
+    version: int
+    code: str
+    place: str
+    message: str
+
+
+class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """Start and reason of the time in which the data of a cluster is too old for decisions."""
+
+    since: datetime
+    reason: str
+
+
+class ConnectionDetail(Document, frozen=True):
+    """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`.
+
+    In shadow of another scheduler nothing is decided for it and nothing is written to it. `stale` says why nothing is
+    decided for now, null while what is known is as old as `factsAt` at most and that is new enough.
+    """
+
+    server: str
+    namespaces: list[str]
+    shadow_of: str | None
+    read_pull_secrets: bool
+    facts_at: datetime | None
+    stale: StaleFacts | None
+    follower: str | None
+    failure: str
+    follow_epoch: int
+    resources: list[Followed]
+    policies: list[PolicyThere]
+
+
+class Tested(Document, frozen=True):
+    """Result of a test, one entry per right and source."""
+
+    cluster: str
+    ok: bool
+    checks: list[Check]
+
+
+def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None:
+    """Return the connection of a cluster; None if the cluster is not live or not connected yet.
+
+    Namespaces outside the caller's scope, and unreadable objects in them, are left out.
+    """
+    connection = Connection.objects.filter(cluster=cluster).first()
+    if connection is None:
+        return None
+    held = Connection.objects.filter(cluster=cluster, follower_until__gte=Now()).exists()
+    now, watched = timezone.now(), watched_now(connection)
+    return ConnectionDetail(
+        server=where(connection),
+        namespaces=[name for name in connection.enrolled_namespaces if subject.may_in(name)],
+        shadow_of=connection.shadow_of or None,
+        read_pull_secrets=connection.read_pull_secrets,
+        facts_at=watched.facts_at,
+        stale=None if watched.stale_since is None else StaleFacts(watched.stale_since, watched.reason),
+        follower=connection.follower_id if held else None,
+        failure=connection.failure,
+        follow_epoch=connection.follower_epoch,
+        resources=[_followed(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
+        policies=[_policy(one) for one in PolicyObject.objects.filter(cluster=cluster, gone=False)],
+    )
+
+
+def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject: Subject | None = None) -> str:
+    """Return the two-part ETag of a cluster: the state that a write depends on, then the frequently changing state.
+
+    A subject that is limited to namespaces gets a tag of the document that it is `shown`; it writes to no cluster.
+    """
+    how: tuple[Any, ...] = ()
+    if subject is None or subject.namespaces is None:
+        rows = Connection.objects.filter(cluster=cluster).values_list(
+            "sealed_kubeconfig", "server", "enrolled_namespaces", "shadow_of", "read_pull_secrets",
+            "sealed_discovery_kubeconfig",
+        )  # fmt: skip
+        how = rows.first() or ()
+    facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *how)
+    return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
+
+
+def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:
+    age = None if sync.alive_at is None else round(max((now - sync.alive_at).total_seconds(), 0.0), 1)
+    return Followed(
+        resource=sync.resource,
+        synced_at=sync.synced_at,
+        alive_at=sync.alive_at,
+        age_seconds=age,
+        objects=sync.objects_count,
+        lists=sync.relists,
+        failures=sync.failures,
+        reason=sync.reason,
+        quarantined=[
+            Odd(odd.name, odd.code, odd.message)
+            for odd in sync.quarantined
+            if "/" not in odd.name or subject.may_in(odd.name.partition("/")[0])
+        ],
+    )
+
+
+def _policy(one: PolicyObject) -> PolicyThere:
+    wrong = one.problem or Problem("", "", "")
+    place, message = wrong.field, wrong.message
+    return PolicyThere(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
+
+
+class ConnectionView(ApiView):
+    actions: ClassVar = {"PUT": Action.OPERATE}
+    matched: ClassVar = {"PUT": True}
+
+    @extend_schema(request=NewConnection, responses=ConnectionDetail)
+    def put(self, request: Any, name: str) -> HttpResponse:
+        """Change the connection or the enrolled namespaces; needs If-Match with the ETag of the cluster."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, NewConnection)
+        cluster = find(name)
+        with locked(cluster):
+            check_match(request, cluster_tag(find(name)), required=True)
+            connect(
+                cluster,
+                kubeconfig=asked.kubeconfig,
+                context=asked.context,
+                in_cluster=asked.in_cluster,
+                enrolled_namespaces=None if asked.namespaces is None else bodies.names(asked.namespaces),
+                shadow_of=asked.shadow_of,
+                read_pull_secrets=asked.read_pull_secrets,
+                discovery_kubeconfig=asked.discovery_kubeconfig,
+                actor=self.subject,
+                reason=asked.reason,
+            )
+        shown = connection_of(cluster, self.subject)
+        return answer(request, shown, headers={"ETag": cluster_tag(find(name), shown)})
+
+
+class ConnectionTestView(ApiView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+
+    @extend_schema(request=None, responses=Tested)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Test the connection: list missing rights and sources that do not respond."""
+        request_scope.check_unlimited(self.subject)
+        checks = check_cluster(find(name))
+        counters.flush()  # the API calls of this test
+        return answer(request, Tested(name, all(check.ok for check in checks), checks))
+
+
+def find(name: str) -> Cluster:
+    """Return the cluster of this name. Raises: Refused 404."""
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
+        raise request_scope.no_cluster(name)
+    return cluster
+
+
+routes = [
+    path("clusters/<str:name>/connection/", ConnectionView.as_view()),
+    path("clusters/<str:name>/test/", ConnectionTestView.as_view()),
+]

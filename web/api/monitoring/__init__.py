@@ -1,0 +1,1 @@
+"""Health, metrics of the fleet, and the metrics endpoint of Prometheus."""

@@ -1,0 +1,264 @@
+"""`/livez` (`/healthz`) and `/readyz`: for probes, hence public and without names of nodes, pods or users.
+
+Alive: this process responds. Ready: the database responds and has all its tables, the login page can be rendered, and a
+worker took a task from the decision queue in the last 10 s. Otherwise an unavailable broker, failed workers or clusters
+without an informer make the result *degraded*, not unready: submissions are still accepted and stored.
+`?component=NAME` checks one component, with 503 if it does not work; `web` contains the needs of a web process itself,
+for the probe that takes it out of service; `watch` may name a cluster (`&cluster=NAME`). Ages are the time since the
+last success, or the waiting time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.contrib.auth.forms import AuthenticationForm
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
+from django.http import HttpResponse
+from django.template.loader import render_to_string
+from django.urls import path
+from django.utils import timezone
+
+from hetsched.inventory.models import Cluster, ClusterKind, Sync
+from hetsched.inventory.node_events import in_step
+from hetsched.journal import counters, figures
+from hetsched.journal.models import OutboxEvent
+from hetsched.placement.lifecycle import QUEUED
+from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queue import IN_SHADOW, due
+
+from ..problems import RequestRefused, read_only, response
+
+LATE_SECONDS = 30
+LATE_CANARY_SECONDS = 60
+LATE_DECISIONS_SECONDS = 10
+_VITAL = frozenset({"database", "migrations", "pages", "schedule-queue"})
+# Needs of a web process, regardless of other processes: a failed worker must not take the console out of service.
+_WEB = ("database", "migrations", "pages")
+log = structlog.get_logger(__name__)
+
+
+class Component(msgspec.Struct, frozen=True, rename="camel"):
+    """One part: whether it works, what is to say about it, and an age in seconds where it has one."""
+
+    ok: bool
+    detail: str = ""
+    age_seconds: float | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True, rename="camel"):
+    """`status` is ok, degraded (works, late) or unready."""
+
+    status: str
+    components: dict[str, Component]
+    clusters: dict[str, dict[str, Any]]
+
+
+def live(request: Any) -> HttpResponse:
+    """Respond that this process is alive."""
+    return _json({"status": "ok"})
+
+
+def ready(request: Any) -> HttpResponse:
+    """Return the state of all components, or of one."""
+    if wanted := request.GET.get("component", ""):
+        return _one(request, wanted)
+    found = components()
+    clusters: dict[str, Any] = {}
+    if found["database"].ok and found["migrations"].ok:
+        clusters = _clusters(timezone.now())
+    unready = any(not found[name].ok for name in _VITAL)
+    late = not all(component.ok for component in found.values())
+    status = "unready" if unready else "degraded" if late else "ok"
+    return _json(Readiness(status, found, clusters), 503 if unready else 200)
+
+
+def components() -> dict[str, Component]:
+    """Check every component; one that raises does not work."""
+    return {name: _checked(name, check) for name, check in _CHECKS.items()}
+
+
+def _one(request: Any, wanted: str) -> HttpResponse:
+    cluster = request.GET.get("cluster", "")
+    if wanted == "watch" and cluster:
+        component = _checked(wanted, lambda: _watch_of_one(cluster))
+    elif wanted == "web":
+        component = _checked(wanted, _web)
+    elif wanted in _CHECKS:
+        component = _checked(wanted, _CHECKS[wanted])
+    else:
+        hint = f"Known: {', '.join((*_CHECKS, 'web'))}"
+        return response(RequestRefused(404, "NotFound", f"unknown component {wanted[:80]!r}", hint=hint), request)
+    return _json(component, 200 if component.ok else 503)
+
+
+def _json(document: Any, status: int = 200) -> HttpResponse:
+    body = msgspec.json.encode(document)
+    return HttpResponse(body, status=status, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _checked(name: str, check: Callable[[], Component]) -> Component:
+    try:
+        return check()
+    except Exception as error:  # any exception means that the component does not work; the others are still checked
+        log.warning("component not ready", component=name, error=repr(error))
+        return Component(False, type(error).__name__)
+
+
+_migrated = False
+_rendered = False
+
+
+def _database() -> Component:
+    connection = connections[DEFAULT_DB_ALIAS]
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only" if connection.vendor == "postgresql" else "SELECT 'off'")
+        takes_writes = cursor.fetchone()[0] == "off"
+    return Component(takes_writes, connection.vendor if takes_writes else "the database is read-only")
+
+
+def _migrations() -> Component:
+    global _migrated  # noqa: PLW0603 - a process learns it once
+    connection = connections[DEFAULT_DB_ALIAS]
+    if not _migrated:
+        executor = MigrationExecutor(connection)
+        missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+        if missing:
+            return Component(False, f"{missing} migrations are missing")
+        _migrated = True
+    return Component(True)
+
+
+def _pages() -> Component:
+    """Render the login page once per process: it needs the templates, the static files and the translations."""
+    global _rendered  # noqa: PLW0603 - templates do not change while a process runs
+    if not _rendered:
+        render_to_string("access/login.html", {"form": AuthenticationForm(), "passwords": True})
+        _rendered = True
+    return Component(True)
+
+
+def _broker() -> Component:
+    with current_app.connection_for_write() as connection:
+        connection.ensure_connection(max_retries=1, timeout=2)
+        return Component(True, str(connection.transport.driver_type))
+
+
+def _outbox() -> Component:
+    oldest = OutboxEvent.objects.filter(published_at=None).aggregate(at=Min("created_at"))["at"]
+    age = _age(oldest, timezone.now())
+    return Component((age or 0.0) < LATE_SECONDS, "age of the oldest unsent live event", age)
+
+
+def _scheduler() -> Component:
+    now = timezone.now()
+    rows = Pod.objects.filter(due(now), state__in=[state.value for state in QUEUED], attempts=0)
+    age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
+    latest = _latest_decision().first()
+    # A long queue is late, but works as long as it makes progress.
+    moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
+    return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod that was never tried", age)
+
+
+def _latest_decision() -> QuerySet[Any, datetime]:
+    """Return decision times, the latest first, by an index, because the ledger only grows."""
+    return Decision.objects.order_by("-id").values_list("created_at", flat=True)
+
+
+def _schedule_queue() -> Component:
+    """Check that a worker keeps taking tasks from the decision queue."""
+    served = next((one.at for one in counters.samples(figures.CANARY) if one.labels[0] == "schedule"), None)
+    if served is None:
+        return Component(False, "no worker has ever served the queue schedule")
+    age = _age(served, timezone.now()) or 0.0
+    return Component(age < LATE_DECISIONS_SECONDS, "time since a worker took a task from the queue schedule", age)
+
+
+def late_after(queue: str) -> float:
+    """Return the seconds without a canary task after which a queue counts as not served."""
+    return LATE_DECISIONS_SECONDS if queue == "schedule" else LATE_CANARY_SECONDS
+
+
+def _web() -> Component:
+    """Check the needs of a web process."""
+    failed = [name for name in _WEB if not _checked(name, _CHECKS[name]).ok]
+    return Component(not failed, ", ".join(failed))
+
+
+def _workers() -> Component:
+    now = timezone.now()
+    at = {one.labels[0]: one.at for one in counters.samples(figures.CANARY)}
+    missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
+    if missing:
+        return Component(False, f"no worker has ever served the queue {', '.join(missing)}")
+    queue, oldest = min(at.items(), key=lambda item: item[1])
+    age = _age(oldest, now) or 0.0
+    return Component(age < LATE_CANARY_SECONDS, f"age of the latest canary of the queue {queue}", age)
+
+
+def _watch() -> Component:
+    return _watch_of(list(Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")))
+
+
+def _watch_of(clusters: Sequence[Cluster]) -> Component:
+    behind = sum(not in_step(cluster) for cluster in clusters)
+    rows = Sync.objects.filter(cluster__in=clusters, required=True)
+    age = _age(rows.aggregate(at=Min("alive_at"))["at"], timezone.now())
+    detail = f"{len(clusters) - behind} of {len(clusters)} live clusters are watched" if clusters else "no live cluster"
+    return Component(not behind, detail, age)
+
+
+def _watch_of_one(name: str) -> Component:
+    """Check whether a cluster has an informer; one without and an unknown one have the same result."""
+    found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
+    if found is None or not in_step(found):
+        return Component(False, "no live cluster of this name is watched")
+    return _watch_of([found])
+
+
+_CHECKS: dict[str, Callable[[], Component]] = {
+    "database": _database,
+    "migrations": _migrations,
+    "pages": _pages,
+    "broker": _broker,
+    "outbox": _outbox,
+    "scheduler": _scheduler,
+    "schedule-queue": _schedule_queue,
+    "workers": _workers,
+    "watch": _watch,
+}
+
+
+def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
+    """Return the time of the latest inventory and decision of each cluster."""
+    reported = dict(Cluster.objects.values_list("name").annotate(at=Max("nodes__updated_at")).order_by())
+    latest = Subquery(_latest_decision().filter(cluster=OuterRef("pk"))[:1])
+    decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))
+    live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")
+    followed = {cluster.name: in_step(cluster) for cluster in live}
+    heard = dict(
+        Sync.objects.filter(required=True).values_list("cluster__name").annotate(at=Min("alive_at")).order_by()
+    )
+    return {
+        name: {
+            "syncAgeSeconds": _age(heard.get(name) if name in followed else at, now),
+            "decisionAgeSeconds": _age(decided.get(name), now),
+            "inStep": followed.get(name, True),
+        }
+        for name, at in sorted(reported.items())
+    }
+
+
+def _age(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else round(max((now - at).total_seconds(), 0.0), 1)
+
+
+routes = [path("healthz", read_only(live)), path("livez", read_only(live)), path("readyz", read_only(ready))]

@@ -1,0 +1,157 @@
+"""`isa/`: available instruction sets, the meaning of an ISA string, and the requirements of a program or image.
+
+This uses the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied in chunks into an
+anonymous file, inspected without being run or unpacked, and deleted with the response; `HETSCHED_BINARY_BYTES` limits
+its size.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db.models import Count
+from django.http import HttpResponse
+from django.http.request import UnreadablePostError
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.oci.inspection import inspect_path
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.models import Cluster
+from hetsched.isa import Isa, isa_document, lattice, parse
+
+from .. import bodies, request_scope
+from ..documents import Document
+from ..views import ApiView, answer
+from ..whatif.what_if import turn
+
+BINARY = "application/octet-stream"
+MOST_TEXT = 4_000
+_PIECE = 1 << 20
+_INSPECTING = threading.BoundedSemaphore(1)  # separate from what-ifs, so that uploads do not delay them
+
+
+class IsaFamily(Document, frozen=True):
+    """A family: `bases` with all extensions they bring, `features` with what each implies, and on how many nodes."""
+
+    bases: list[dict[str, Any]]
+    features: list[dict[str, Any]]
+    nodes: dict[str, int]
+
+
+class IsaFamilies(Document, frozen=True):
+    """What people choose instruction sets from; `unknown` is the number of nodes of which none is known."""
+
+    riscv: IsaFamily
+    x86: IsaFamily
+    arm: IsaFamily
+    unknown: int
+
+
+class IsaMeaning(Document, frozen=True):
+    """What a string means: `extensions` are all that it asks for, what it implies included."""
+
+    input: str
+    arch: str
+    xlen: int
+    base: str
+    extensions: list[str]
+    canonical: str
+
+
+class IsaNeed(Document, frozen=True):
+    """What a program or an image needs; `requirement` is null where it is not one, `requirements` are by family."""
+
+    file: str
+    format: str
+    requirement: str | None
+
+
+class IsaFamiliesView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = request_scope.CLUSTER_QUERY
+
+    @extend_schema(responses=IsaFamilies)
+    def get(self, request: Any) -> HttpResponse:
+        """List bases and features, and on how many nodes of a cluster each is."""
+        counts, unknown = _nodes_with(request_scope.cluster_of(request.GET.get("cluster", "")))
+        known = lattice()
+        families = {name: IsaFamily(**known[name], nodes=counts[name]) for name in ("riscv", "x86", "arm")}
+        return answer(request, IsaFamilies(**families, unknown=unknown))
+
+
+def _nodes_with(cluster: Cluster) -> tuple[dict[str, dict[str, int]], int]:
+    counts: dict[str, dict[str, int]] = {"riscv": {}, "x86": {}, "arm": {}}
+    unknown = 0
+    stated = cluster.nodes.order_by().values_list("isa").annotate(Count("id"))
+    for text, nodes in stated:
+        isa = _offered(text)
+        if isa is None:
+            unknown += nodes
+            continue
+        found = counts[isa.arch]
+        for name in isa.extensions | isa.explicit:
+            found[name] = found.get(name, 0) + nodes
+    return counts, unknown
+
+
+def _offered(text: str) -> Isa | None:
+    try:
+        return parse(text, source="node-label") if text else None
+    except InputError:
+        return None
+
+
+class IsaParseView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {"text": "Instruction set as written in a pod."}
+
+    @extend_schema(responses=IsaMeaning)
+    def get(self, request: Any) -> HttpResponse:
+        """Parse an ISA string."""
+        text = request.GET.get("text", "")
+        if len(text) > MOST_TEXT:
+            raise InputError("QueryInvalid", f"it has more than {MOST_TEXT} characters", place="text")
+        return answer(request, isa_document(parse(text)))
+
+
+class IsaInspectionView(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
+    queries: ClassVar = {"file": "Name of the program, returned in the response."}
+
+    @extend_schema(request={BINARY: OpenApiTypes.BINARY}, responses=IsaNeed)
+    def post(self, request: Any) -> HttpResponse:
+        """Say what an ELF program or an image archive needs of a node; nothing of it is kept."""
+        bodies.media_type(request, BINARY)
+        with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file:
+            _copy(request, file)
+            with turn(_INSPECTING):
+                found = inspect_path(Path(file.name))
+        return answer(request, {"file": request.GET.get("file", "")} | found.document())
+
+
+def _copy(request: Any, file: Any) -> None:
+    cap, size = settings.HETSCHED_BINARY_BYTES, 0
+    try:
+        while piece := request.read(_PIECE):
+            size += len(piece)
+            if size > cap:
+                raise InputError("BodyTooLarge", f"the file is larger than {cap} bytes")
+            file.write(piece)
+    except UnreadablePostError:
+        raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None
+    file.flush()
+
+
+routes = [
+    path("isa/", IsaFamiliesView.as_view()),
+    path("isa/parse/", IsaParseView.as_view()),
+    path("isa/inspect/", IsaInspectionView.as_view()),
+]

@@ -1,0 +1,95 @@
+"""`nodes/{name}/actions/`: operator actions on a node, its GPUs, its zones and its reported facts.
+
+Each action needs a reason and If-Match with the tag of the node, and is recorded in the audit trail. A token that is
+limited to namespaces can run none of them, because a node action affects all pods on the node.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
+from hetsched.inventory.actions import cordon, uncordon
+from hetsched.inventory.fact_review import override, reject
+from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Actor
+from hetsched.placement.actions import approve_fact
+from hetsched.placement.actions.kubelet_rejections import trust_node
+
+from .. import bodies, request_scope
+from ..documents import Request
+from ..etags import check_match, locked
+from ..views import answer
+from . import facts
+from .nodes import NodeScopedView, detail, etag
+
+
+class NodeAction(Request, frozen=True):
+    """An action on a node.
+
+    `fact` is the id of a quarantined one to approve or reject, or the name of one to override by `value` `until` a
+    moment; without a value the override is taken back. `maintenance` of a `card` or a `zone` lasts `until` a moment, or
+    until `end-maintenance`.
+    """
+
+    action: Literal[
+        "cordon", "uncordon", "trust", "approve", "reject", "override", "maintenance", "end-maintenance"
+    ]  # fmt: skip
+    reason: str
+    fact: str = ""
+    value: str | None = None
+    until: str | None = None
+    card: int | None = None
+    zone: str | None = None
+
+
+_PLAIN = {"cordon": cordon, "uncordon": uncordon, "trust": trust_node}
+_RULINGS = {"approve": approve_fact, "reject": reject}
+
+
+def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
+    if asked.action in _PLAIN:
+        _PLAIN[asked.action](cluster, name, actor=actor, reason=asked.reason)
+    elif asked.action in _RULINGS:
+        _RULINGS[asked.action](cluster, name, asked.fact, actor=actor, reason=asked.reason)
+    elif asked.action == "override":
+        override(cluster, name, asked.fact, asked.value, asked.until, actor=actor, reason=asked.reason)
+    else:
+        part, which = _part(asked)
+        until = (asked.until or "") if asked.action == "maintenance" else None
+        maintain(cluster, name, part, which, until, actor=actor, reason=asked.reason)
+
+
+def _part(asked: NodeAction) -> tuple[str, str]:
+    if (asked.card is None) == (asked.zone is None):
+        raise InputError(
+            "ActionIncomplete", "maintenance needs a card or a zone", place="card", hint="Send either a card or a zone"
+        )
+    return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
+
+
+class NodeActionsView(NodeScopedView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
+    get = None  # type: ignore[assignment]
+
+    @extend_schema(request=NodeAction, responses=facts.NodeDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Cordon a node or take that back, maintain a card or zone, rule on facts, or trust them; needs If-Match."""
+        asked = bodies.read(request, NodeAction)
+        request_scope.check_unlimited(self.subject)
+        node = self.find(name)
+        with locked(node.cluster):
+            check_match(request, etag(self.find(name)), required=True)
+            _act(node.cluster, name, asked, self.subject)
+        node = self.find(name)
+        return answer(request, detail(self, node), headers={"ETag": etag(node)})
+
+
+routes = [path("nodes/<str:name>/actions/", NodeActionsView.as_view())]

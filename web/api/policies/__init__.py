@@ -1,0 +1,1 @@
+"""REST of policies: versions, checks, previews, golden placements, scheduled activations and plugins."""

@@ -1,0 +1,265 @@
+"""`golden-placements/`: pods with an expected placement, and the state of this expectation.
+
+The permission to edit policies includes golden placements; each change needs a reason. A golden placement that the
+active version breaks is saved with that state; it blocks the next activation. Documents name pods, so a token that is
+limited to namespaces sees none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.api.golden import Expectation, GoldenCheck
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.inventory.models import Cluster
+from hetsched.placement.models import Decision
+from hetsched.placement.queries.agreed_state import agreed_on
+from hetsched.policies.actions import check
+from hetsched.policies.agreed_states import RecordedCluster
+from hetsched.policies.golden_checks import check_goldens, empty_state
+from hetsched.policies.goldens import remove_golden, save_golden
+from hetsched.policies.manifest import pod_text
+from hetsched.policies.models import GoldenPlacement
+
+from .. import bodies, request_scope
+from ..documents import Document, Request, page_of
+from ..documents import Rows as Page
+from ..etags import check_match, locked, tag_of_row
+from ..pagination import LIST_QUERIES, page
+from ..problems import not_found
+from ..views import ApiView, answer
+from ..whatif.what_if import turn
+from .policies import find, version_of
+
+
+class GoldenDraft(Request, frozen=True):
+    """A golden placement: the manifest of one pod, and what is expected; an empty `policy` means all of them.
+
+    A new one states `name`; in the address of a known one it may be left out. It is judged on the cluster as it was at
+    `decision`, or on empty nodes where that is null; a change that leaves it out keeps the state of before.
+    """
+
+    manifest: str | dict[str, Any]
+    expect: Expectation
+    reason: str
+    name: str = ""
+    cluster: str = ""
+    policy: str = ""
+    enabled: bool = True
+    decision: int | None | msgspec.UnsetType = msgspec.UNSET
+
+
+class GoldenDetail(Document, frozen=True):
+    """A golden placement, and how it stands under the policies that are active: kept, broken, unknown or off."""
+
+    name: str
+    cluster: str
+    policy: str
+    manifest: str
+    expect: Expectation
+    enabled: bool
+    decision: int | None
+    author: str
+    reason: str
+    created_at: Any
+    changed_at: Any
+    state: str
+    expected: str
+    got: str
+    checked_at: Any
+    broken_since: Any
+
+
+class GoldenTrial(Request, frozen=True):
+    """Which policy to judge: a version of it, the active one if none is named, or a content that is not saved."""
+
+    policy: str
+    version: int = 0
+    plugins: tuple[PluginUse, ...] = ()
+    ties: Ties = Ties()
+    cluster: str = ""
+
+
+class GoldensView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = {
+        **LIST_QUERIES,
+        "cluster": "Only golden placements of this cluster.",
+        "policy": "Only golden placements that name this policy.",
+        "state": "Only golden placements in this state: kept, broken, unknown or off.",
+    }
+
+    @extend_schema(responses=page_of(GoldenDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List golden placements by name."""
+        request_scope.check_unlimited(self.subject)
+        rows = GoldenPlacement.objects.select_related("cluster").defer("cluster__definitions")
+        rows = request_scope.by_query(request, rows, cluster="cluster__name", policy="policy_name", state="state")
+        found, following = page(request, rows, "name")
+        return answer(request, Page([_detail(row) for row in found], following))
+
+    @extend_schema(request=GoldenDraft, responses={201: GoldenDetail})
+    def post(self, request: Any) -> HttpResponse:
+        """Agree on the placement of a pod."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenDraft)
+        if GoldenPlacement.objects.filter(name=asked.name).exists():
+            raise InputError("GoldenExists", f"there is a golden placement {asked.name} already", place="name")
+        row = _save(self, asked, asked.name)
+        headers = {"Location": f"/api/v1/golden-placements/{row.name}/", "ETag": _tag(row)}
+        return answer(request, _detail(row), status=201, headers=headers)
+
+
+class GoldenView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
+    matched: ClassVar = {"PUT": True, "DELETE": True}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
+
+    @extend_schema(responses=GoldenDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a golden placement."""
+        request_scope.check_unlimited(self.subject)
+        row = _found(name)
+        return answer(request, _detail(row), etag=_tag(row))
+
+    @extend_schema(request=GoldenDraft, responses=GoldenDetail)
+    def put(self, request: Any, name: str) -> HttpResponse:
+        """Change what was agreed; needs If-Match."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenDraft)
+        if asked.name not in ("", name):
+            raise InputError("GoldenNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
+        empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            row = _save(self, asked, name)
+        return answer(request, _detail(row), headers={"ETag": _tag(row)})
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, name: str) -> HttpResponse:
+        """Take back what was agreed; needs If-Match and a reason."""
+        request_scope.check_unlimited(self.subject)
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            remove_golden(name, actor=self.subject, reason=request.GET.get("reason", ""))
+        return HttpResponse(status=204)
+
+
+class GoldenTrialView(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=GoldenTrial, responses=GoldenCheck)
+    def post(self, request: Any) -> HttpResponse:
+        """Judge a version of a policy, or a content that is not saved; nothing is written."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, GoldenTrial)
+        cluster = request_scope.cluster_of(asked.cluster) if asked.cluster else None
+        if asked.plugins:
+            spec = check(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
+        else:
+            spec = version_of(asked.policy, asked.version or find(asked.policy).active_version).spec
+        with turn():
+            return answer(request, check_goldens(spec, cluster=cluster))
+
+
+class VersionGoldensView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=GoldenCheck)
+    def get(self, request: Any, name: str, version: int) -> HttpResponse:
+        """Judge the golden placements that guard a policy under one version of it."""
+        request_scope.check_unlimited(self.subject)
+        spec = version_of(name, version).spec
+        with turn():
+            return answer(request, check_goldens(spec))
+
+
+def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
+    cluster = request_scope.cluster_of(asked.cluster)
+    manifest = asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode()
+    pod, agreed = _agreed(cluster, name, asked.decision, manifest)
+    return save_golden(
+        name,
+        cluster=cluster,
+        manifest=manifest,
+        pod=pod,
+        agreed=agreed,
+        expectation=asked.expect,
+        policy_name=asked.policy,
+        enabled=asked.enabled,
+        actor=view.subject,
+        reason=asked.reason,
+    )
+
+
+def _agreed(
+    cluster: Cluster, name: str, decision: int | None | msgspec.UnsetType, manifest: str
+) -> tuple[PodSpec | None, RecordedCluster | None | msgspec.UnsetType]:
+    """Return the pod and the state of the decision for a golden placement.
+
+    A state that is stored already is kept: it may be too old to be reconstructed. Raises: InputError `DecisionUnknown`
+    or `DecisionExpired`.
+    """
+    if decision is None or decision is msgspec.UNSET:
+        return None, decision
+    rows = Decision.objects.filter(cluster=cluster).select_related("cluster", "pod")
+    found = rows.filter(pk=decision).first() if 0 < decision < 2**63 else None
+    kept = GoldenPlacement.objects.filter(name=name, decision=decision, cluster=cluster).exists()
+    if found is None and not kept:
+        raise InputError("DecisionUnknown", f"cluster {cluster.name} has no decision {decision}", place="decision")
+    # The spec has more than the manifest's text: the requirements that were read from its images.
+    same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()
+    pod = found.pod.spec if found is not None and same else None
+    if kept or found is None:
+        return pod, msgspec.UNSET
+    with turn():
+        return pod, agreed_on(found)
+
+
+def _found(name: str) -> GoldenPlacement:
+    row = GoldenPlacement.objects.select_related("cluster").filter(name=name).first()
+    if row is None:
+        raise not_found("golden placement", name)
+    return row
+
+
+def _tag(row: GoldenPlacement) -> str:
+    """Return the two-part ETag: the user's settings, a dot, the state."""
+    return tag_of_row(row, row.changed_at, _detail(row))
+
+
+def _detail(row: GoldenPlacement) -> GoldenDetail:
+    return GoldenDetail(
+        name=row.name,
+        cluster=row.cluster.name,
+        policy=row.policy_name,
+        manifest=row.manifest,
+        expect=row.expectation,
+        enabled=row.enabled,
+        decision=row.decision,
+        author=row.author,
+        reason=row.reason,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        state=row.state,
+        expected=str(row.expectation),
+        got=row.got,
+        checked_at=row.checked_at,
+        broken_since=row.broken_since,
+    )
+
+
+routes = [
+    path("golden-placements/", GoldensView.as_view()),
+    path("golden-placements/check/", GoldenTrialView.as_view()),
+    path("golden-placements/<str:name>/", GoldenView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/goldens/", VersionGoldensView.as_view()),
+]

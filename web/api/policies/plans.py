@@ -1,0 +1,205 @@
+"""`policy-plans/`: scheduled activations of policy versions.
+
+The permission to edit policies includes plans; each change needs a reason and resets the plan. A plan activates through
+the same function as a user, golden placements included; the plan records the result.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.errors import InputError
+from hetsched.policies.hysteresis import Switch
+from hetsched.policies.models import PolicyPlan
+from hetsched.policies.plan_contracts import Condition, Once
+from hetsched.policies.plans import forecast_switches, remove_plan, save_plan
+
+from .. import bodies, request_scope
+from ..documents import Document, Request, page_of
+from ..documents import Rows as Page
+from ..etags import check_match, locked, tag_of_row
+from ..pagination import LIST_QUERIES, page
+from ..problems import not_found
+from ..views import ApiView, answer
+
+
+class PlanDraft(Request, frozen=True):
+    """A plan: `once` at a time, or by a `condition` on a figure of a cluster; in the address `name` may be left out."""
+
+    policy: str
+    reason: str
+    name: str = ""
+    once: Once | None = None
+    condition: Condition | None = None
+    enabled: bool = True
+
+
+class PlanDetail(Document, frozen=True):
+    """A plan, and what became of it: waiting, done, refused, skipped or off; `note` says it in words."""
+
+    name: str
+    policy: str
+    enabled: bool
+    once: Once | None
+    condition: Condition | None
+    author: str
+    reason: str
+    created_at: datetime
+    changed_at: datetime
+    state: str
+    note: str
+    last_value: float | None
+    last_looked_at: datetime | None
+    above_since: datetime | None
+    below_since: datetime | None
+    last_switched_at: datetime | None
+
+
+class PlanTrial(Request, frozen=True):
+    """A condition to try on the recorded figures."""
+
+    condition: Condition
+
+
+class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_time": "to"}):
+    """How often a condition would have switched on the figures of the last week; not `known`: too few were recorded."""
+
+    known: bool
+    from_time: datetime | None
+    to_time: datetime | None
+    samples: int
+    switches: list[Switch]
+    note: str
+
+
+class PlansView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = {
+        **LIST_QUERIES,
+        "policy": "Only plans of this policy.",
+        "cluster": "Only plans that depend on a metric of this cluster.",
+    }
+
+    @extend_schema(responses=page_of(PlanDetail))
+    def get(self, request: Any) -> HttpResponse:
+        """List plans by name."""
+        rows = PolicyPlan.objects.select_related("policy")
+        rows = request_scope.by_query(request, rows, policy="policy__name", cluster="cluster__name")
+        found, following = page(request, rows, "name")
+        return answer(request, Page([_detail(row) for row in found], following))
+
+    @extend_schema(request=PlanDraft, responses={201: PlanDetail})
+    def post(self, request: Any) -> HttpResponse:
+        """Make a plan."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, PlanDraft)
+        if PolicyPlan.objects.filter(name=asked.name).exists():
+            raise InputError("PlanExists", f"there is a plan {asked.name} already", place="name")
+        row = _save(self, asked, asked.name)
+        headers = {"Location": f"/api/v1/policy-plans/{row.name}/", "ETag": _tag(row)}
+        return answer(request, _detail(row), status=201, headers=headers)
+
+
+class PlanView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
+    matched: ClassVar = {"PUT": True, "DELETE": True}
+    queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
+
+    @extend_schema(responses=PlanDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a plan."""
+        row = _found(name)
+        return answer(request, _detail(row), etag=_tag(row))
+
+    @extend_schema(request=PlanDraft, responses=PlanDetail)
+    def put(self, request: Any, name: str) -> HttpResponse:
+        """Change a plan, or switch it on or off; needs If-Match."""
+        request_scope.check_unlimited(self.subject)
+        asked = bodies.read(request, PlanDraft)
+        if asked.name not in ("", name):
+            raise InputError("PlanNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            row = _save(self, asked, name)
+        return answer(request, _detail(row), headers={"ETag": _tag(row)})
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Any, name: str) -> HttpResponse:
+        """Take a plan away; what it activated stays. Needs If-Match and a reason."""
+        request_scope.check_unlimited(self.subject)
+        with locked(_found(name)):
+            check_match(request, _tag(_found(name)), required=True)
+            remove_plan(name, actor=self.subject, reason=request.GET.get("reason", ""))
+        return HttpResponse(status=204)
+
+
+class PlanTrialView(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+    within: ClassVar = ("POST",)
+
+    @extend_schema(request=PlanTrial, responses=PlanPreview)
+    def post(self, request: Any) -> HttpResponse:
+        """Try a condition on the figures of the last week; nothing is written."""
+        asked = bodies.read(request, PlanTrial)
+        found = forecast_switches(asked.condition)
+        told = PlanPreview(found.known, found.start, found.end, found.samples, found.switches, found.note)
+        return answer(request, told)
+
+
+def _save(view: ApiView, asked: PlanDraft, name: str) -> PolicyPlan:
+    return save_plan(
+        name,
+        policy_name=asked.policy,
+        once=asked.once,
+        condition=asked.condition,
+        enabled=asked.enabled,
+        actor=view.subject,
+        reason=asked.reason,
+    )
+
+
+def _found(name: str) -> PolicyPlan:
+    row = PolicyPlan.objects.select_related("policy").filter(name=name).first()
+    if row is None:
+        raise not_found("plan", name)
+    return row
+
+
+def _tag(row: PolicyPlan) -> str:
+    """Return the two-part ETag: the user's settings, a dot, the state."""
+    return tag_of_row(row, row.changed_at, _detail(row))
+
+
+def _detail(row: PolicyPlan) -> PlanDetail:
+    return PlanDetail(
+        name=row.name,
+        policy=row.policy.name,
+        enabled=row.enabled,
+        once=row.once,
+        condition=row.condition,
+        author=row.author,
+        reason=row.reason,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        state=row.state,
+        note=row.note,
+        last_value=row.last_value,
+        last_looked_at=row.last_looked_at,
+        above_since=row.above_since,
+        below_since=row.below_since,
+        last_switched_at=row.last_switched_at,
+    )
+
+
+routes = [
+    path("policy-plans/", PlansView.as_view()),
+    path("policy-plans/preview/", PlanTrialView.as_view()),
+    path("policy-plans/<str:name>/", PlanView.as_view()),
+]

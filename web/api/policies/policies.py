@@ -1,0 +1,353 @@
+"""`policies/`: drafts, versions and activations.
+
+A version's content never changes. A draft decides nothing; activation and rollback need a reason and If-Match, so that
+a client cannot overwrite a change that it has not seen. Built-in policies follow the same rules. A SchedulingPolicy
+that a cluster owns is read-only here until a policy editor takes it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+
+import msgspec
+from django.db.models import F
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
+from hetsched.policies.actions import activate, rollback, save_draft
+from hetsched.policies.cluster_policies import keep
+from hetsched.policies.documents import policy_document
+from hetsched.policies.golden_checks import read_nodes
+from hetsched.policies.models import Policy, PolicyRevision
+from hetsched.policies.policy_diff import PolicyDiff, diff
+
+from .. import bodies, request_scope
+from ..clusters import connections
+from ..documents import Document, Request, Rows, page_of
+from ..etags import check_match, etag_of, locked
+from ..pagination import LIST_QUERIES, page
+from ..problems import RequestRefused, not_found
+from ..views import ApiView, answer
+
+_ROW = ("name", "description", "active_version")
+
+
+class Draft(Request, frozen=True):
+    """The content of a new version; `name` is that of the policy, new or known."""
+
+    plugins: tuple[PluginUse, ...]
+    name: str = ""
+    ties: Ties = Ties()
+    description: str = ""
+    reason: str = ""
+
+
+class VersionDetail(Document, frozen=True):
+    """A version and its content."""
+
+    policy: str
+    version: int
+    state: str
+    author: str
+    reason: str
+    created_at: Any
+    activated_at: Any
+    spec: PolicySpec
+
+
+class PolicyRow(Document, frozen=True):
+    """A policy in a list; `activeVersion` 0 means that none decides yet, `keptIn` null that it is kept here."""
+
+    name: str
+    description: str
+    active_version: int
+    kept_in: str | None
+
+
+class PolicyDetail(Document, frozen=True):
+    """A policy, what decides now, and its versions by number.
+
+    `keptIn`: the cluster whose object says what it is; `objects`: what clusters have under this name.
+    """
+
+    name: str
+    description: str
+    active_version: int
+    spec: PolicySpec | None
+    versions: dict[str, Any]
+    kept_in: str | None
+    objects: dict[str, Any]
+
+
+class Activate(Request, frozen=True):
+    """Which version shall decide, and why."""
+
+    version: int
+    reason: str
+
+
+class Rollback(Request, frozen=True):
+    """Why the version before shall decide again."""
+
+    reason: str
+
+
+class Owner(Request, frozen=True):
+    """Which cluster shall keep the policy as an object, and why; null: it is kept here."""
+
+    reason: str
+    cluster: str | None = None
+
+
+class VersionDiff(Document, frozen=True):
+    """What version `after` says otherwise than version `before`."""
+
+    policy: str
+    before: int
+    after: int
+    diff: PolicyDiff
+
+
+class PoliciesView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(PolicyRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List policies by name."""
+        found, following = page(request, Policy.objects.values(*_ROW, kept_in=F("keeper__name")), "name")
+        return answer(request, Rows([PolicyRow(**values) for values in found], following))
+
+    @extend_schema(
+        request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Save a draft of a new or known policy, as JSON or as a SchedulingPolicy object."""
+        return _save(self, request, read_draft(request))
+
+
+class PolicyView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=PolicyDetail)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show a policy, the version that decides, and all others."""
+        policy = find(name)
+        return answer(request, _document(policy), etag=etag(policy))
+
+
+class PolicyVersionsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": False}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(VersionDetail))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List the versions of a policy with their content, the latest first."""
+        rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
+        found, following = page(request, rows, "version", descending=True)
+        return answer(request, Rows([_version(revision) for revision in found], following))
+
+    @extend_schema(
+        request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
+    )
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Save a draft of this policy; If-Match, if given, is that of the policy."""
+        draft = read_draft(request, name)
+        policy = find(name)
+        with locked(policy):
+            spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+            with both_edits(spec, spec, policy.revisions.order_by("-version").first()):
+                check_match(request, etag(find(name)), required=False)
+            return _save(self, request, draft)
+
+
+class PolicyVersionView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=VersionDetail)
+    def get(self, request: Any, name: str, version: int) -> HttpResponse:
+        """Show one version of a policy."""
+        return answer(request, _version(version_of(name, version)))
+
+
+class PolicyActivationView(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=Activate, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Let a version decide from the next batch on; needs If-Match."""
+        asked = bodies.read(request, Activate)
+        request_scope.check_unlimited(self.subject)
+        policy = find(name)
+        read_nodes(name)
+        with locked(policy):
+            with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
+                check_match(request, etag(find(name)), required=True)
+            activate(name, asked.version, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
+class PolicyRollbackView(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=Rollback, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Let the version decide again that did before; needs If-Match."""
+        asked = bodies.read(request, Rollback)
+        request_scope.check_unlimited(self.subject)
+        policy = find(name)
+        read_nodes(name)
+        with locked(policy):
+            with _both_versions(policy, policy.previous):
+                check_match(request, etag(find(name)), required=True)
+            rollback(name, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
+class PolicyDiffView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=VersionDiff)
+    def get(self, request: Any, name: str, version: int, other: int) -> HttpResponse:
+        """Show what one version says otherwise than another; 0 is the version before all others, with nothing in it."""
+        before = None if version == 0 else version_of(name, version)
+        after = version_of(name, other)
+        found = diff(before.spec if before else None, after.spec)
+        return answer(request, VersionDiff(name, version, other, found))
+
+
+class PolicyKeeperView(ApiView):
+    actions: ClassVar = {"POST": Action.EDIT_POLICY}
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=Owner, responses=PolicyDetail)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Take a policy over from the cluster that keeps it, or have a cluster's object keep it; needs If-Match."""
+        asked = bodies.read(request, Owner)
+        request_scope.check_unlimited(self.subject)
+        policy = find(name)
+        cluster = None if asked.cluster is None else connections.find(asked.cluster)
+        with locked(policy):
+            check_match(request, etag(find(name)), required=True)
+            keep(name, cluster, actor=self.subject, reason=asked.reason)
+        return _told(request, name)
+
+
+def read_draft(request: Any, name: str = "") -> Draft:
+    """Read a draft from JSON or from a SchedulingPolicy object; `name` is the name in the address.
+
+    Raises: InputError; Refused 415.
+    """
+    if bodies.media_type(request, bodies.JSON, bodies.YAML) == bodies.JSON:
+        plain = bodies.plain(bodies.raw(request))
+        if not (isinstance(plain, dict) and "apiVersion" in plain):
+            draft = bodies.convert(plain, Draft)
+            return _named(draft, draft.name, name)
+    found = parse_cluster([("policy", bodies.raw(request))]).policies
+    if len(found) != 1:
+        raise InputError("PolicyAmbiguous", f"the body holds {len(found)} SchedulingPolicy objects, not 1")
+    spec = found[0]
+    return _named(Draft(spec.plugins, ties=spec.ties, description=spec.description), spec.name, name)
+
+
+def _named(draft: Draft, stated: str, name: str) -> Draft:
+    if name and stated not in ("", name):
+        raise InputError("PolicyNameInvalid", f"the body names {stated[:80]!r}, the URL names {name!r}", place="name")
+    return msgspec.structs.replace(draft, name=name or stated)
+
+
+def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
+    request_scope.check_unlimited(view.subject)
+    spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+    revision = save_draft(spec, actor=view.subject, reason=draft.reason)
+    location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"
+    return answer(request, _version(revision), status=201, headers={"Location": location})
+
+
+def find(name: str) -> Policy:
+    """Return a policy with its versions. Raises: Refused 404."""
+    policy = Policy.objects.prefetch_related("revisions").filter(name=name).first()
+    if policy is None:
+        raise not_found("policy", name)
+    return policy
+
+
+def version_of(name: str, version: int) -> PolicyRevision:
+    """Return one version of a policy. Raises: Refused 404."""
+    rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
+    revision = rows.filter(version=version).first() if version < 2**31 else None
+    if revision is None:
+        raise not_found("version", f"{name}@{version}")
+    return revision
+
+
+@contextmanager
+def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | None) -> Iterator[None]:
+    """Add both edits to a 412 response: the client's content, the current content, and the difference between them."""
+    try:
+        yield
+    except RequestRefused as refused:
+        if refused.status == 412 and theirs is not None:
+            refused.members["yours"], refused.members["theirs"] = yours, _version(theirs)
+            refused.members["diff"] = None if spec is None else diff(theirs.spec, spec)
+        raise
+
+
+def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractContextManager[None]:
+    active = policy.revisions.filter(version=policy.active_version).first()
+    return both_edits(_version(wanted) if wanted else None, wanted.spec if wanted else None, active)
+
+
+def etag(policy: Policy) -> str:
+    """Return the tag of a policy: a write depends on its versions and on the active one."""
+    return etag_of(msgspec.json.encode(_document(policy)))
+
+
+def _told(request: Any, name: str) -> HttpResponse:
+    policy = find(name)
+    return answer(request, _document(policy), headers={"ETag": etag(policy)})
+
+
+def _document(policy: Policy) -> PolicyDetail:
+    told = policy_document(policy)
+    active = next((r.spec for r in policy.revisions.all() if r.version == policy.active_version), None)
+    return PolicyDetail(
+        policy.name, policy.description, policy.active_version, active, told["versions"], told["keptIn"],
+        told["objects"],
+    )  # fmt: skip
+
+
+def _version(revision: PolicyRevision) -> VersionDetail:
+    return VersionDetail(
+        policy=revision.policy.name,
+        version=revision.version,
+        state=revision.state,
+        author=revision.author,
+        reason=revision.reason,
+        created_at=revision.created_at,
+        activated_at=revision.activated_at,
+        spec=revision.spec,
+    )
+
+
+routes = [
+    path("policies/", PoliciesView.as_view()),
+    path("policies/<str:name>/", PolicyView.as_view()),
+    path("policies/<str:name>/versions/", PolicyVersionsView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/", PolicyVersionView.as_view()),
+    path("policies/<str:name>/versions/<int:version>/diff/<int:other>/", PolicyDiffView.as_view()),
+    path("policies/<str:name>/activate/", PolicyActivationView.as_view()),
+    path("policies/<str:name>/rollback/", PolicyRollbackView.as_view()),
+    path("policies/<str:name>/owner/", PolicyKeeperView.as_view()),
+]

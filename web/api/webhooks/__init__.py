@@ -1,0 +1,1 @@
+"""REST of webhooks and their deliveries."""

@@ -1,0 +1,1 @@
+"""REST of simulations: what-if, plan tokens, advice and headroom."""

@@ -1,0 +1,289 @@
+"""`clusters/{name}/advice/` and `rebalances/`: which pods to move, and the plans that operators confirmed.
+
+Advice writes nothing. Its ETag is the plan's token: a client confirms by sending the same question again with If-Match;
+the server computes the plan again and answers 412 with the new plan's tag if the plan is now different. The workers
+carry out confirmed plans, move by move. Advice concerns a whole cluster, so a token that is limited to namespaces gets
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+from msgspec import Meta
+
+from hetsched.access.roles import Action
+from hetsched.adapters.files import parse_workload
+from hetsched.contracts.api.advice import Advice as AdviceAnswer
+from hetsched.contracts.api.advice import Goal, Question
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions.image_platforms import with_known
+from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
+from hetsched.placement.lifecycle import HOLDING
+from hetsched.placement.models import Pod, Rebalance, Workload
+from hetsched.placement.queries.advice import advice_about, waiting_in, waiting_of
+from hetsched.policies.effective import active_specs
+
+from .. import bodies, request_scope
+from ..clusters.connections import find
+from ..documents import Document, Request, Rows, page_of
+from ..etags import check_match, etag_of
+from ..pagination import LIST_QUERIES, page
+from ..problems import RequestRefused, not_found
+from ..views import ApiView, answer
+from .what_if import turn
+
+MOST_MOVES = 100
+MOST_TRIES = 20_000
+MOST_PODS = 50
+_HOLDING = [state.value for state in HOLDING]
+
+
+class AdviceQuestion(Request, frozen=True):
+    """Goal and limits of the moves.
+
+    `room` is found for the pods of a `manifest`, or of a `workload` that waits; for `rare` nodes these, or all that
+    waits, say who needs them. `target` is the balance to reach, 0-1.
+    """
+
+    goal: Literal["balance", "room", "rare"]
+    manifest: str | dict[str, Any] | None = None
+    workload: str = ""
+    target: Annotated[float, Meta(ge=0, le=1)] = 0.95
+    most_moves: Annotated[int, Meta(ge=1, le=MOST_MOVES)] = 10
+    most_tries: Annotated[int, Meta(ge=1, le=MOST_TRIES)] = 2000
+
+
+class Confirmation(AdviceQuestion, frozen=True):
+    """The same question with a reason and the indexes of the selected moves; null selects all moves."""
+
+    reason: str = ""
+    steps: tuple[int, ...] | None = None
+
+
+class RebalanceAction(Request, frozen=True):
+    """Action on a plan in progress."""
+
+    action: Literal["stop"]
+    reason: str
+
+
+class MoveRow(Document, frozen=True):
+    """One pod of a plan: waiting, leaving, moved or stopped; `cameTo` is where it, or its successor, runs."""
+
+    step: int
+    pod: str
+    source: str
+    target: str
+    state: str
+    came_to: str | None
+    message: str | None
+    changed_at: Any
+
+
+class RebalanceRow(Document, frozen=True):
+    """Confirmed plan with its state (running, done or stopped) and progress."""
+
+    id: int
+    cluster: str
+    goal: str
+    summary: str
+    plan: str
+    state: str
+    message: str | None
+    asked_by: str
+    reason: str
+    created_at: Any
+    finished_at: Any
+    moves: list[MoveRow]
+
+
+class AdviceView(ApiView):
+    actions: ClassVar = {"POST": Action.VIEW}
+
+    @extend_schema(request=AdviceQuestion, responses=AdviceAnswer)
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Propose moves of running pods with their gain and cost; nothing is moved."""
+        asked = bodies.read(request, AdviceQuestion, large=True)
+        request_scope.check_unlimited(self.subject)
+        found = advice_for(find(name), asked)
+        return answer(request, found, headers={"ETag": _tag(found.token)})
+
+
+class RebalancesView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
+    queries: ClassVar = LIST_QUERIES
+
+    @extend_schema(responses=page_of(RebalanceRow))
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """List confirmed plans, latest first."""
+        request_scope.check_unlimited(self.subject)
+        rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster").prefetch_related("moves")
+        found, following = page(request, rows, "id", descending=True)
+        return answer(request, Rows([_row(plan) for plan in found], following))
+
+    @extend_schema(request=Confirmation, responses={202: RebalanceRow})
+    def post(self, request: Any, name: str) -> HttpResponse:
+        """Carry out a plan or some of its moves; needs If-Match with the plan's ETag."""
+        asked = bodies.read(request, Confirmation, large=True)
+        request_scope.check_unlimited(self.subject)
+        cluster = find(name)
+        if in_shadow(cluster.pk):
+            raise RequestRefused(
+                409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods"
+            )
+        found = advice_for(cluster, asked)
+        check_match(request, _tag(found.token), required=True)
+        steps = range(len(found.moves)) if asked.steps is None else asked.steps
+        if any(step not in range(len(found.moves)) for step in steps):
+            raise InputError("StepUnknown", f"the plan has {len(found.moves)} moves", place="steps")
+        plan = confirm_plan(cluster, found, steps, actor=self.subject, reason=asked.reason)
+        headers = {"Location": f"{request.path}{plan.pk}/"}
+        return answer(request, _row(plan), status=202, headers=headers)
+
+
+class RebalanceView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+
+    @extend_schema(responses=RebalanceRow)
+    def get(self, request: Any, name: str, number: int) -> HttpResponse:
+        """Show a confirmed plan and its progress."""
+        request_scope.check_unlimited(self.subject)
+        plan = _find(name, number)
+        return answer(request, _row(plan), etag=plan_tag(plan))
+
+
+class RebalanceActionsView(ApiView):
+    actions: ClassVar = {"POST": Action.OPERATE}
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=RebalanceAction, responses=RebalanceRow)
+    def post(self, request: Any, name: str, number: int) -> HttpResponse:
+        """Stop a plan; needs If-Match."""
+        asked = bodies.read(request, RebalanceAction)
+        request_scope.check_unlimited(self.subject)
+        plan = _find(name, number)
+        check_match(request, plan_tag(plan), required=True)
+        stop_plan(plan, actor=self.subject, reason=asked.reason)
+        plan = _find(name, number)
+        return answer(request, _row(plan), headers={"ETag": plan_tag(plan)})
+
+
+def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
+    """Compute the advice for the current state of a cluster.
+
+    Raises: InputError, Refused.
+    """
+    goal = Goal(asked.goal)
+    question = Question(goal, _pods(cluster, goal, asked), asked.target, asked.most_moves, asked.most_tries)
+    with turn():
+        return advice_about(cluster, question, _default(cluster))
+
+
+def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec, ...]:
+    """Return the pods for which the question asks to free capacity."""
+    pods: tuple[PodSpec, ...] = ()
+    if goal is Goal.BALANCE:
+        return pods
+    if asked.manifest is not None:
+        content = parse_workload([("manifest", bodies.source(asked.manifest))], known=cluster.definitions)
+        _check_number(content.pending)
+        pods = tuple(with_known(cluster, content.pending))
+        named = Pod.objects.filter(cluster=cluster, state__in=_HOLDING, name__in=[pod.name for pod in pods])
+        held = {pod.key for pod in named.only("namespace", "name")}
+        taken = next((pod.key for pod in pods if pod.key in held), None)
+        if taken is not None:
+            raise InputError(
+                "PodExists", f"a pod named {taken} already runs in the cluster", place="manifest", hint="Rename it"
+            )
+    elif asked.workload:
+        workload = Workload.objects.filter(cluster=cluster, pk=asked.workload).first()
+        if workload is None:
+            raise not_found("workload", asked.workload)
+        pods = tuple(waiting_of(workload))
+    elif goal is Goal.RARE:
+        return tuple(waiting_in(cluster))
+    if not pods:
+        raise InputError(
+            "WorkloadEmpty",
+            "goal `room` needs at least one pod",
+            place="manifest",
+            hint="Send a manifest or name a pending workload",
+        )
+    _check_number(pods)
+    return pods
+
+
+def _check_number(pods: Sequence[PodSpec]) -> None:
+    if len(pods) > MOST_PODS:
+        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+
+
+def _default(cluster: Cluster) -> PolicySpec:
+    found = active_specs({cluster.policy_name}).get(cluster.policy_name)
+    if found is None:
+        raise InputError("PolicyUnknown", f"unknown policy {cluster.policy_name!r}", place="cluster")
+    return found
+
+
+def _tag(token: str) -> str:
+    return f'"{token}"'
+
+
+def _find(name: str, number: int) -> Rebalance:
+    rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster")
+    plan = rows.filter(pk=number).first()
+    if plan is None:
+        raise not_found("rebalance", str(number))
+    return plan
+
+
+def plan_tag(plan: Rebalance) -> str:
+    return etag_of(msgspec.json.encode(_row(plan)))
+
+
+def _row(plan: Rebalance) -> RebalanceRow:
+    return RebalanceRow(
+        id=plan.pk,
+        cluster=plan.cluster.name,
+        goal=plan.goal,
+        summary=plan.summary,
+        plan=plan.token,
+        state=plan.state,
+        message=plan.message or None,
+        asked_by=plan.asked_by,
+        reason=plan.reason,
+        created_at=plan.created_at,
+        finished_at=plan.finished_at,
+        moves=[
+            MoveRow(
+                step=move.step,
+                pod=move.pod_key,
+                source=move.source,
+                target=move.target,
+                state=move.state,
+                came_to=move.came_to or None,
+                message=move.message or None,
+                changed_at=move.changed_at,
+            )
+            for move in plan.moves.all()
+        ],
+    )
+
+
+routes = [
+    path("clusters/<str:name>/advice/", AdviceView.as_view()),
+    path("clusters/<str:name>/rebalances/", RebalancesView.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/", RebalanceView.as_view()),
+    path("clusters/<str:name>/rebalances/<int:number>/actions/", RebalanceActionsView.as_view()),
+]

@@ -1,0 +1,124 @@
+"""Decide a request immediately and reserve the result; shared by holds and submissions of plans.
+
+The request is tried on a copy of the cluster; the result is reserved only if no other reservation was made since,
+otherwise it is tried again. No transaction is open while the engine runs. A live cluster with stale data gets no
+reservations, as it gets no decisions.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from hetsched.access.subject import Subject
+from hetsched.contracts.api.decision import Verdict
+from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_events import in_step
+from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submission, submit_as_planned
+
+from .. import bodies
+from ..problems import RequestRefused
+from . import plan_tokens
+from .what_if import WhatIf, WhatIfRun, ask, turn, with_plan
+
+MOST_CONFLICTS = 20
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
+    """Return the reserved capacity for every pod of a result, in placement order."""
+    return [HoldPart(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
+
+
+def check_known(cluster: Cluster) -> None:
+    """Reject reservations based on facts that may be stale. Raises: Refused 409."""
+    if in_shadow(cluster.pk):
+        raise RequestRefused(
+            409, "ClusterInShadow", f"cluster {cluster.name} is in shadow mode: another scheduler places its pods"
+        )
+    if not in_step(cluster):
+        raise RequestRefused(
+            409, "ClusterNotInStep", f"the data of cluster {cluster.name} may be stale",
+            hint=(
+                "Try again when the cluster is watched; see GET "
+                "clusters/ for the reason"
+            ), headers={"Retry-After": "5"},
+        )  # fmt: skip
+
+
+def book(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
+    """Try a request and have `write` reserve the result; repeat while other writers are faster.
+
+    Raises: Refused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
+    """
+    for turns in range(MOST_CONFLICTS):
+        with turn():
+            tried = ask(asked, subject, names)
+        try:
+            return write(tried)
+        except Contradiction as refusal:
+            log.error("placement set aside", cluster=asked.cluster, reason=str(refusal))
+            raise RequestRefused(
+                409, "LedgerRefused", "the reservation of the decision conflicts with an existing reservation"
+            ) from refusal
+        except Conflict as conflict:
+            log.info("booking lost", cluster=asked.cluster, reason=str(conflict))
+            time.sleep(random.uniform(0, 0.005 * 2 ** min(turns, 5)))  # noqa: S311 - jitter, not a secret
+    raise RequestRefused(
+        503,
+        "ClusterBusy",
+        "concurrent reservations changed the cluster at every attempt",
+        hint="Try again with the same Idempotency-Key",
+        headers={"Retry-After": "1"},
+    )
+
+
+def submit_plan(
+    token: str, asked: WhatIf, subject: Subject, cluster: Cluster, submit: Callable[[str], Submission]
+) -> Submission:
+    """Submit a request if it still gets the result of its plan; `submit` gets the hold that reserves its capacity.
+
+    Raises: InputError `PlanInvalid`; Refused 422 `PlanMismatch`, or 412 with a new result.
+    """
+    signed = plan_tokens.read(token)
+    request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
+    if (signed.cluster, signed.request) != (cluster.name, request):
+        raise RequestRefused(
+            422, "PlanMismatch", "the plan belongs to another request", place="plan",
+            hint="Submit the same manifest, byte for byte, with the same cluster, policy and priority",
+        )  # fmt: skip
+    check_known(cluster)
+    asked = msgspec.structs.replace(asked, cluster=cluster.name, preempt=signed.preempts, plan=True)
+
+    def write(tried: WhatIfRun) -> Submission:
+        code = "PlanExpired" if signed.over else "PlanStale"
+        if signed.over or plan_tokens.answer_digest(tried.answer) != signed.answer:
+            raise _stale(code, asked, tried)
+        return submit_as_planned(
+            cluster.pk, rooms_of(tried), submit, revision=tried.revision, policy=tried.answer.policy,
+            actor=subject, owner=subject.owner,
+        )  # fmt: skip
+
+    return book(asked, subject, write, names=signed.names)
+
+
+def _stale(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
+    fresh = with_plan(asked, tried)
+    why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
+    again = (
+        "use the new plan in whatIf.plan"
+        if fresh.plan is not None
+        else "check whatIf for the reason why it cannot be planned any more"
+    )
+    placed = fresh.verdict is Verdict.PLACED
+    return RequestRefused(
+        412, code, f"nothing was submitted: {why}" + ("" if placed else f"; {fresh.summary}"), place="plan",
+        hint=f"Check whatIf; {again}", members={"what_if": fresh},
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""REST of workloads: submissions, decisions, reasons, the queue and holds."""

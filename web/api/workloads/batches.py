@@ -1,0 +1,233 @@
+"""`submissions/`: many manifests in one request, each with its own result.
+
+Every item is accepted or rejected as if it were sent alone, in request order, each in its own transaction; 202: all
+items were accepted; 207: the client has to check each result. With `allOrNothing` all items are one transaction: the
+server checks every item even after the first error, but writes nothing, and the problem lists every invalid item. It
+takes all locks of the items before it writes, in one global order, so two batches cannot deadlock.
+An item without its own key is identified by the request's Idempotency-Key and its index, so a client can repeat a batch
+after any failure: accepted items return their first result, the others are tried again. Each item counts as a
+submission in the sender's rate limit.
+Invariant: if the storage fails, the batch ends with that error; no item has a result that was not written.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.inventory.ledger import Conflict
+from hetsched.placement.models import Hold
+from hetsched.placement.quotas import names_of
+from hetsched.storage.named_locks import lock, undisturbed
+from hetsched.storage.write_lock import write_transaction
+
+from .. import bodies
+from ..documents import Document, Request
+from ..problems import ItemProblem, RequestRefused, refusal_of
+from ..rates import SUBMIT, at_once, take_turn
+from ..views import ApiView, answer
+from .submissions import ParsedSubmission, PodState, Submit, check_key, idempotency_key, look_at, take
+
+MOST_ITEMS = 500
+MOST_TOGETHER = 100  # in one transaction: other writers wait for it
+LONGEST_KEY = 250  # the index of the item is appended to it
+
+
+class BatchItem(Submit, frozen=True):
+    """One submission of a batch; `key` makes its retry safe in any position of a later batch."""
+
+    key: str = ""
+
+
+class Batch(Request, frozen=True):
+    """Submissions in order; `cluster`, `policy`, `priority`, `callbackUrl` are those of items without their own."""
+
+    items: tuple[BatchItem, ...]
+    all_or_nothing: bool = False
+    cluster: str = ""
+    policy: str = ""
+    priority: int | None = None
+    callback_url: str = ""
+
+
+class ItemAnswer(Document, frozen=True, omit_defaults=True):
+    """Result of one item: status 202 with its workload, or another status with the problem."""
+
+    index: int
+    status: int
+    key: str = ""
+    id: str = ""
+    state: str = ""
+    pods: list[PodState] = []
+    replayed: bool = False
+    warnings: list[ManifestWarning] = []
+    problem: ItemProblem | None = None
+
+
+class BatchAnswer(Document, frozen=True):
+    """Results of all items in request order."""
+
+    accepted: int
+    refused: int
+    items: list[ItemAnswer]
+
+
+class BatchSubmissionsView(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
+    keyed: ClassVar = ("POST",)
+
+    @extend_schema(request=Batch, responses={202: BatchAnswer, 207: BatchAnswer})
+    def post(self, request: Any) -> HttpResponse:
+        """Submit many manifests in one request."""
+        key = idempotency_key(request)
+        if len(key) > LONGEST_KEY:
+            raise InputError(
+                "IdempotencyKeyInvalid",
+                f"the key of a batch has at most {LONGEST_KEY} characters",
+                place="Idempotency-Key",
+            )
+        batch = bodies.read(request, Batch, large=True)
+        _check(batch)
+        most = at_once(SUBMIT, self.subject)
+        if most is not None and len(batch.items) > most:
+            raise InputError(
+                "BatchSize", f"{len(batch.items)} items are more than the {most} that you may submit at once",
+                place="items", hint="Send several smaller batches",
+            )  # fmt: skip
+        self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
+        items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
+        submit = _together if batch.all_or_nothing else _each
+        told = submit(items, self.subject, key)
+        refused = sum(item.problem is not None for item in told)
+        document = BatchAnswer(len(told) - refused, refused, told)
+        return answer(request, document, status=207 if refused else 202)
+
+
+_Items = list[tuple[int, Submit, str]]
+_Looked = ParsedSubmission | ItemAnswer
+
+
+def _check(batch: Batch) -> None:
+    most = MOST_TOGETHER if batch.all_or_nothing else MOST_ITEMS
+    if not 1 <= len(batch.items) <= most:
+        raise InputError("BatchSize", f"a batch has 1 to {most} items, not {len(batch.items)}", place="items")
+    keys: set[str] = set()
+    for index, item in enumerate(batch.items):
+        if item.key in keys:
+            raise InputError(
+                "IdempotencyKeyInvalid", "an earlier item of the batch has the same key", place=f"items[{index}].key"
+            )
+        if item.key:
+            check_key(item.key, f"items[{index}].key")
+            keys.add(item.key)
+        if item.plan and batch.all_or_nothing:
+            raise InputError(
+                "PlanNotPossible", "a batch with allOrNothing cannot contain plans", place=f"items[{index}].plan",
+                hint="Submit the plan alone, or without allOrNothing",
+            )  # fmt: skip
+
+
+def _with_defaults(item: BatchItem, batch: Batch) -> Submit:
+    own = {name: getattr(item, name) for name in Submit.__struct_fields__}
+    own["priority"] = batch.priority if item.priority is None else item.priority
+    for name in ("cluster", "policy", "callback_url"):
+        own[name] = own[name] or getattr(batch, name)
+    return Submit(**own)
+
+
+def _each(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+    found = []
+    for index, item, own_key in items:
+        key = _key(index, own_key, request_key)
+        found.append(_one(index, _look(index, item, own_key, key, subject), own_key, key, subject))
+    return found
+
+
+def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+    keys = [_key(index, own_key, request_key) for index, _, own_key in items]
+    looked = [
+        _look(index, item, own_key, key, subject) for (index, item, own_key), key in zip(items, keys, strict=True)
+    ]
+    return undisturbed(lambda: _all(items, looked, keys, subject))
+
+
+def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
+    """Write all items, or none. Raises: Refused `BatchRefused`."""
+    with write_transaction():
+        _take_locks([one for one in looked if isinstance(one, ParsedSubmission)], keys, subject)
+        told = [
+            _one(index, one, own_key, key, subject)
+            for (index, _, own_key), one, key in zip(items, looked, keys, strict=True)
+        ]
+        wrong = tuple(item.problem for item in told if item.problem is not None)
+        if not wrong:
+            return told
+        first = wrong[0]
+        raise RequestRefused(
+            422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",
+            place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",
+            members={"items": wrong},
+        )  # fmt: skip
+
+
+def _take_locks(looked: list[ParsedSubmission], keys: list[str], subject: Subject) -> None:
+    """Take the locks of these submissions (counters, keys, topics, quotas) and keep them until all are written."""
+    owner = subject.owner
+    names = {f"key {owner} {key}" for key in keys if key}
+    for one in looked:
+        names |= {f"batch {one.cluster.pk}"} | names_of(one.cluster.pk, {pod.namespace for pod in one.pods}, owner)
+    lock(names)
+    holds = {one.asked.hold for one in looked if one.asked.hold}
+    list(Hold.objects.select_for_update().filter(pk__in=holds).order_by("pk").values_list("pk"))
+
+
+def _key(index: int, own_key: str, request_key: str) -> str:
+    # A valid client key contains no blank, so it cannot equal a derived key.
+    return own_key or (f"{request_key} {index}" if request_key else "")
+
+
+def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
+    """Read one item; an error that only its sender can fix becomes its result."""
+    try:
+        return look_at(item, subject, key, _identity(item))
+    except (InputError, RequestRefused, Conflict) as error:
+        return _refusal(index, own_key, error)
+
+
+def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
+    """Submit one item; an error that only its sender can fix becomes its result. Raises: internal errors."""
+    if isinstance(looked, ItemAnswer):
+        return looked
+    try:
+        done = take(looked, subject, key, _identity(looked.asked))
+    except (InputError, RequestRefused, Conflict) as error:
+        return _refusal(index, own_key, error)
+    said = done.response
+    return ItemAnswer(
+        index, 202, key=own_key, id=done.workload_id, state=said["state"],
+        pods=[PodState(**pod) for pod in said["pods"]], replayed=done.replayed,
+        warnings=list(looked.warnings),
+    )  # fmt: skip
+
+
+def _refusal(index: int, own_key: str, error: Exception) -> ItemAnswer:
+    refused = refusal_of(error)
+    problem = ItemProblem(index, refused.status, refused.code, refused.detail, refused.place, refused.hint)
+    return ItemAnswer(index, refused.status, key=own_key, problem=problem)
+
+
+def _identity(item: Submit) -> str:
+    return sha256(msgspec.json.encode(["submissions", item])).hexdigest()
+
+
+routes = [path("submissions/", BatchSubmissionsView.as_view())]

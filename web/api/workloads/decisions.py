@@ -1,0 +1,240 @@
+"""`decisions/`: the ledger. A decision never changes after it was written.
+
+The list is the feed, the latest first; one decision shows its reasons, the best nodes with every plugin's score, the
+policy version and the digest of the snapshot that it used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.api.decision import (
+    Evicted,
+    ExpectedUse,
+    NearestFit,
+    NodeOutcome,
+    PolicyRef,
+    Reason,
+    Tipping,
+    Verdict,
+)
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.waits import WaitsFor
+from hetsched.placement.models import Decision
+from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of
+from hetsched.placement.queries.redaction import Redaction
+
+from .. import request_scope
+from ..documents import Document, Rows, page_of
+from ..pagination import LIST_QUERIES, flag, page
+from ..problems import RequestRefused, not_found
+from ..views import ApiView, answer
+
+MOST_SCORING = 8000
+_ROW = (
+    "id", "cluster__name", "workload_id", "namespace", "pod_name", "verdict", "node_name", "policy_name",
+    "policy_version", "score", "summary", "created_at",
+)  # fmt: skip
+
+
+class DecisionRow(Document, frozen=True):
+    """Decision in a list."""
+
+    id: int
+    cluster: str
+    workload: str | None
+    pod: str
+    verdict: str
+    node: str | None
+    policy: PolicyRef
+    score: float | None
+    summary: str
+    created_at: Any
+
+
+class DecisionDetail(Document, frozen=True):
+    """A decision with everything it rests on; `podId` is what `pods/{id}/why/` takes.
+
+    `nominatedNode` is kept for a pod that waits until `evictions` have left.
+    `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
+    `waitsFor` is what may help a refused pod; of its latest decision it is what it waits for since `triedAt`.
+    """
+
+    id: int
+    cluster: str
+    workload: str | None
+    pod: str
+    pod_id: int
+    verdict: str
+    node: str | None
+    policy: PolicyRef
+    policy_rule: str
+    score: float | None
+    summary: str
+    reasons: tuple[Reason, ...]
+    nearest_fit: tuple[NearestFit, ...] | None
+    tipping: Tipping | None
+    expected_use: ExpectedUse | None
+    nodes: tuple[NodeOutcome, ...]
+    evictions: tuple[Evicted, ...]
+    nominated_node: str | None
+    waits_for: tuple[WaitsFor, ...]
+    tried_at: Any
+    allocation: Allocation | None
+    snapshot: str
+    cluster_revision: int
+    inventory_revision: int
+    created_at: Any
+
+
+class DecisionsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        **LIST_QUERIES,
+        "cluster": "Only decisions of this cluster.",
+        "workload": "Only decisions about this workload's pods.",
+        "namespace": "Only decisions about pods of this namespace.",
+        "pod": "Only decisions about pods of this name.",
+        "verdict": "Only decisions with this verdict.",
+        "node": "Only placements on this node.",
+    }
+    kinds: ClassVar = {"verdict": {"type": "string", "enum": [verdict.value for verdict in Verdict]}}
+
+    @extend_schema(responses=page_of(DecisionRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List decisions, latest first."""
+        rows = request_scope.by_query(
+            request,
+            request_scope.decisions(self.subject),
+            cluster="cluster__name",
+            workload="workload_id",
+            namespace="namespace",
+            pod="pod_name",
+            verdict="verdict",
+            node="node_name",
+        )
+        found, following = page(request, rows.values(*_ROW), "id", descending=True)
+        return answer(request, Rows([_row(values, self.redaction) for values in found], following))
+
+
+def _row(values: dict[str, Any], redaction: Redaction) -> DecisionRow:
+    return DecisionRow(
+        id=values["id"],
+        cluster=values["cluster__name"],
+        workload=values["workload_id"],
+        pod=f"{values['namespace']}/{values['pod_name']}",
+        verdict=values["verdict"],
+        node=values["node_name"] or None,
+        policy=PolicyRef(values["policy_name"], values["policy_version"]),
+        score=values["score"],
+        summary=redaction.summary(values["summary"]),
+        created_at=values["created_at"],
+    )
+
+
+class DecisionView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        "explain": "true computes every node with the score of every plugin.",
+        "scoring": "With explain: JSON list of additional score plugins, written as in a policy.",
+        "nearestFit": "true computes changes that would place a rejected pod, or weights at which another node wins.",
+    }
+
+    @extend_schema(responses=DecisionDetail)
+    def get(self, request: Any, decision_id: int) -> HttpResponse:
+        """Show a decision with reasons and best nodes, or all nodes; 410 if their data is not stored any more."""
+        rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
+        decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        if decision is None:
+            raise self._gone(decision_id)
+        nodes = decision.top
+        if flag(request, "explain"):
+            nodes = _matrix(decision, _scoring(request.GET.get("scoring", "")), self.redaction)
+        found = _further(decision) if flag(request, "nearestFit") else None
+        return answer(request, _detail(decision, nodes, found, self.redaction))
+
+    def _gone(self, decision_id: int) -> RequestRefused:
+        rows = request_scope.forgotten(self.subject)
+        kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        if kept is None:
+            return not_found("decision", decision_id)
+        return RequestRefused(
+            410,
+            "DecisionExpired",
+            f"only the summary of this decision is stored: {self.redaction.summary(kept.summary)}",
+        )
+
+
+def _scoring(text: str) -> list[PluginUse]:
+    """Parse the additional scoring plugins. Raises: InputError."""
+    if not text:
+        return []
+    try:
+        found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
+    except msgspec.DecodeError as error:  # includes values of a wrong type
+        raise InputError("QueryInvalid", f"the value is not a list of plugins: {error}", place="scoring") from None
+    return [use if use.weight else msgspec.structs.replace(use, weight=1.0) for use in found]
+
+
+def _matrix(decision: Decision, scoring: list[PluginUse], redaction: Redaction) -> tuple[NodeOutcome, ...]:
+    try:
+        return matrix_of(decision, scoring=scoring)
+    except InputError as error:
+        if error.code != "DecisionExpired":
+            raise
+        detail = f"{error.message}. {redaction.summary(decision.summary)}"
+        raise RequestRefused(410, error.code, detail, hint=error.hint) from None
+
+
+def _further(decision: Decision) -> DecisionDetails | None:
+    try:
+        return further(decision)
+    except InputError:
+        return None
+
+
+def _detail(
+    decision: Decision, nodes: tuple[NodeOutcome, ...], found: DecisionDetails | None, redaction: Redaction
+) -> DecisionDetail:
+    latest = decision.pod.decision_id == decision.pk and decision.pod.state == decision.verdict
+    return DecisionDetail(
+        id=decision.pk,
+        cluster=decision.cluster.name,
+        workload=decision.workload_id,
+        pod=f"{decision.namespace}/{decision.pod_name}",
+        pod_id=decision.pod_id,
+        verdict=decision.verdict,
+        node=decision.node_name or None,
+        policy=PolicyRef(decision.policy_name, decision.policy_version),
+        policy_rule=decision.policy_rule,
+        score=decision.score,
+        summary=redaction.summary(decision.summary),
+        reasons=redaction.reasons(decision.reasons),
+        nearest_fit=found.nearest_fit if found else None,
+        tipping=found.tipping if found else None,
+        expected_use=found.expected_use if found else None,
+        nodes=nodes,
+        evictions=redaction.evictions(decision.evictions),
+        nominated_node=decision.nominated_node or None,
+        waits_for=decision.pod.waits_for if latest else decision.waits_for,
+        tried_at=decision.pod.tried_at if latest else None,
+        allocation=decision.allocation,
+        snapshot=redaction.snapshot(decision.snapshot),
+        cluster_revision=decision.cluster_revision,
+        inventory_revision=decision.inventory_revision,
+        created_at=decision.created_at,
+    )
+
+
+routes = [
+    path("decisions/", DecisionsView.as_view()),
+    path("decisions/<int:decision_id>/", DecisionView.as_view()),
+]

@@ -1,0 +1,307 @@
+"""`holds/`: capacity reserved for pods that do not exist yet.
+
+The server decides a hold immediately, on the current state, for all pods of the manifest or for none; it preempts no
+pod, and no other pod can take the capacity. A hold ends at `expiresAt` by the database's clock unless it is extended,
+cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity. Its owner and operators
+may use and change it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from django.db.models import Min
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import allowance_of
+from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Hold, Pod
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction
+
+from .. import bodies, request_scope
+from ..documents import Document, Request, Rows, page_of
+from ..etags import check_match, etag_of, locked
+from ..pagination import LIST_QUERIES, integer, page
+from ..problems import RequestRefused
+from ..rates import SUBMIT
+from ..views import ApiView, answer
+from ..whatif.planned import book, check_known, rooms_of
+from ..whatif.what_if import WhatIf, WhatIfRun
+from .submissions import fingerprint, idempotency_key
+
+DEFAULT_SECONDS = 600
+_LONGEST = 604_800
+
+
+class HoldWish(Request, frozen=True):
+    """The manifest to hold room for, and how many seconds; `note` says to people what for."""
+
+    manifest: str | dict[str, Any]
+    cluster: str = ""
+    policy: str = ""
+    seconds: int = DEFAULT_SECONDS
+    note: str = ""
+
+
+class HoldAction(Request, frozen=True):
+    """Have a hold last `seconds` more from now, or cancel it; for the audit trail, why."""
+
+    action: Literal["extend", "cancel"]
+    reason: str
+    seconds: int = DEFAULT_SECONDS
+
+
+class HeldPod(Document, frozen=True):
+    """What is held for one pod; not `held` any more: it has it, or the hold ended."""
+
+    pod: str
+    node: str
+    held: bool
+    cpus: list[str]
+    gpus: tuple[CardGrant, ...]
+
+
+class NewHold(Document, frozen=True):
+    """The answer to a new hold: the room of every pod is booked."""
+
+    id: str
+    state: str
+    expires_at: str
+    pods: list[dict[str, str]]
+
+
+class HoldRow(Document, frozen=True):
+    """A hold in a list: held, claimed by a submission, used, expired, cancelled or lost."""
+
+    id: str
+    cluster: str
+    namespace: str
+    state: str
+    policy: str
+    pod_count: int
+    held_by: str
+    note: str
+    workload: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    end_reason: str
+
+
+class HoldDetail(Document, frozen=True):
+    """A hold and what it keeps of which nodes."""
+
+    id: str
+    cluster: str
+    namespace: str
+    state: str
+    policy: str
+    policy_version: int
+    pod_count: int
+    held_by: str
+    note: str
+    workload: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    end_reason: str
+    pods: list[HeldPod]
+
+
+class HoldsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
+    keyed: ClassVar = ("POST",)
+    counted: ClassVar = {"POST": SUBMIT}
+    queries: ClassVar = {
+        **request_scope.CLUSTER_QUERY,
+        **LIST_QUERIES,
+        "namespace": "Only holds in this namespace.",
+        "state": "Only holds in this state.",
+        "workload": "Only holds claimed by this workload.",
+        "policy": "POST of a bare manifest: policy for placement.",
+        "seconds": "POST of a bare manifest: duration of the hold in seconds, default 600.",
+        "note": "POST of a bare manifest: note shown to other users.",
+    }
+    kinds: ClassVar = {"state": {"type": "string", "enum": list(Hold.STATES)}}
+
+    @extend_schema(responses=page_of(HoldRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List holds, the latest first."""
+        rows = request_scope.holds(self.subject).select_related("cluster")
+        given = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload"}
+        found, following = page(request, request_scope.by_query(request, rows, **given), "id", descending=True)
+        return answer(request, Rows([_row(row, self.redaction) for row in found], following))
+
+    @extend_schema(
+        request={
+            "application/json": HoldWish,
+            "application/yaml": OpenApiTypes.STR,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses={201: NewHold},
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Hold room for the pods of a manifest, for all of them or for none."""
+        key, asked, subject = idempotency_key(request), _read(request), self.subject
+        body_hash = fingerprint(request, "holds")
+        kept = held_already(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)
+        headers = {"Location": f"/api/v1/holds/{kept.hold_id}/"}
+        if kept.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return answer(request, kept.response, status=201, headers=headers)
+
+
+class HoldView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    within: ClassVar = ("DELETE",)
+    matched: ClassVar = {"DELETE": False}
+    queries: ClassVar = {"reason": "DELETE: reason for the audit trail."}
+
+    @extend_schema(responses=HoldDetail)
+    def get(self, request: Any, hold_id: str) -> HttpResponse:
+        """Show a hold: until when, and what it keeps of which nodes."""
+        return answer(request, _detail(_find(self, hold_id), self.redaction))
+
+    @extend_schema(responses={200: HoldDetail})
+    def delete(self, request: Any, hold_id: str) -> HttpResponse:
+        """Cancel a hold; a hold that has ended is unchanged."""
+        row = request_scope.own_hold(self.subject, hold_id)
+        with locked(row.cluster):
+            check_match(request, tag(_find(self, hold_id), self.redaction), required=False)
+            cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
+        return answer(request, _detail(_find(self, hold_id), self.redaction))
+
+
+class HoldActionsView(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+    within: ClassVar = ("POST",)
+    matched: ClassVar = {"POST": True}
+
+    @extend_schema(request=HoldAction, responses=HoldDetail)
+    def post(self, request: Any, hold_id: str) -> HttpResponse:
+        """Extend or cancel a hold; needs If-Match."""
+        asked = bodies.read(request, HoldAction)
+        row = request_scope.own_hold(self.subject, hold_id)
+        with locked(row.cluster):
+            check_match(request, tag(_find(self, hold_id), self.redaction), required=True)
+            if asked.action == "extend":
+                extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
+            else:
+                cancel_hold(row, actor=self.subject, reason=asked.reason)
+        document = _detail(_find(self, hold_id), self.redaction)
+        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+
+
+def _read(request: Any) -> HoldWish:
+    seconds = integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST)
+    asked = bodies.wrapped(request, HoldWish)
+    if asked is not None:
+        return asked
+    query = request.GET
+    return HoldWish(
+        manifest=bodies.text(bodies.raw(request, large=True)),
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        seconds=seconds,
+        note=query.get("note", ""),
+    )
+
+
+def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> CreatedHold:
+    if len(asked.note) > 300 or "\0" in asked.note:
+        raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
+    cluster = request_scope.cluster_of(asked.cluster)
+    check_known(cluster)
+    wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)
+
+    def write(tried: WhatIfRun) -> CreatedHold:
+        if tried.answer.verdict is not Verdict.PLACED:
+            raise RequestRefused(
+                409, "NoRoom", f"no hold was created: {tried.answer.summary}", place="manifest",
+                hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
+            )  # fmt: skip
+        return hold(
+            cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
+            actor=subject, owner=subject.owner, note=asked.note, idempotency_key=key, body_hash=body_hash,
+            allowance=allowance_of(subject.token),
+        )  # fmt: skip
+
+    try:
+        return book(wish, subject, write)
+    except InputError as error:
+        if error.code != "TooManyHolds":
+            raise
+        raise RequestRefused(
+            429, error.code, error.message, hint=error.hint, headers=_until_one_ends(subject)
+        ) from None
+
+
+def _until_one_ends(subject: Subject) -> dict[str, str]:
+    open_ones = Hold.objects.filter(owner=subject.owner, state=Hold.HELD)
+    first = open_ones.aggregate(first=Min("expires_at"))["first"]
+    seconds = 60 if first is None else (first - timezone.now()).total_seconds()
+    return {"Retry-After": str(max(1, int(seconds)))}
+
+
+def _find(view: ApiView, hold_id: str) -> Hold:
+    row = request_scope.holds(view.subject).select_related("cluster").filter(pk=hold_id).first()
+    if row is None:
+        raise request_scope.not_found("hold", hold_id)
+    return row
+
+
+def tag(row: Hold, redaction: Redaction = UNLIMITED) -> str:
+    """Return the ETag of a hold."""
+    return etag_of(msgspec.json.encode(_detail(row, redaction)))
+
+
+def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
+    names = ("id", "namespace", "state", "pod_count", "held_by", "note", "created_at", "expires_at", "ended_at")
+    told = {name: getattr(row, name) for name in names}
+    return {
+        **told,
+        "cluster": row.cluster.name,
+        "policy": row.policy_name,
+        "workload": row.workload_id,
+        "end_reason": redaction.message(row.end_reason),
+    }
+
+
+def _row(row: Hold, redaction: Redaction) -> HoldRow:
+    return HoldRow(**_common(row, redaction))
+
+
+def _detail(row: Hold, redaction: Redaction) -> HoldDetail:
+    rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
+    return HoldDetail(**_common(row, redaction), policy_version=row.policy_version, pods=[_held(one) for one in rooms])
+
+
+def _held(room: Pod) -> HeldPod:
+    allocation = room.allocation
+    return HeldPod(
+        pod=room.key,
+        node=room.node.name if room.node else "",
+        held=room.state == State.RUNNING.value,
+        cpus=[zone.cpus for zone in allocation.zones if zone.cpus] if allocation else [],
+        gpus=allocation.gpus if allocation else (),
+    )
+
+
+routes = [
+    path("holds/", HoldsView.as_view()),
+    path("holds/<str:hold_id>/", HoldView.as_view()),
+    path("holds/<str:hold_id>/actions/", HoldActionsView.as_view()),
+]

@@ -1,0 +1,84 @@
+"""`queue/`: pending pods with the awaited event and its deadline, and the queue position of due pods.
+
+Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions. Due pods come
+first, in scheduling order; other pods have no position.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.contracts.waits import in_words
+from hetsched.placement.queries.pending_order import InLine, QueueState, line
+
+from .. import request_scope
+from ..documents import Document, Rows, page_of
+from ..pagination import MAX_LIMIT, limit_of
+from ..views import ApiView, answer
+
+
+class QueuedPod(Document, frozen=True):
+    """A pod that waits for a decision; `position` 1 is decided next, `attempts` is how often it was tried before.
+
+    `standing`: due, back-off (tried again at `againAt`), images (they are being read), resting (until a change may
+    help, at the latest at `againAt`) or gated (by scheduling gates). Only due pods have a position. `waitsFor` and
+    `triedAt` are of the last try.
+    """
+
+    position: int | None
+    standing: str
+    pod: str
+    workload: str | None
+    policy: str
+    priority: int
+    gang: str | None
+    state: str
+    attempts: int
+    waits_for: str | None
+    tried_at: datetime | None
+    again_at: datetime | None
+    created_at: datetime
+
+
+class QueueView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        **request_scope.CLUSTER_QUERY,
+        "limit": f"Maximum number of pods, 1-{MAX_LIMIT}.",
+        "standing": f"Only pods in this queue state: {', '.join(QueueState)}.",
+    }
+
+    @extend_schema(responses=page_of(QueuedPod))
+    def get(self, request: Any) -> HttpResponse:
+        """List the pods that wait: those that are due in the order in which they would be tried, then the others."""
+        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
+        only = request.GET.get("standing")
+        found = line(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
+        return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))
+
+
+def _queued(one: InLine) -> QueuedPod:
+    return QueuedPod(
+        position=one.position,
+        standing=one.standing,
+        pod=one.key,
+        workload=one.workload_id,
+        policy=one.policy,
+        priority=one.priority,
+        gang=one.gang,
+        state=one.state,
+        attempts=one.attempts,
+        waits_for=in_words(one.waits_for) or None,
+        tried_at=one.tried_at,
+        again_at=one.again_at,
+        created_at=one.created_at,
+    )
+
+
+routes = [path("queue/", QueueView.as_view())]

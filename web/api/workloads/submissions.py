@@ -1,0 +1,288 @@
+"""Submit a manifest: the body of `POST workloads/`.
+
+A manifest (YAML, JSON, openb CSV) is the body, with options in the query string, or wrapped in `{"manifest", "policy",
+…}`. Everything is checked before anything is written; nothing is decided here. `Idempotency-Key`: the same owner, key
+and body get the first response again; another body is rejected. A submission may name a hold with its capacity, or a
+plan with its expected result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+from django.conf import settings
+
+from hetsched.access.subject import Subject
+from hetsched.access.tokens import allowance_of
+from hetsched.adapters.files import parse_workload
+from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.placement.actions import Submission, submit, submit_there
+from hetsched.placement.actions.submissions import answered
+from hetsched.placement.models import Pod
+from hetsched.storage.named_locks import undisturbed
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+
+from .. import bodies, request_scope
+from ..documents import Document, Request
+from ..pagination import flag, integer
+from ..problems import RequestRefused
+from ..whatif import plan_tokens
+from ..whatif.planned import submit_plan
+from ..whatif.what_if import WhatIf, with_query_cluster
+
+SUBMIT_QUERIES = {
+    "policy": "POST of a bare manifest: policy for placement.",
+    "priority": "POST of a bare manifest: priority of all pods.",
+    "callbackUrl": "POST of a bare manifest: callback URL.",
+    "hold": "POST of a bare manifest: id of the hold to use.",
+    "plan": "POST of a bare manifest: plan from a what-if.",
+    "strict": "POST of a bare manifest: true rejects unknown fields, annotations and kinds.",
+}
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY_RULE = "the value must be 1 to 255 printable ASCII characters without spaces"
+
+
+class Submit(Request, frozen=True):
+    """Manifest as text or as an object (a `List` for several objects), with options.
+
+    `hold` names reserved capacity for its pods; `plan` is the token of a what-if whose placement is required. `strict`
+    refuses unknown fields, annotations and kinds instead of warning of them.
+    """
+
+    manifest: str | dict[str, Any]
+    cluster: str = ""
+    policy: str = ""
+    priority: int | None = None
+    callback_url: str = ""
+    name: str = ""
+    hold: str = ""
+    plan: str = ""
+    strict: bool = False
+
+
+class PodState(Document, frozen=True):
+    pod: str
+    state: str
+
+
+class Accepted(Document, frozen=True):
+    """Response to a submission; `warnings` lists probable misspellings and is absent if there are none."""
+
+    id: str
+    state: str
+    pods: list[PodState]
+    warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ParsedSubmission(msgspec.Struct, frozen=True):
+    """A parsed submission: its cluster and its pods."""
+
+    asked: Submit
+    manifest: bytes
+    cluster: Cluster
+    pods: list[PodSpec]
+    warnings: tuple[ManifestWarning, ...] = ()
+
+
+def accept(request: Any, subject: Subject) -> Submission:
+    """Accept the submission in a request.
+
+    Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
+    """
+    key, body_hash = idempotency_key(request), fingerprint(request)
+    looked = look_at(_read(request), subject, key, body_hash)
+    taken = take(looked, subject, key, body_hash)
+    if not looked.warnings:
+        return taken
+    return msgspec.structs.replace(taken, response={**taken.response, "warnings": msgspec.to_builtins(looked.warnings)})
+
+
+def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
+    """Read a submission and check that its sender may make it; nothing is written.
+
+    `body_hash` identifies the body of the submission for its key.
+    Raises: InputError, or Refused as `accept` does.
+    """
+    manifest = bodies.source(asked.manifest)
+    cluster = request_scope.cluster_of(asked.cluster)
+    _refuse_flood(cluster, lambda: bool(key) and answered(subject.owner, key, body_hash) is not None)
+    content = _content_of(manifest, cluster, _names_for(asked, subject, cluster, key))
+    if asked.strict:
+        refuse_warnings(content.warnings)
+    pods = list(content.pending)
+    request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
+    return ParsedSubmission(asked, manifest, cluster, pods, content.warnings)
+
+
+def take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
+    """Accept one submission; `body_hash` identifies its body for its key.
+
+    Raises: InputError, or Refused as `accept` does.
+    """
+    return undisturbed(lambda: _take(looked, subject, key, body_hash))
+
+
+def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
+    asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
+    there = cluster.kind == ClusterKind.KUBERNETES
+    if there and asked.priority is not None:
+        # An API server knows priorities by class only.
+        raise InputError(
+            "PriorityInvalid", "a live cluster takes priorities from PriorityClass objects", place="priority",
+            hint="Set priorityClassName in the manifest",
+        )  # fmt: skip
+    common: dict[str, Any] = {
+        "actor": subject,
+        "owner": subject.owner,
+        "name": _checked_name(asked.name),
+        "policy": asked.policy,
+        "callback_url": _checked_callback(asked.callback_url),
+        "idempotency_key": key,
+        "body_hash": body_hash,
+        "allowance": allowance_of(subject.token),
+    }
+
+    def write(hold: str) -> Submission:
+        if there:
+            return submit_there(cluster, pods, manifest=manifest, hold=hold, **common)
+        return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
+
+    # A repeated request gets the first response, even if its hold or plan has ended since.
+    known = answered(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
+    if known is not None:
+        return known
+    if not asked.plan:
+        return write(request_scope.own_hold(subject, asked.hold).pk if asked.hold else "")
+    if asked.hold:
+        raise InputError(
+            "PlanNotPossible", "hold and plan exclude each other", place="hold", hint="Use only one of them"
+        )
+    wish = WhatIf(manifest=asked.manifest, cluster=asked.cluster, policy=asked.policy, priority=asked.priority)
+    return submit_plan(asked.plan, wish, subject, cluster, write)
+
+
+def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
+    """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
+    most = settings.HETSCHED_MOST_WAITING_PODS
+    if _waiting(most)(cluster=cluster.pk) and not is_repeated():
+        raise RequestRefused(
+            429,
+            "TooManyWaiting",
+            f"cluster {cluster.name} already has {most} pending pods, the maximum",
+            hint="Try again later with the same Idempotency-Key",
+            headers={"Retry-After": "30"},
+        )
+
+
+@lru_cache(maxsize=8)
+def _waiting(number: int) -> PreparedQuery[Any]:
+    """Return the query for the pending pod at this index, in any order."""
+    rows = Pod.objects.filter(cluster=Parameter("cluster"), queued=True).order_by().values_list("id", flat=True)
+    return PreparedQuery(lambda: rows[number - 1 : number])
+
+
+def _read(request: Any) -> Submit:
+    query = request.GET
+    # Parsed before it is known whether it is used: parameters beside a document are checked too.
+    priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
+    asked = bodies.wrapped(request, Submit)
+    if asked is not None:
+        return with_query_cluster(asked, query.get("cluster", ""))
+    return Submit(
+        manifest=bodies.text(bodies.raw(request, large=True)),
+        cluster=query.get("cluster", ""),
+        policy=query.get("policy", ""),
+        priority=priority,
+        callback_url=query.get("callbackUrl", ""),
+        name=query.get("name", ""),
+        hold=query.get("hold", ""),
+        plan=query.get("plan", ""),
+        strict=flag(request, "strict"),
+    )
+
+
+def _names_for(asked: Submit, subject: Subject, cluster: Cluster, key: str) -> str:
+    """Return the seed of generated names: the plan that named them, the key, or a random one."""
+    if asked.plan:
+        return plan_tokens.read(asked.plan).names
+    return f"{cluster.name}\0{subject.owner}\0{key}" if key else uuid4().hex
+
+
+def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent:
+    """Parse a manifest; `names` is the seed of generated names. Raises: InputError."""
+    content = parse_workload([("manifest", manifest)], known=cluster.definitions, names=names)
+    if content.running:
+        raise InputError(
+            "PodBound",
+            f"{content.running[0].key} already has spec.nodeName",
+            place="spec.nodeName",
+            hint="Remove spec.nodeName; running pods are imported with their cluster",
+        )
+    if not content.pending:
+        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
+        raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
+    return content
+
+
+def idempotency_key(request: Any) -> str:
+    """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
+    key: str = request.headers.get("Idempotency-Key", "").strip()
+    if "," in key:
+        # Servers and proxies join repeated headers, so two keys cannot be distinguished from one.
+        raise InputError(
+            "IdempotencyKeyInvalid", "the header occurs several times or contains a comma", place="Idempotency-Key",
+            hint="Send the header once, without a comma in the key",
+        )  # fmt: skip
+    if key:
+        check_key(key, "Idempotency-Key")
+    return key
+
+
+def check_key(key: str, place: str) -> None:
+    """Reject an invalid key. Raises: InputError `IdempotencyKeyInvalid`."""
+    if not _KEY.fullmatch(key):
+        raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place)
+
+
+def fingerprint(request: Any, what: str = "") -> str:
+    """Return the digest of a request: its body, its query and `what` it is used for."""
+    query = sorted((name, request.GET[name]) for name in request.GET)
+    return sha256(
+        msgspec.json.encode([*([what] if what else []), request.content_type, query]) + request.body
+    ).hexdigest()
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > 253 or "\0" in name:
+        raise InputError("NameInvalid", "a name has at most 253 characters", place="name")
+    return name
+
+
+def _checked_callback(url: str) -> str:
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        usable = False
+    if not usable or len(url) > 2000 or not url.isprintable() or not url.isascii():
+        raise InputError(
+            "CallbackUrlInvalid",
+            "the value is not an http or https URL",
+            place="callbackUrl",
+            hint="Remove the password",
+        )
+    return url

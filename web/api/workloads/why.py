@@ -1,0 +1,140 @@
+"""`pods/{id}/why/` and `decisions/{id}/again/`: explanations of a decision.
+
+Both are read-only. Expensive parts, the outlook of a pending pod and the matrix of all nodes, are computed on a copy of
+the current state on request. A decision is repeated on its recorded state: 410 if that is deleted. Blocking pods in
+namespaces outside the caller's scope are counted, not named.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.adapters.objects.export.pods import pod_object
+from hetsched.contracts.errors import InputError
+from hetsched.placement.models import Pod
+from hetsched.placement.queries.decision_check import Again, again
+from hetsched.placement.queries.why import (
+    Changed,
+    Gang,
+    Outlook,
+    PreemptedBy,
+    ReasonSpan,
+    changed,
+    decisions_of,
+    gang_of,
+    outlook,
+    preemptions_of,
+    spans_of,
+)
+
+from .. import request_scope
+from ..documents import Document
+from ..pagination import flag, integer
+from ..problems import RequestRefused, not_found
+from ..views import ApiView, answer
+from ..whatif.what_if import turn
+
+
+class PodWhy(Document, frozen=True):
+    """Explanation of a pod: latest decision, pending time by reason, and changes that would help.
+
+    `spans` add up to the time since it was submitted; the pending ones are the time it waited. `changed` compares the
+    latest attempt with the one before. `preemptedBy` says which pods took its place, the latest first. `outlook` is
+    null unless it is asked for and the pod waits.
+    """
+
+    id: int
+    pod: str
+    cluster: str
+    workload: str | None
+    state: str
+    node: str | None
+    decision: int | None
+    summary: str
+    message: str
+    pending_seconds: float
+    spans: list[ReasonSpan]
+    changed: Changed | None
+    preempted_by: list[PreemptedBy]
+    gang: Gang | None
+    outlook: Outlook | None
+    manifest: dict[str, Any]
+
+
+class WhyView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        "outlook": "true computes changes that would place a pending pod now, and the pods that block it."
+    }
+
+    @extend_schema(responses=PodWhy)
+    def get(self, request: Any, pod_id: int) -> HttpResponse:
+        """Explain the placement or the pending state of a pod."""
+        rows = Pod.objects.select_related("cluster", "node", "decision").defer("node__report")
+        pod = rows.filter(pk=pod_id).first() if pod_id < 2**63 else None
+        if pod is None or not self.subject.may_in(pod.namespace):
+            raise not_found("pod", pod_id)
+        now = timezone.now()
+        decisions = decisions_of(pod)
+        spans = spans_of(pod, decisions, now)
+        found = None
+        if flag(request, "outlook"):
+            with turn():
+                found = outlook(pod, now)
+        document = PodWhy(
+            id=pod.pk,
+            pod=pod.key,
+            cluster=pod.cluster.name,
+            workload=pod.workload_id,
+            state=pod.state,
+            node=pod.node.name if pod.node else None,
+            decision=pod.decision_id,
+            summary=self.redaction.summary(pod.decision.summary) if pod.decision else "",
+            message=self.redaction.message(pod.message),
+            pending_seconds=round(sum(span.seconds for span in spans if span.pending), 3),
+            spans=self.redaction.spans(spans),
+            changed=self.redaction.changed(changed(*decisions[-2:])) if len(decisions) > 1 else None,
+            preempted_by=self.redaction.preemptions(preemptions_of([pod])),
+            gang=gang_of(pod),
+            outlook=found and self.redaction.outlook(found),
+            manifest=pod_object(pod.spec, compact=True),
+        )
+        return answer(request, document)
+
+
+class DecisionRepeatView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {
+        "policy": "Policy to use instead of the policy of the decision.",
+        "version": "Version of that policy; default: the active version.",
+    }
+
+    @extend_schema(responses=Again)
+    def get(self, request: Any, decision_id: int) -> HttpResponse:
+        """Repeat a decision on its stored state and show differences; nothing is written."""
+        rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
+        decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        if decision is None:
+            raise not_found("decision", decision_id)
+        version = integer(request, "version", 0, least=0, most=2**31 - 1)
+        try:
+            with turn():
+                found = again(decision, request.GET.get("policy", ""), version)
+        except InputError as error:
+            if error.code != "DecisionExpired":
+                raise
+            detail = f"{error.message}. {self.redaction.summary(decision.summary)}"
+            raise RequestRefused(410, error.code, detail, hint=error.hint) from None
+        return answer(request, self.redaction.again(found))
+
+
+routes = [
+    path("pods/<int:pod_id>/why/", WhyView.as_view()),
+    path("decisions/<int:decision_id>/again/", DecisionRepeatView.as_view()),
+]

@@ -1,0 +1,340 @@
+"""`workloads/`: submit (`submissions.py`), show, wait, cancel, act.
+
+A workload shows the nodes of its pods and the duration of each state; `?wait=` delays the response until the awaited
+state. Actions need a reason and If-Match; the tag is that of the whole document.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from hetsched.access.roles import Action
+from hetsched.access.tokens import allowance_of
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.times import rfc3339
+from hetsched.contracts.waits import in_words
+from hetsched.inventory.actions import require_reason
+from hetsched.placement.actions import cancel, retry, set_priority
+from hetsched.placement.lifecycle import FINISHED, State
+from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries import topics
+from hetsched.placement.queries.images import ImageShown, images_of
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction
+
+from .. import bodies, request_scope
+from ..documents import Document, Request, Rows, page_of
+from ..etags import check_match, etag_of, locked
+from ..pagination import LIST_QUERIES, integer, page
+from ..problems import RequestRefused, not_found
+from ..queries import STATE
+from ..rates import SUBMIT
+from ..views import ApiView, answer
+from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
+from .waiting import watch
+
+MOST_SHOWN_PODS = 500
+MOST_READ = 20  # pods of one workload rarely differ in their images
+LONGEST_WAIT_SECONDS = 60
+_REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
+# Goals of `?for=`: the states of a workload that has reached the goal.
+_GOALS = {
+    "placed": frozenset(State) - {State.PENDING},
+    "running": frozenset({State.RUNNING, State.MISCONFIGURED, State.NEVER_FITS, *FINISHED}),
+    "finished": frozenset({State.MISCONFIGURED, *FINISHED}),
+}
+
+
+class Span(Document, frozen=True):
+    """State and its duration; `seconds` is null for the present state."""
+
+    state: str
+    since: str
+    seconds: float | None
+
+
+class WorkloadRow(Document, frozen=True):
+    """A workload in a list."""
+
+    id: str
+    cluster: str
+    namespace: str
+    name: str
+    state: str
+    policy: str
+    priority: int
+    pod_count: int
+    submitted_by: str
+    created_at: Any
+    decided_at: Any
+    finished_at: Any
+
+
+class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Pod of a workload with its allocation; a rejected pod shows the events it waits for since its last try.
+
+    `id` is what `pods/{id}/why/` takes.
+    """
+
+    id: int
+    pod: str
+    state: str
+    node: str | None
+    policy: str | None
+    decision: int | None
+    message: str | None
+    waits_for: str | None
+    tried_at: str | None
+    isa: Any
+    gpus: Any
+    zones: Any
+    decided_at: str | None
+    started_at: str | None
+    finished_at: str | None
+
+
+class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
+    """One object that a submission brings to a live cluster: wanted, made, refused, unwanted or gone, and why.
+
+    A Job of which a pod ended is ending, then succeeded or failed.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    message: str
+
+
+class WorkloadDetail(Document, frozen=True):
+    """A workload with its pods, the first 500 of them; `podsNext` is the address of the others.
+
+    `images` are those of its first pods of which the platforms are known, or unknown for a reason.
+    """
+
+    id: str
+    cluster: str
+    namespace: str
+    name: str
+    state: str
+    policy: str
+    priority: int
+    pod_count: int
+    submitted_by: str
+    callback_url: str
+    created_at: Any
+    decided_at: Any
+    finished_at: Any
+    states: list[Span]
+    objects: list[ObjectRow]
+    images: list[ImageShown]
+    pods: list[dict[str, Any]]
+    pods_next: str | None
+
+
+class WorkloadAction(Request, frozen=True):
+    """An action on a workload; `priority` goes with the action of that name."""
+
+    action: Literal["retry", "priority", "cancel"]
+    reason: str
+    priority: int | None = None
+
+
+class WorkloadsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
+    keyed: ClassVar = ("POST",)
+    counted: ClassVar = {"POST": SUBMIT}
+    within: ClassVar = ("POST",)
+    queries: ClassVar = {
+        **request_scope.CLUSTER_QUERY,
+        **LIST_QUERIES,
+        **SUBMIT_QUERIES,
+        "namespace": "Only workloads in this namespace.",
+        "state": "Only workloads in this state.",
+        "name": "Only workloads with this name; in a POST, the name of the workload.",
+    }
+    kinds: ClassVar = {"state": STATE}
+
+    @extend_schema(responses=page_of(WorkloadRow))
+    def get(self, request: Any) -> HttpResponse:
+        """List workloads, latest first."""
+        rows = request_scope.workloads(self.subject)
+        rows = request_scope.by_query(
+            request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name"
+        )
+        fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
+        found, following = page(request, rows.values(*fields, "cluster__name"), "id", descending=True)
+        items = [WorkloadRow(cluster=row.pop("cluster__name"), **row) for row in found]
+        return answer(request, Rows(items, following))
+
+    @extend_schema(
+        request={
+            "application/json": Submit,
+            "application/yaml": OpenApiTypes.STR,
+            "text/csv": OpenApiTypes.STR,
+        },
+        responses={202: Accepted},
+    )
+    def post(self, request: Any) -> HttpResponse:
+        """Submit a manifest; the scheduler places its pods later."""
+        accepted = accept(request, self.subject)
+        headers = {"Location": f"{request.path}{accepted.workload_id}/"}
+        if accepted.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return answer(request, accepted.response, status=202, headers=headers)
+
+
+class WorkloadView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
+    matched: ClassVar = {"DELETE": False}
+    within: ClassVar = ("DELETE",)
+    queries: ClassVar = {
+        "wait": f"Maximum wait in seconds for the state in `for`, at most {LONGEST_WAIT_SECONDS}.",
+        "for": "State to wait for: placed (any verdict), running or finished.",
+        "reason": "DELETE: reason for the audit trail.",
+    }
+
+    @extend_schema(responses=WorkloadDetail)
+    def get(self, request: Any, workload_id: str) -> HttpResponse:
+        """Show a workload: its state, the nodes of its pods and the duration of each state."""
+        workload = _find(self, workload_id)
+        seconds = integer(request, "wait", 0, least=0, most=LONGEST_WAIT_SECONDS)
+        goal = _GOALS[request.GET.get("for", "placed")]
+        if seconds and workload.state not in goal:
+            watch.wait(workload.pk, goal, seconds)
+            workload = _find(self, workload_id)
+        document = _detail(workload, self.redaction)
+        return answer(request, document)
+
+    @extend_schema(responses={200: WorkloadDetail})
+    def delete(self, request: Any, workload_id: str) -> HttpResponse:
+        """Cancel a workload and release its reservations."""
+        workload = _find(self, workload_id)
+        with locked(workload.cluster):
+            check_match(request, etag(_find(self, workload_id), self.redaction), required=False)
+            cancel(workload, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
+        return answer(request, _detail(_find(self, workload_id), self.redaction))
+
+
+class PodsView(ApiView):
+    actions: ClassVar = {"GET": Action.VIEW}
+    queries: ClassVar = {**LIST_QUERIES, "state": "Only pods in this state."}
+    kinds: ClassVar = {"state": STATE}
+
+    @extend_schema(responses=page_of(PodRow))
+    def get(self, request: Any, workload_id: str) -> HttpResponse:
+        """List the pods of a workload in the order of submission."""
+        rows = Pod.objects.filter(workload=_find(self, workload_id))
+        rows = request_scope.by_query(request, rows, state="state")
+        found, following = page(request, _shown(rows), "id")
+        return answer(request, Rows([_pod(pod, self.redaction) for pod in found], following))
+
+
+class WorkloadActionsView(ApiView):
+    actions: ClassVar = {"POST": Action.SUBMIT}
+    matched: ClassVar = {"POST": True}
+    within: ClassVar = ("POST",)
+
+    @extend_schema(request=WorkloadAction, responses=WorkloadDetail)
+    def post(self, request: Any, workload_id: str) -> HttpResponse:
+        """Retry, cancel, or change the priority of a workload; needs If-Match."""
+        asked = bodies.read(request, WorkloadAction)
+        if asked.action == "priority" and not self.subject.may(Action.OPERATE):
+            raise RequestRefused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
+        reason, allowance = require_reason(asked.reason), allowance_of(self.subject.token)
+        workload = _find(self, workload_id)
+        with locked(workload.cluster):
+            check_match(request, etag(_find(self, workload_id), self.redaction), required=True)
+            if asked.action == "priority":
+                if asked.priority is None:
+                    raise InputError("ActionIncomplete", "this action needs the field priority", place="priority")
+                set_priority(workload, asked.priority, actor=self.subject, reason=reason, allowance=allowance)
+            elif asked.action == "retry":
+                retry(workload, actor=self.subject, reason=reason, allowance=allowance)
+            else:
+                cancel(workload, actor=self.subject, reason=reason)
+        document = _detail(_find(self, workload_id), self.redaction)
+        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+
+
+def _find(view: ApiView, workload_id: str) -> Workload:
+    rows = request_scope.workloads(view.subject).defer("manifest").select_related("cluster")
+    workload = rows.filter(pk=workload_id).first()
+    if workload is None:
+        raise not_found("workload", workload_id)
+    return workload
+
+
+def etag(workload: Workload, redaction: Redaction = UNLIMITED) -> str:
+    """Return the tag of a workload: that of its whole document, as the caller sees it."""
+    return etag_of(msgspec.json.encode(_detail(workload, redaction)))
+
+
+def _detail(workload: Workload, redaction: Redaction) -> WorkloadDetail:
+    pods = _shown(workload.pods.order_by("id"))[:MOST_SHOWN_PODS]
+    return WorkloadDetail(
+        id=workload.pk,
+        cluster=workload.cluster.name,
+        namespace=workload.namespace,
+        name=workload.name,
+        state=workload.state,
+        policy=workload.policy,
+        priority=workload.priority,
+        pod_count=workload.pod_count,
+        submitted_by=workload.submitted_by,
+        callback_url=workload.callback_url,
+        created_at=workload.created_at,
+        decided_at=workload.decided_at,
+        finished_at=workload.finished_at,
+        states=_spans(workload.history),
+        objects=[
+            ObjectRow(one.wanted.kind, one.namespace, one.wanted.name, one.state, one.message)
+            for one in workload.objects_there.order_by("id")[:MOST_SHOWN_PODS]
+        ],
+        images=images_of(
+            workload.cluster, list(workload.pods.order_by("id").values_list("spec", flat=True)[:MOST_READ])
+        ),
+        pods=[_pod(pod, redaction) for pod in pods],
+        pods_next=f"/api/v1/workloads/{workload.pk}/pods/" if workload.pod_count > MOST_SHOWN_PODS else None,
+    )
+
+
+def _shown(pods: Any) -> Any:
+    heavy = ("spec", "decision__reasons", "decision__top", "decision__allocation")
+    return pods.select_related("node", "decision").defer(*heavy)
+
+
+def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
+    """Return a pod's row; without another message, a rejected pod has the reason of its rejection."""
+    tried = rfc3339(pod.tried_at) if pod.tried_at else None
+    waits = in_words(pod.waits_for) or None
+    document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
+    if document["message"] is not None:
+        document["message"] = redaction.message(document["message"])
+    elif pod.state in _REFUSED and pod.decision is not None:
+        document["message"] = redaction.summary(pod.decision.summary)
+    return document
+
+
+def _spans(history: list[list[str]]) -> list[Span]:
+    """Return the duration of each state."""
+    times = [msgspec.convert(at, type=datetime) for _, at in history]
+    ends: list[datetime | None] = [*times[1:], None]
+    return [
+        Span(state, at, None if end is None else round((end - began).total_seconds(), 3))
+        for (state, at), began, end in zip(history, times, ends, strict=True)
+    ]
+
+
+routes = [
+    path("workloads/", WorkloadsView.as_view()),
+    path("workloads/<str:workload_id>/", WorkloadView.as_view()),
+    path("workloads/<str:workload_id>/pods/", PodsView.as_view()),
+    path("workloads/<str:workload_id>/actions/", WorkloadActionsView.as_view()),
+]
