@@ -11,8 +11,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Workload
 from tests.builders import a_pod
 from tests.scenes import a_cluster, placed, recorded, refusing, submitted
-from web.pages.fleet import verdicts
-from web.pages.workload_list import TABS
+from web.pages.clusters.fleet import verdicts
+from web.pages.workloads.workload_list import TABS
 
 
 def test_each_count_equals_its_list(db: None) -> None:

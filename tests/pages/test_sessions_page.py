@@ -11,7 +11,7 @@ from django.test import Client
 
 from hetsched.access.models import BrowserSession
 from tests.pages.test_node_agent_reports import words
-from web.pages.sessions import device
+from web.pages.account.sessions import device
 
 PASSWORD = "a long enough password"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"

@@ -2,30 +2,30 @@
 
 from django.urls import path, re_path
 
-from .advice import advice
-from .audit import audit
-from .balance import balance
-from .decision_list import decisions
-from .decisions import decision
-from .fleet import fleet
-from .health import clusters
-from .holds import hold, holds
+from .account.audit import audit
+from .account.sessions import sessions
+from .account.tokens import tokens
+from .account.webhooks import delivery, webhooks
+from .clusters.balance import balance
+from .clusters.fleet import fleet
+from .clusters.health import clusters
+from .clusters.shadow import shadow, shadow_of_pod
 from .icon import icon
-from .node import node
-from .nodes import nodes
-from .pod_why import pod_why, workload_why
-from .policies import policies
-from .policy import policy
-from .queue import queue
+from .nodes.node import node
+from .nodes.nodes import nodes
+from .policies.policies import policies
+from .policies.policy import policy
 from .search import search
 from .sentences_document import sentences
-from .sessions import sessions
-from .shadow import shadow, shadow_of_pod
-from .tokens import tokens
-from .webhooks import delivery, webhooks
-from .what_if import what_if
-from .workload_list import workloads
-from .workloads import workload
+from .whatif.advice import advice
+from .whatif.what_if import what_if
+from .workloads.decision_list import decisions
+from .workloads.decisions import decision
+from .workloads.holds import hold, holds
+from .workloads.pod_why import pod_why, workload_why
+from .workloads.queue import queue
+from .workloads.workload_list import workloads
+from .workloads.workloads import workload
 
 # Any name from an imported file that is one path segment.
 _NODE = r"(?P<name>[^/\x00]{1,253})"

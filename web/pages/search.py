@@ -26,10 +26,10 @@ from hetsched.policies.models import Policy
 from web.api import request_scope
 
 from .extensions import find
-from .holds import LABELS as HOLD_LABELS
 from .message_translation import translate
 from .script_texts import after_name
 from .shell import Shell, page, places_for
+from .workloads.holds import LABELS as HOLD_LABELS
 
 MOST = 6
 RECENT_DECISIONS = 20_000

@@ -1,0 +1,1 @@
+"""Pages of accounts: sessions, tokens, webhooks and the audit trail."""

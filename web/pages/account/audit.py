@@ -1,0 +1,130 @@
+"""The audit log: actor, action, object, time and reason of each entry, and the verification of the seals."""
+
+from __future__ import annotations
+
+from django.db.models import Q
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext_lazy
+
+from hetsched.access.subject import subject_of
+from hetsched.journal.chain import SETTLED, chain_state
+from hetsched.journal.models import AuditEntry
+from web.api.account.audit import visible
+
+from ..lists.columns import Cell, Column
+from ..lists.expressions import FilterField
+from ..lists.kinds import Age, ValueKind
+from ..lists.view import Listing, ListView
+from ..message_translation import translate
+from ..shell import Shell, page
+from . import audit_words as words
+
+_MOST_VALUES = 200
+_MOST_NAME_CHARACTERS = 253
+_MOST_DETAIL_CHARACTERS = 300
+SUBMISSIONS = "workload.submit"
+# Submissions have a tab of their own: most readers look for actions on the fleet.
+TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"), "all": gettext_lazy("all")}
+
+
+def object_url(row: AuditEntry) -> str:
+    """Return the page of the object of an entry; empty if it has none."""
+    name = row.object_name
+    if row.object_kind == "node" and "/" in name:
+        cluster, _slash, node = name.partition("/")
+        there = 0 < len(node) <= _MOST_NAME_CHARACTERS and not {"/", "\0"} & set(node)
+        return f"{reverse('node', args=[node])}?{urlencode({'cluster': cluster})}" if there else ""
+    if row.object_kind == "workload" and name.startswith("w-") and name[2:].isalnum():
+        return reverse("workload", args=[name])
+    if row.object_kind == "hold" and name.startswith("h-") and name[2:].isalnum():
+        return reverse("hold", args=[name])
+    if row.object_kind in ("policy", "policyrevision"):
+        return reverse("policies")
+    return reverse("clusters") if row.object_kind in ("cluster", "collector") else ""
+
+
+def _object_cell(row: AuditEntry) -> Cell:
+    return Cell(row.object_name, url=object_url(row), note=words.kind(row))
+
+
+def _actor_cell(row: AuditEntry) -> Cell:
+    return Cell(words.actor(row), note=words.role(row))
+
+
+def _details_cell(row: AuditEntry) -> Cell:
+    text = words.changed(row.details)
+    cut = text[:_MOST_DETAIL_CHARACTERS]
+    return Cell(f"{cut}…" if len(text) > len(cut) else cut or None, look="text", title=text if text != cut else "")
+
+
+COLUMNS = (
+    Column(
+        "at", gettext_lazy("Time"), lambda row: row.at, lambda row: Cell(row.at, look="time"), order=("id",),
+        falling=True,
+    ),
+    Column("actor", gettext_lazy("Actor"), lambda row: row.actor, _actor_cell, order=("actor",)),
+    Column("action", gettext_lazy("Action"), lambda row: row.action, lambda row: Cell(row.action, look="mono"),
+           order=("action",)),
+    Column("object", gettext_lazy("Object"), lambda row: row.object_name, _object_cell,
+           order=("object_kind", "object_name")),
+    Column("reason", gettext_lazy("Reason"), lambda row: row.reason,
+           lambda row: Cell(translate(row.reason) or None, look="text")),
+    Column("details", gettext_lazy("Details"), lambda row: row.details, _details_cell),
+    Column("request", gettext_lazy("Request"), lambda row: row.request_id,
+           lambda row: Cell(row.request_id or None, look="mono"), shown=False),
+    Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),
+)  # fmt: skip
+FIELDS = (
+    FilterField("who", ValueKind(), gettext_lazy("user, token or program; * is a wildcard"), path="actor", found=True),
+    FilterField(
+        "action",
+        ValueKind(),
+        gettext_lazy("for example node.cordon; node.* matches all node actions"),
+        path="action",
+        found=True,
+    ),
+    FilterField(
+        "kind", ValueKind(), gettext_lazy("node, workload, cluster, policy, token, …"), path="object_kind", found=True
+    ),
+    FilterField("object", ValueKind(), gettext_lazy("name of the object"), path="object_name"),
+    FilterField("reason", ValueKind(), gettext_lazy("reason of the action"), path="reason"),
+    FilterField("role", ValueKind(), gettext_lazy("role of the actor"), path="role"),
+    FilterField("request", ValueKind(), gettext_lazy("request ID, as in errors and logs"), path="request_id"),
+    FilterField("age", Age(), gettext_lazy("age of the entry"), path="at"),
+)
+_FOUND = {"who": "actor", "action": "action", "kind": "object_kind"}
+
+
+def _found_by(word: str) -> Q:
+    return Q(actor__text_contains=word) | Q(action__text_contains=word) | Q(object_name__text_contains=word) | Q(
+        reason__text_contains=word
+    )  # fmt: skip
+
+
+LISTING = Listing(
+    "audit", FIELDS, COLUMNS, _found_by, stable=("-id",), example="action=node.*  who=ada  age<24h"
+)  # fmt: skip
+
+
+@page("audit")
+def audit(shell: Shell) -> HttpResponseBase:
+    wanted = shell.text("show")
+    tab = wanted if wanted in TABS else ""
+    view = ListView(shell, LISTING, show=tab)
+    rows = visible(subject_of(shell.request))
+    if column := _FOUND.get(view.wanted_values):
+        latest = rows.exclude(action=SUBMISSIONS).values_list(column, flat=True)[: 10 * _MOST_VALUES]
+        return view.answer_values(latest)
+    if tab == "submissions":
+        rows = rows.filter(action=SUBMISSIONS)
+    elif not tab:
+        rows = rows.exclude(action=SUBMISSIONS)
+    context = {
+        "chain": (chain := chain_state()),
+        "entries_in_all": chain.sealed + chain.unsealed,
+        "settled_minutes": int(SETTLED.total_seconds() // 60),
+        "tabs": [{"label": label, "url": view.url(show=name), "current": name == tab} for name, label in TABS.items()],
+    }
+    return view.show(view.ordered(view.filtered(rows)), "audit", context)

@@ -1,0 +1,1 @@
+"""Pages of clusters: fleet, balance, health and shadow mode."""

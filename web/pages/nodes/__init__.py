@@ -1,0 +1,1 @@
+"""Pages of nodes: the list, and the tabs of one node."""

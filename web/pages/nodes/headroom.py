@@ -1,0 +1,116 @@
+"""Headroom of a node: additional copies of the most common pod shapes, and the binding resource.
+
+The engine's own filters compute it (`hetsched.engine.simulation.node_capacity`). The summary describes the most
+requested shape among those that fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
+from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
+from hetsched.inventory.models import Node
+from hetsched.placement.queries.node_headroom import ShapeRoom, rooms_on
+
+from ..amounts import amount_words, mib_words
+
+
+class RoomSummary(msgspec.Struct, frozen=True):
+    """The summary and a row for each shape."""
+
+    sentence: str
+    rows: list[dict[str, Any]]
+
+
+def room_of(node: Node) -> RoomSummary | None:
+    """Return the headroom of a node; None if its cluster has no active policy."""
+    found = rooms_on(node.cluster, node.name)
+    if not found:
+        return None
+    return RoomSummary(_sentence(found), [_row(one) for one in found])
+
+
+def _row(one: ShapeRoom) -> dict[str, Any]:
+    room = one.room
+    return {
+        "shape": shape_words(one.common.pod),
+        "like": one.common.like,
+        "copies": room.copies,
+        "exact": room.exact,
+        "binding": binding_words(room),
+        "message": _more(room),
+    }
+
+
+def _more(room: NodeRoom) -> str:
+    """Return why the next copy does not fit; for a resource, its name and the request."""
+    return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
+
+
+def _sentence(found: list[ShapeRoom]) -> str:
+    fitting = [one for one in found if one.room.copies]
+    best = max(fitting or found, key=lambda one: (one.common.workloads, one.room.copies))
+    room, names = best.room, {"shape": best.common.like or shape_words(best.common.pod)}
+    binding = binding_words(room)
+    if not fitting:
+        said = _("None of the common pod shapes fits now.")
+        return (
+            f"{said} {_('The binding resource for %(shape)s is %(binding)s.') % {**names, 'binding': binding}}"
+            if binding
+            else said
+        )
+    if not room.exact:
+        return _("Fits at least %(count)d more like %(shape)s.") % {**names, "count": room.copies}
+    said = ngettext("Fits %(count)d more like %(shape)s", "Fits %(count)d more like %(shape)s", room.copies)
+    text = said % {**names, "count": room.copies}
+    if not binding:
+        return f"{text}."
+    return _("%(fits)s; %(binding)s is the binding resource.") % {"fits": text, "binding": binding}
+
+
+def binding_words(room: NodeRoom) -> str:
+    """Name the binding resource; empty if the reason is not a resource."""
+    named = {
+        CARDS: _("GPUs"),
+        CARD_MEMORY: _("GPU memory"),
+        ZONE_CPU: _("CPUs of one NUMA zone"),
+        ZONE_MEMORY: _("memory of one NUMA zone"),
+        CPU: _("CPU"),
+        MEMORY: _("memory"),
+        PODS: _("pod count"),
+    }
+    return named.get(room.binding, room.binding)
+
+
+def shape_words(pod: PodSpec) -> str:
+    """Write the requests of a shape in a few words."""
+    shape, parts = pod.shape, []
+    for name, amount in shape.requests:
+        if not amount or name == PODS or name in GPU_RESOURCES:
+            continue
+        words = amount_words(name, amount)
+        if name == CPU:
+            words = _("1 CPU") if words == "1" else _("%(cpus)s CPUs") % {"cpus": words}
+        elif name != MEMORY:
+            words = f"{words} {name}"
+        parts.append(words)
+    gpu = shape.gpu
+    if gpu is not None and gpu.count:
+        if gpu.milli < 1000:
+            parts.append(_("%(milli)d ‰ of a GPU") % {"milli": gpu.milli})
+        else:
+            parts.append(ngettext("%(count)d GPU", "%(count)d GPUs", gpu.count) % {"count": gpu.count})
+        if gpu.memory_mib:
+            parts.append(_("%(memory)s of GPU memory") % {"memory": mib_words(gpu.memory_mib)})
+        parts += gpu.models
+    if shape.isa is not None and shape.isa.is_stated:
+        parts.append(shape.isa.native or shape.isa.emulated or shape.isa.cross or shape.isa.qemu)
+    if shape.numa is not None and shape.numa.cpu_policy != "none":
+        parts.append(_("exclusive CPUs"))
+    return ", ".join(parts) or _("no requests")

@@ -1,0 +1,55 @@
+"""Holders of node resources: a pod of a workload, another pod, or the reserved capacity of a hold."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.placement.holds import MARK
+from hetsched.placement.models import Pod, Reservation
+
+from ..amounts import amount_words
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Name and page of a holder; `room` marks the reserved capacity of a hold."""
+
+    name: str
+    url: str
+    room: bool
+
+
+def holder_of(pod: Pod) -> Holder:
+    """Return the holder of a reservation."""
+    if pod.origin == Pod.HELD:
+        name = _("reserved for %(pod)s") % {"pod": pod.key.rpartition(MARK)[0] or pod.key}
+        return Holder(name, reverse("hold", args=[pod.hold_id]), True)
+    if pod.workload_id is None:
+        return Holder(pod.key, "", False)
+    return Holder(pod.key, f"{reverse('workload', args=[pod.workload_id])}?pod={quote(pod.key)}", False)
+
+
+def holders(held: list[Reservation]) -> dict[str, Holder]:
+    """Return the holders of a node by the keys of their pods."""
+    return {reservation.pod.key: holder_of(reservation.pod) for reservation in held}
+
+
+def held_row(reservation: Reservation) -> dict[str, Any]:
+    """Return the amounts of one reservation as a table row."""
+    requests = reservation.requests
+    rest = {name: amount for name, amount in requests.items() if name not in (CPU, MEMORY, "pods")}
+    return {
+        "pod": reservation.pod,
+        "holder": holder_of(reservation.pod),
+        "since": reservation.created_at,
+        "cpu": amount_words(CPU, requests.get(CPU, 0)),
+        "memory": amount_words(MEMORY, requests.get(MEMORY, 0)),
+        "rest": [(name, amount_words(name, amount)) for name, amount in sorted(rest.items())],
+        "gpus": reservation.allocation.gpus,
+        "zones": reservation.allocation.zones,
+    }

@@ -1,0 +1,213 @@
+"""The pages of one node: its facts with their sources, its resources and their holders.
+
+A tab is an address. Facts come from the same documents as REST (`web.api.nodes.facts`), each group with its source and
+age; a fact without a source is shown as unknown, never as 0 or no.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from django.http import Http404, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from hetsched.access.subject import subject_of
+from hetsched.contracts.units import CPU, MEMORY
+from hetsched.engine.cluster.columns import USAGE_RESOURCES
+from hetsched.inventory.actions import node_topic
+from hetsched.inventory.models import Node
+from hetsched.inventory.tiles import tile
+from hetsched.placement.models import Decision, Reservation
+from web.api.nodes import facts
+from web.api.nodes.nodes import HEAVY, balance_of
+
+from ..actions import on_node
+from ..amounts import amount_words, percent, use
+from ..shell import Shell, page
+from ..workloads.decisions import with_sentences
+from .candidate import Ghost, ghost_of
+from .cards import board
+from .headroom import room_of
+from .holders import held_row
+from .isa import instruction_set
+from .trend import HEIGHT, WIDTH, table, trend
+from .zones import core_map
+
+LATEST_DECISIONS = 50
+Context = dict[str, Any]
+Held = list[Reservation]
+
+
+@page("nodes")
+def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
+    cluster = shell.need_cluster()
+    if tab not in TABS:
+        raise Http404(_("This tab does not exist."))
+    shell.follow(node_topic(cluster, name))
+    found = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
+    if found is None:
+        raise Http404(
+            _("Node %(name)s does not exist in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name}
+        )
+    rows = Reservation.objects.filter(node=found, active=True).select_related("pod").defer("pod__spec")
+    held = list(rows.order_by("pod_id"))
+    label, show = TABS[tab]
+    tabs = [
+        {"label": label, "url": _tab_url(name, key) + shell.keep(), "current": key == tab}
+        for key, (label, _show) in TABS.items()
+    ]
+    shown = tile(found)
+    agent = facts.agent_facts(facts.stated(found), timezone.now())
+    context = {
+        "node": found,
+        "tile": shown,
+        "measures": _measures(shown),
+        "tabs": tabs,
+        "tab_label": label,
+        "agent": agent,
+        "silent": agent is not None and agent.silent,
+        "acts": on_node(found, held, subject_of(shell.request)),
+    }
+    return shell.render(f"node/{tab}", {**context, **show(found, held, ghost_of(shell.text("ghost")))})
+
+
+def _tab_url(name: str, tab: str) -> str:
+    return reverse("node", args=[name]) if tab == "overview" else reverse("node", args=[name, tab])
+
+
+def _measures(shown: dict[str, Any]) -> list[dict[str, Any]]:
+    labels = {"cpu": _("CPU"), "memory": _("memory"), "gpu": _("GPU")}
+    return [
+        {"kind": kind, "label": label, "ratio": shown[kind], "percent": percent(shown[kind])}
+        for kind, label in labels.items()
+        if shown[kind] is not None
+    ]
+
+
+# -- tabs --------------------------------------------------------------------------------------------------------------
+
+
+def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
+    names = sorted(node.allocatable, key=lambda name: (name not in (CPU, MEMORY), name))
+    resources = [use(name, node.allocatable[name], node.requested.get(name, 0)) for name in names]
+    return {
+        "room": (room := room_of(node) if node.ready and not node.unschedulable else None),
+        "lead": "" if room is None else room.sentence,
+        "sentence": _sentence(node, resources),
+        "resources": resources,
+        "measured_cpu": _measured(node, CPU),
+        "origin": facts.origin(node, timezone.now()),
+        "taints": node.report.taints,
+        "labels": sorted(node.report.labels.items()),
+        "annotations": sorted(node.report.annotations.items()),
+        "power": node.report.power,
+        "problems": node.report.problems,
+        "doubts": node.doubts,
+        "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
+        **_believed(node, held),
+    }
+
+
+def _measured(node: Node, name: str) -> str:
+    """Return the measured share of a resource as text; empty without a sample."""
+    sample = node.report.usage.amounts.get(name) if node.report.usage else None
+    whole = node.allocatable.get(name, 0)
+    return percent(sample / whole) if sample is not None and whole else ""
+
+
+def _believed(node: Node, held: Held) -> Context:
+    """Return the reports of each source, and the facts that are not accepted as reported."""
+    row = facts.stated(node)
+    if row is None:
+        return {}
+    return {
+        "quarantined": facts.quarantined(node, row, held),
+        "overrides": row.overrides,
+        "said": [(fact, facts.stated_fact(said)) for fact, said in sorted(row.claims.items())],
+    }
+
+
+def _sentence(node: Node, resources: list[Context]) -> str:
+    """Summarise whether the node accepts pods, and its fullest resource."""
+    if not node.ready:
+        return _("Not ready. The scheduler places no pods here until the node is ready.")
+    if node.cordoned_by_operator:
+        return _("Cordoned by an operator. Running pods stay; the scheduler places no new pods here.")
+    if node.unschedulable:
+        return _("Marked unschedulable. Running pods stay; the scheduler places no new pods here.")
+    fullest = max((row for row in resources if row["ratio"] is not None), key=lambda row: row["ratio"], default=None)
+    if fullest is None:
+        return _("The node reports no capacity, so no pod fits.")
+    if not fullest["ratio"]:
+        return _("Ready and empty.")
+    return _("Ready. The fullest resource is %(name)s: %(percent)s requested, %(free)s free.") % fullest
+
+
+def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
+    shown = balance_of(node)
+    measured = node.report.usage.amounts if node.report.usage else {}
+    rows = []
+    for name in USAGE_RESOURCES:
+        whole = node.allocatable.get(name, 0)
+        sample = measured.get(name)
+        counted = shown.resources.get(name)
+        since = 0
+        if sample is not None and counted is not None and not shown.stale and whole:
+            # Computed from the rounded values, so that the displayed values add up.
+            since = round(100 * counted.ratio) - round(100 * sample / whole)
+        rows.append(
+            {
+                "name": name,
+                "counted": counted,
+                "since": percent(since / 100) if since > 0 else "",
+                "whole": amount_words(name, whole),
+                "requested": use(name, whole, node.requested.get(name, 0)),
+                "measured": None if sample is None else use(name, whole, sample),
+            }
+        )
+    usage = node.report.usage
+    ratios = [one.ratio for one in shown.resources.values()]
+    mean = sum(ratios) / len(ratios) if ratios else None
+    variance = sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios) if mean is not None else None
+    found = trend(node, timezone.now())
+    return {
+        "mean": mean,
+        "variance": variance,
+        "deviation": None if variance is None else math.sqrt(variance),
+        "utility": shown.balance,
+        "trend": found,
+        "trend_lines": [] if found is None else list(zip(USAGE_RESOURCES, found.lines, strict=True)),
+        "trend_rows": [] if found is None else table(found),
+        "trend_box": (WIDTH, HEIGHT),
+        "resources": USAGE_RESOURCES,
+        "balance": shown,
+        "rows": rows,
+        "measured": bool(measured) and not shown.stale,
+        "sampled_by": (usage.source if usage else "") or node.report.source or "file",
+        "sampled_at": usage.observed_at if usage else "",
+    }
+
+
+def _pods(node: Node, held: Held, ghost: Ghost) -> Context:
+    return {"pods": [held_row(reservation) for reservation in held]}
+
+
+def _decisions(node: Node, held: Held, ghost: Ghost) -> Context:
+    placed = Decision.objects.filter(cluster=node.cluster, node_name=node.name).defer("reasons", "top", "allocation")
+    return {"rows": with_sentences(placed.order_by("-id")[:LATEST_DECISIONS]), "latest": LATEST_DECISIONS}
+
+
+TABS: dict[str, tuple[Any, Callable[[Node, Held, Ghost], Context]]] = {
+    "overview": (gettext_lazy("Overview"), _overview),
+    "isa": (gettext_lazy("ISA"), lambda node, held, ghost: instruction_set(node, held)),
+    "gpu": (gettext_lazy("GPU"), board),
+    "numa": (gettext_lazy("NUMA"), core_map),
+    "balance": (gettext_lazy("Balance"), _balance),
+    "pods": (gettext_lazy("Pods"), _pods),
+    "decisions": (gettext_lazy("Decisions"), _decisions),
+}

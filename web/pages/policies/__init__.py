@@ -1,0 +1,1 @@
+"""Pages of policies: the list and the editor."""

@@ -1,0 +1,1 @@
+"""Pages of simulations: what-if and advice."""

@@ -1,0 +1,1 @@
+"""Pages of workloads: lists, explanations, decisions, the queue and holds."""

@@ -1,0 +1,99 @@
+"""The page of one decision: explanation, input, repetition and comparison with another decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.http import Http404, HttpResponse
+from django.utils.translation import gettext as _
+
+from hetsched.access.subject import subject_of
+from hetsched.placement.models import Decision, ForgottenDecision
+from hetsched.placement.queries.why import changed
+from hetsched.policies.models import Policy
+
+from ..message_translation import translate
+from ..script_texts import after_name, again_words, matrix_words, result_words, state_words
+from ..shell import Shell, page
+from .why import left_out, why
+
+
+def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
+    """Return decisions with the text that their rows show after the pod name."""
+    return [(row, translate(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
+
+
+@page("decisions")
+def decision(shell: Shell, pk: str) -> HttpResponse:
+    found = _find(shell, int(pk))
+    if found is None:
+        return _expired(shell, int(pk))
+    shell.turn_to(found.cluster)
+    beside = shell.text("with")
+    other = _find(shell, int(beside)) if beside.isdecimal() and len(beside) <= 18 else None
+    return shell.render(
+        "decision",
+        {
+            "decision": found,
+            "why": {**why(found, found.pod), "left_out": left_out(found)},
+            "other": other,
+            "other_why": why(other, other.pod) if other else None,
+            "beside": beside,
+            "rows": _side_by_side(found, other) if other else [],
+            "before": _before(found),
+            "policies": Policy.objects.filter(active_version__gt=0),
+            "words": {**state_words(), **result_words(), **matrix_words(), **again_words()},
+        },
+    )
+
+
+def _find(shell: Shell, pk: int) -> Decision | None:
+    rows = Decision.objects.select_related("cluster", "pod__node").defer("pod__spec")
+    found = rows.filter(pk=pk).first()
+    return found if found and subject_of(shell.request).may_in(found.namespace) else None
+
+
+def _expired(shell: Shell, pk: int) -> HttpResponse:
+    """Answer 410 with the stored summary of a decision whose workload was deleted.
+
+    Raises: Http404 without a stored summary.
+    """
+    kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
+    if kept is None or not subject_of(shell.request).may_in(kept.namespace):
+        raise Http404(_("Decision %(id)s does not exist.") % {"id": pk})
+    shell.turn_to(kept.cluster)
+    return shell.render("decision_gone", {"kept": kept}, status=410)
+
+
+def _before(decision: Decision) -> int | None:
+    """Return the previous decision for the same pod."""
+    rows = Decision.objects.filter(pod_id=decision.pod_id, pk__lt=decision.pk).order_by("-pk")
+    return rows.values_list("pk", flat=True).first()
+
+
+def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
+    """Compare two decisions row by row."""
+    words = state_words()
+    rows = [
+        (_("Pod"), _pod(one), _pod(other)),
+        (_("Verdict"), words[one.verdict], words[other.verdict]),
+        (_("Node"), one.node_name, other.node_name),
+        (_("Score"), _score(one), _score(other)),
+        (_("Policy"), one.policy_words, other.policy_words),
+        (_("Summary"), translate(one.summary), translate(other.summary)),
+        (_("Snapshot"), one.snapshot, other.snapshot),
+        (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
+        (_("Inventory revision"), str(one.inventory_revision), str(other.inventory_revision)),
+    ]
+    for row in changed(other, one).reasons:
+        rows.append((f"{row.plugin}: {translate(row.message)}", str(row.now), str(row.before)))
+    return [{"what": what, "one": a or "–", "other": b or "–", "differs": a != b} for what, a, b in rows]
+
+
+def _pod(decision: Decision) -> str:
+    return f"{decision.namespace}/{decision.pod_name}"
+
+
+def _score(decision: Decision) -> str:
+    return "" if decision.score is None else f"{decision.score:.2f}"

@@ -1,0 +1,164 @@
+"""The queue page: pending pods with their position, state and next attempt.
+
+The counts are those of the fleet page. Pods that never fit are counted separately and have a tab of their own,
+although they are retried when the cluster changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from hetsched.contracts.waits import in_words
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.models import Connection
+from hetsched.placement.lifecycle import State
+from hetsched.placement.queries.pending_order import InLine, QueueState, line, queue_states
+
+from ..lists.columns import Cell, Column
+from ..lists.expressions import FilterField
+from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
+from ..lists.view import Listing, ListView
+from ..message_translation import translate
+from ..row_selection import pickable
+from ..script_texts import state_words
+from ..shell import Shell, page
+
+# Maximum number of listed pods; the page counts the others, and the workload list shows them.
+MOST_LISTED = 1000
+_TONES = {QueueState.DUE: "info", QueueState.BACK_OFF: "wait", QueueState.IMAGES: "wait", QueueState.GATED: "wait"}
+LABELS = {
+    QueueState.DUE: gettext_lazy("due"),
+    QueueState.BACK_OFF: gettext_lazy("backing off"),
+    QueueState.IMAGES: gettext_lazy("reading images"),
+    QueueState.RESTING: gettext_lazy("unschedulable"),
+    QueueState.GATED: gettext_lazy("gated"),
+}
+# In addition to the queue states: pods that never fit.
+NEVER = "never-fits"
+NEVER_FITS = gettext_lazy("never fits")
+
+
+def waits(one: InLine) -> str:
+    """Describe the event that a pod waits for."""
+    if one.standing is QueueState.DUE:
+        return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
+    if one.standing is QueueState.IMAGES:
+        return _("the platforms of its images (being read)")
+    if one.standing is QueueState.GATED:
+        return one.message or _("removal of its scheduling gates")
+    return in_words(one.waits_for) or _("a change of the cluster")
+
+
+def _pod_cell(one: InLine) -> Cell:
+    if one.workload_id is None:
+        return Cell(one.key)
+    return Cell(one.key, url=f"{reverse('workload', args=[one.workload_id])}?{urlencode({'pod': one.key})}")
+
+
+def _standing_cell(one: InLine) -> Cell:
+    if one.state == State.NEVER_FITS:
+        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.standing]))
+    return Cell(LABELS[one.standing], look="chip", tone=_TONES.get(one.standing, ""), title=state_words()[one.state])
+
+
+def _waits_cell(one: InLine) -> Cell:
+    url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
+    return Cell(translate(waits(one)), url=url, look="text")
+
+
+def _again_cell(one: InLine) -> Cell:
+    if one.standing is QueueState.DUE:
+        return Cell(_("in one of the next batches"), look="muted")
+    if one.state == State.NEVER_FITS:
+        return Cell(_("when the cluster changes"), look="muted")
+    if one.again_at is None:
+        return Cell(_("on that event"), look="muted")
+    return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is QueueState.RESTING else "")
+
+
+def _policy_cell(one: InLine) -> Cell:
+    return Cell(one.policy or _("default"), look="" if one.policy else "muted", title=one.policy_rule)
+
+
+def _time(name: str) -> Any:
+    def cell(one: InLine) -> Cell:
+        return Cell(getattr(one, name), look="time")
+
+    return cell
+
+
+COLUMNS = (
+    Column("position", gettext_lazy("Position"), lambda one: one.position, number=True),
+    Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
+    Column("standing", gettext_lazy("Queue state"), lambda one: one.standing.value, _standing_cell),
+    Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
+    Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
+    Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
+    Column("tried", gettext_lazy("Last result"), lambda one: one.tried_at, _time("tried_at")),
+    Column("since", gettext_lazy("Pending since"), lambda one: one.created_at, _time("created_at")),
+    Column("priority", gettext_lazy("Priority"), lambda one: one.priority, number=True, falling=True),
+    Column("policy", gettext_lazy("Policy"), lambda one: one.policy, _policy_cell),
+    Column("gang", gettext_lazy("Gang"), lambda one: one.gang),
+    Column("namespace", gettext_lazy("Namespace"), lambda one: one.namespace, shown=False),
+    Column("workload", gettext_lazy("Workload"), lambda one: one.workload_id, shown=False),
+)  # fmt: skip
+FIELDS = (
+    FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
+    FilterField("namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
+    FilterField("policy", ValueKind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
+    FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
+    FilterField("priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
+    FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda one: one.attempts),
+    FilterField("place", NumberKind(), gettext_lazy("1 is next"), lambda one: one.position),
+    FilterField(
+        "state", ChoiceKind("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
+        lambda one: one.state,
+    ),
+    FilterField("age", Age(), gettext_lazy("pending time"), lambda one: one.created_at),
+)  # fmt: skip
+LISTING = Listing(
+    "queue", FIELDS, COLUMNS, lambda one: f"{one.key} {one.policy} {one.gang or ''} {waits(one)}".lower(),
+    example="namespace=ci  tries>3  age>1h",
+)  # fmt: skip
+
+
+@page("queue")
+def queue(shell: Shell) -> HttpResponseBase:
+    if shell.cluster is None:
+        return shell.render("queue", {})
+    wanted = shell.text("standing")
+    only = QueueState(wanted) if wanted in set(QueueState) else None
+    here = NEVER if wanted == NEVER else only or ""
+    view = ListView(shell, LISTING, standing=here)
+    shell.follow(cluster_topic(shell.cluster))
+    rows = line(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
+    if view.wanted_values:
+        return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
+    counts, never = queue_states(shell.cluster.pk)
+    waiting = sum(counts.values())
+    tabs = [
+        ("", _("all"), waiting + never),
+        *((one.value, LABELS[one], count) for one, count in counts.items()),
+        (NEVER, NEVER_FITS, never),
+    ]
+    context = {
+        "waiting": waiting,
+        "never": never,
+        "listed": len(rows),
+        "due": counts[QueueState.DUE],
+        "more": len(rows) >= MOST_LISTED,
+        "filtered": bool(view.query or here),
+        "offers": pickable(view, "retry", "priority", "cancel"),
+        "shadow_followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
+        "tabs": [
+            {"label": label, "count": count, "url": view.url(standing=name), "current": name == here}
+            for name, label, count in tabs
+        ],
+    }
+    return view.show(view.kept(rows), "queue", context)

@@ -1,0 +1,86 @@
+"""The explanation of one decision, prepared for display.
+
+Reasons are in filter order; each node counts for the first filter that rejected it, with all reasons of that
+filter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.contracts.api.decision import NodeOutcome, funnel
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.waits import in_words
+from hetsched.engine.framework.registry import load_registry
+from hetsched.inventory.models import Node
+from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
+from hetsched.policies.models import PolicyRevision
+from web.api.nodes.facts import HandedCards, handed_cards
+
+from ..message_translation import translate
+
+
+def why(decision: Decision, pod: Pod) -> dict[str, Any]:
+    """Return the context of `why.html` for a decision; for the latest one of a pod, also the awaited events."""
+    latest = pod.decision_id == decision.pk and pod.state == decision.verdict
+    top = [row for row in decision.top if row.feasible]
+    most = max((reason.nodes for reason in decision.reasons), default=0)
+    return {
+        "decision": decision,
+        "reasons": [
+            {
+                "reason": reason,
+                "ratio": reason.nodes / most if most else None,
+                # A message often names the missing items already.
+                "missing": [name for name in reason.missing if name not in reason.message],
+            }
+            for reason in decision.reasons
+        ],
+        "funnel": funnel(decision.reasons),
+        "waits": translate(in_words(pod.waits_for if latest else decision.waits_for)),
+        "tried_at": pod.tried_at if latest else None,
+        "top": top,
+        "weights": sum(score.weight for score in top[0].scores) if top else 0.0,
+        "doubts": _doubts(decision),
+        "handed": _handed(decision, pod),
+    }
+
+
+def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
+    """Return the plugins of a policy that score, with their weights; the others only filter."""
+    registry = load_registry()
+    return [
+        (use.name, use.weight)
+        for use in spec.plugins
+        if use.weight and use.name in registry and "score" in registry[use.name].points
+    ]
+
+
+def left_out(decision: Decision) -> str:
+    """Name the scoring plugins without a score for this pod, with their weights."""
+    rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
+    if rated is None:
+        return ""
+    row = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
+    took_part = {score.plugin for score in rated.scores}
+    weights = score_weights(row.spec) if row is not None else []
+    return ", ".join(f"{name} ×{weight:g}" for name, weight in weights if name not in took_part)
+
+
+def _handed(decision: Decision, pod: Pod) -> HandedCards | None:
+    """Return the GPUs that the node allocated for this decision; None without a report."""
+    if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
+        return None
+    row = HandedOut.objects.filter(pod=pod).first()
+    return None if row is None else handed_cards(row)
+
+
+def _doubts(decision: Decision) -> list[dict[str, Any]]:
+    """Return the currently contradicted facts of the nodes of a decision."""
+    names = {decision.node_name, *(row.name for row in decision.top)} - {""}
+    rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
+    found = list(rows.filter(name__in=names)) if names else []
+    if any(reason.plugin == "admission" for reason in decision.reasons):
+        refused = Rejection.objects.filter(owner=decision.pod.spec.owner, cleared_at=None).values("node_id")
+        found += [node for node in rows.filter(pk__in=refused) if node.name not in names]
+    return [{"node": node.name, "doubt": doubt} for node in found for doubt in node.doubts]
