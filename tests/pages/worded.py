@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 HOLE, QUOTED = "\0", "\1"  # what is put in, as it is or quoted
 # Which argument is said, by what is called. Of methods, `self` does not count.
-SAID = {"InputError": 1, "Refused": 2, "Problem": 2}
+SAID = {"InputError": 1, "RequestRefused": 2, "Problem": 2}
 NAMED = ("message", "detail", "hint")
 _DEEPEST = 6
 
