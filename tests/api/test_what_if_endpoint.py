@@ -156,13 +156,16 @@ def test_a_bare_manifest_with_its_wishes_in_the_query(viewer: Api) -> None:
         ({"cluster": POD}, "ClusterWithoutNodes"),
         ({"policy": "none"}, "PolicyUnknown"),
         ({"policyDraft": {}}, "PolicyMalformed"),
+        ({"policyDraft": {"plugins": [{"name": "taints", "weight": -1}]}}, "PolicyMalformed"),
         ({"policyDraft": {"plugins": []}}, "PolicyEmpty"),
         ({"manifest": "kind: Service\napiVersion: v1\nmetadata: {name: x}"}, "WorkloadEmpty"),
     ],
 )
 def test_a_supposition_that_cannot_be(viewer: Api, more: Any, code: str) -> None:
-    answer = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400)
-    assert answer.json()["code"] == code
+    told = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400).json()
+    assert told["code"] == code
+    if "weight" in str(more):
+        assert (told["place"], bool(told["hint"])) == ("policyDraft.plugins[0].weight", True)
 
 
 def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -> None:

@@ -105,7 +105,9 @@ def text(body: bytes) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError("BodyNotUtf8", f"byte {error.start} is not UTF-8") from None
+        raise InputError(
+            "BodyNotUtf8", f"byte {error.start} is not UTF-8", place="body", hint="Save the file as UTF-8 text"
+        ) from None
 
 
 def plain(body: bytes) -> Any:
@@ -140,9 +142,9 @@ def convert(values: Any, document: type[T]) -> T:
         message, _, path = str(error).partition(" - at `")
         place = path.rstrip("`").removeprefix("$").lstrip(".")
         field = _FIELD.search(message)
-        hint = ""
+        hint = "The fields are listed at /api/v1/docs"
         if field is not None:
-            hint = f"Known: {', '.join(_fields(document))}" if "unknown" in message and not place else ""
+            hint = f"Known: {', '.join(_fields(document))}" if "unknown" in message and not place else hint
             place = f"{place}.{field[1]}".lstrip(".")
         elif choices := _choices(document, place):
             hint = f"Known: {', '.join(choices)}"

@@ -75,7 +75,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         except InputError as error:
             raise _behind(f"{name}#{number}", error) from None
     if empty:
-        raise InputError("ManifestEmpty", "there is no object in it", place=name, hint="Write a Kubernetes object")
+        raise InputError("ManifestEmpty", "there is no object in it", place=name, hint=_AN_OBJECT)
     return found
 
 
@@ -112,7 +112,7 @@ def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
             return
         except json.JSONDecodeError as error:
             if name.endswith(".json"):
-                raise _malformed(f"it is not JSON: {error.msg}", f"{name}:{error.lineno}") from None
+                raise _malformed(f"it is not JSON: {error.msg}", f"{name}:{error.lineno}", hint=_SYNTAX) from None
         except InputError as error:
             raise _behind(f"{name}#1", error) from None
     yield from _read_yaml(text, name, max_nodes)
@@ -122,8 +122,11 @@ def _behind(place: str, error: InputError) -> InputError:
     return error.at(f"{place} " if error.place else place)
 
 
-def _malformed(message: str, place: str = "") -> InputError:
-    hint = "Check the brackets, quotes and indentation there"
+_SYNTAX = "Check the brackets, quotes and indentation there"
+_AN_OBJECT = "Write a Kubernetes object"
+
+
+def _malformed(message: str, place: str = "", *, hint: str = "") -> InputError:
     return InputError("ManifestMalformed", message, place=place, hint=hint)
 
 
@@ -231,9 +234,9 @@ def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
-        raise _malformed(f"it is not YAML: {error.problem or error.context}", where) from None
+        raise _malformed(f"it is not YAML: {error.problem or error.context}", where, hint=_SYNTAX) from None
     except yaml.YAMLError as error:
-        raise _malformed(f"it is not YAML: {' '.join(str(error).split())[:200]}", name) from None
+        raise _malformed(f"it is not YAML: {' '.join(str(error).split())[:200]}", name, hint=_SYNTAX) from None
 
 
 class _Builder:
@@ -343,7 +346,7 @@ def _integer(text: str) -> int:
 
 def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document]:
     if not isinstance(plain, dict):
-        raise _malformed("it must be an object with apiVersion and kind", path.rstrip("."))
+        raise _malformed("it must be an object with apiVersion and kind", path.rstrip("."), hint=_AN_OBJECT)
     kind, version = plain.get("kind"), plain.get("apiVersion")
     for field, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:

@@ -194,4 +194,7 @@ def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
     try:
         return msgspec.convert({**values, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
-        raise InputError("PolicyMalformed", f"policy {name}: {error}", place="spec") from None
+        message, _, field = str(error).partition(" - at `$")
+        place = f"spec{field.rstrip('`')}"
+        hint = "Write a value of this type and range"
+        raise InputError("PolicyMalformed", f"policy {name}: {message}", place=place, hint=hint) from None

@@ -83,6 +83,13 @@ def test_a_malformed_policy_object_is_refused(plain: dict[str, Any]) -> None:
     assert caught.value.code == "PolicyMalformed"
 
 
+def test_a_malformed_policy_object_is_refused_with_its_place_and_what_to_do() -> None:
+    with pytest.raises(InputError) as caught:
+        policy_from_plain({"plugins": [{"name": "taints", "weight": -1}]}, name="mine")
+    error = caught.value
+    assert (error.place, "$" in error.message, bool(error.hint)) == ("spec.plugins[0].weight", False, True)
+
+
 def test_parameters_belong_to_one_policy() -> None:
     lenient, strict = (policy_of(PluginUse("gpu-fit", params={"check": check})) for check in ("count", "all"))
     assert lenient.plugins[0].instance.params.check == "count"

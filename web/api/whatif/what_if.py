@@ -398,7 +398,8 @@ def _draft(plain: dict[str, Any]) -> PolicySpec:
     try:
         return policy_from_plain({**plain, "version": 0}, name=str(name))
     except InputError as error:
-        raise InputError(error.code, error.message, place="policyDraft", hint=error.hint) from None
+        place = f"policyDraft{error.place.removeprefix('spec')}"
+        raise InputError(error.code, error.message, place=place, hint=error.hint) from None
 
 
 def _compile(spec: PolicySpec, *, preemption: bool, implied: Sequence[str] = ()) -> Compiled:

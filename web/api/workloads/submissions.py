@@ -283,6 +283,6 @@ def _checked_callback(url: str) -> str:
             "CallbackUrlInvalid",
             "the value is not an http or https URL",
             place="callbackUrl",
-            hint="Remove the password",
+            hint="Write a URL such as https://ci.example.com/done, without a password",
         )
     return url
