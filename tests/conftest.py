@@ -49,7 +49,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
 _OF_A_SERVER = (
     ("hetsched.journal.publish", "_background"),
     ("hetsched.placement.dispatch", "_background"),
-    ("hetsched.placement.pod_counts", "_everywhere"),
+    ("hetsched.placement.queries.pod_counts", "_everywhere"),
 )
 
 

@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program
 from hetsched.placement.actions import Result, import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
-from hetsched.placement.queue import waiting
+from hetsched.placement.pending.queue import waiting
 from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import Policy
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

@@ -22,9 +22,9 @@ from hetsched.adapters.http.outbound import OutboundError, call
 from hetsched.adapters.http.signed_messages import signed_headers
 from hetsched.contracts.errors import InputError
 from hetsched.placement import dispatch
-from hetsched.placement.callbacks import allowed
-from hetsched.placement.deliveries import GONE, DeliveryOutcome, due, hold, let_go, note, secrets_of
 from hetsched.placement.models import Delivery
+from hetsched.placement.notifications.callbacks import allowed
+from hetsched.placement.notifications.deliveries import GONE, DeliveryOutcome, due, hold, let_go, note, secrets_of
 
 ROUND_SECONDS = 10.0
 _AT_MOST = 200

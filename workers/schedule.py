@@ -37,8 +37,8 @@ from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
-from hetsched.placement.decision_time import NOTED_SECONDS, over_share
-from hetsched.placement.queue import PendingPod, is_any_due, next_pods
+from hetsched.placement.pending.decision_time import NOTED_SECONDS, over_share
+from hetsched.placement.pending.queue import PendingPod, is_any_due, next_pods
 from hetsched.placement.snapshot import SchedulerCache, warm
 from hetsched.policies.effective import active_specs
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery

@@ -46,10 +46,10 @@ from hetsched.placement.actions.live_submissions import due
 from hetsched.placement.actions.rebalances import forget_plans, under_way
 from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shadows
 from hetsched.placement.actions.terminating_pods import end_remnants
-from hetsched.placement.deliveries import due_hosts, forget_deliveries, give_up_old
 from hetsched.placement.models import IdempotencyKey, Pod
-from hetsched.placement.queue import due_pods
-from hetsched.placement.retry import look_again
+from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
+from hetsched.placement.pending.queue import due_pods
+from hetsched.placement.pending.retry import look_again
 from hetsched.policies.models import PolicyObject
 
 from .bind import unbound

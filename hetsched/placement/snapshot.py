@@ -36,8 +36,8 @@ from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .backoffs import Recent
 from .models import Eviction, Nomination, Reservation
+from .pending.backoffs import Recent
 
 _KEPT_POLICIES = 16
 # Facts without effect on the reservations of a node: changed values are applied directly.

@@ -32,7 +32,8 @@ from django.db import close_old_connections, connections
 from django.urls import Resolver404, resolve, set_script_prefix
 
 from hetsched.journal import publish
-from hetsched.placement import dispatch, pod_counts
+from hetsched.placement import dispatch
+from hetsched.placement.queries import pod_counts
 
 from .bodies import NotRead, RequestBody, before_its_body
 from .middleware import QUIET_PATHS, BodyAwaited

@@ -345,7 +345,7 @@ def test_a_nominated_pod_says_that_its_victim_was_deleted_by_force(
 
 
 def test_remnants_are_found_by_their_own_index(cluster: Cluster) -> None:
-    from hetsched.placement.orphaned_pods import REMNANTS
+    from hetsched.placement.queries.orphaned_pods import REMNANTS
 
     assert REMNANTS(cluster=cluster.pk) == []
     if connection.vendor == "sqlite":

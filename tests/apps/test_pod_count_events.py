@@ -12,10 +12,10 @@ from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement import pod_counts
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Workload
-from hetsched.placement.pod_counts import count_always, count_seldom, count_up
+from hetsched.placement.queries import pod_counts
+from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
 from hetsched.placement.queries.topics import snapshot
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod

@@ -16,11 +16,11 @@ from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import retry
 from hetsched.placement.actions import Result, cancel, follow, record
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.queue import waiting
-from hetsched.placement.retry import look_again
+from hetsched.placement.pending import retry
+from hetsched.placement.pending.queue import waiting
+from hetsched.placement.pending.retry import look_again
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, recorded, submitted

@@ -90,8 +90,9 @@ def test_update_sets_constants_values_and_row_expressions() -> None:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
     # Without the indexes each of these queries reads all pods that a cluster ever had.
-    from hetsched.placement import pod_counts, queue, retry
     from hetsched.placement.actions import watch_events
+    from hetsched.placement.pending import queue, retry
+    from hetsched.placement.queries import pod_counts
 
     wanted = {
         "placement_pod_live_name": (watch_events._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),

@@ -18,8 +18,8 @@ from hetsched.placement.actions import Conflict, cancel, record, release
 from hetsched.placement.actions import decisions as recording
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
+from hetsched.placement.pending.queue import backoff
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.storage.snapshot_read import shared_now

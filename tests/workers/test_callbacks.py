@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
 from hetsched.journal import counters, figures
-from hetsched.placement import deliveries
 from hetsched.placement.actions import cancel
 from hetsched.placement.models import CallbackHost, Delivery, Workload
+from hetsched.placement.notifications import deliveries
 from tests.builders import a_pod
 from tests.receiving import Receiver, receiving
 from tests.scenes import ALICE, a_cluster, placing, recorded, submitted

@@ -16,11 +16,11 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time
 from hetsched.inventory.models import Cluster
-from hetsched.placement import queue
-from hetsched.placement.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
 from hetsched.placement.models import Pod
+from hetsched.placement.pending import queue
+from hetsched.placement.pending.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
+from hetsched.placement.pending.queue import next_pods
 from hetsched.placement.queries.forecast import forecast
-from hetsched.placement.queue import next_pods
 from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod

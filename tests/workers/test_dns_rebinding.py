@@ -20,8 +20,8 @@ from hetsched.adapters.collectors.requests import CollectorClient, SourceError
 from hetsched.adapters.http.outbound import Allowed
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.oci.wire import ImageUnreadable, get
-from hetsched.placement import callbacks
 from hetsched.placement.models import CallbackHost, Delivery
+from hetsched.placement.notifications import callbacks
 from workers import callback
 
 pytestmark = pytest.mark.django_db

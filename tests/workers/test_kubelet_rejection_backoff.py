@@ -23,8 +23,8 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.actions.kubelet_rejections import forget_rejections, trust_node, wake_after_backoff
-from hetsched.placement.backoffs import avoided, owner_rest, rest_of
 from hetsched.placement.models import Decision, Pod, Rejection
+from hetsched.placement.pending.backoffs import avoided, owner_rest, rest_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import ensure_builtins

@@ -35,8 +35,8 @@ from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import Result, export_cluster, follow
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.pending.queue import waiting
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.queue import waiting
 from hetsched.placement.snapshot import load_state, warm
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import NodeBuilder, a_node, a_pod

@@ -225,7 +225,7 @@ def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monke
 
 
 def _only(name: str) -> Any:
-    from hetsched.placement.queue import waiting
+    from hetsched.placement.pending.queue import waiting
 
     return lambda cluster_id, limit: [pod for pod in waiting(cluster_id, limit) if pod.spec.name == name]
 

@@ -17,7 +17,6 @@ from hetsched.access.models import Token
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import create_token, revoke_token
 from hetsched.journal.models import AuditEntry
-from hetsched.placement import callbacks, deliveries
 from hetsched.placement.actions import cancel
 from hetsched.placement.actions.webhooks import (
     WebhookSettings,
@@ -29,6 +28,7 @@ from hetsched.placement.actions.webhooks import (
     try_webhook,
 )
 from hetsched.placement.models import CallbackHost, Delivery, SigningSecret, Webhook
+from hetsched.placement.notifications import callbacks, deliveries
 from tests.builders import a_pod
 from tests.receiving import Heard, Receiver, receiving
 from tests.scenes import ALICE, a_cluster, placing, recorded, submitted

@@ -35,8 +35,8 @@ from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
 from hetsched.placement.actions.evictions import spared
-from hetsched.placement.decision_time import FREE_SECONDS
-from hetsched.placement.queue import PendingPod
+from hetsched.placement.pending.decision_time import FREE_SECONDS
+from hetsched.placement.pending.queue import PendingPod
 from hetsched.placement.snapshot import ClusterSnapshot, SchedulerCache
 
 from .force_deleted import HELD, ForceDeleted

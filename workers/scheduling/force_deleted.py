@@ -19,7 +19,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.holds import MARK
-from hetsched.placement.orphaned_pods import REMNANTS
+from hetsched.placement.queries.orphaned_pods import REMNANTS
 from hetsched.placement.snapshot import ClusterSnapshot
 
 HELD = "HeldByForceDeletedPod"

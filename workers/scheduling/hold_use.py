@@ -24,7 +24,7 @@ from hetsched.placement.actions import ReservationUse
 from hetsched.placement.holds import MARK
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import PendingPod
+from hetsched.placement.pending.queue import PendingPod
 from hetsched.placement.snapshot import ClusterSnapshot
 
 MOST_TRIED = 8  # reservations tried per pod: those of one hold seldom differ

@@ -38,7 +38,7 @@ from hetsched.placement.actions import Conflict, follow
 from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
-from hetsched.placement.pod_counts import count_always, count_seldom, count_up
+from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
 from hetsched.placement.snapshot import warm
 from hetsched.policies.cluster_policies import follow_policies
 

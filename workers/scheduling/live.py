@@ -44,7 +44,7 @@ from hetsched.placement.actions import Conflict, Contradiction, Result, bindable
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import is_any_due
+from hetsched.placement.pending.queue import is_any_due
 from hetsched.placement.snapshot import SchedulerCache, warm
 
 from .. import bind

@@ -31,10 +31,10 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
-from hetsched.placement.callbacks import refuse_foreign
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
-from hetsched.placement.pod_counts import cluster_counts
+from hetsched.placement.notifications.callbacks import refuse_foreign
+from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.storage.batches import parts

@@ -25,7 +25,7 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
-from ..queue import backoff
+from ..pending.queue import backoff
 from ..quotas import check_ceiling
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import end

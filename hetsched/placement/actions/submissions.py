@@ -25,11 +25,11 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
-from hetsched.placement.callbacks import refuse_foreign
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
-from hetsched.placement.pod_counts import cluster_counts, counts_are_due
+from hetsched.placement.notifications.callbacks import refuse_foreign
+from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
 from hetsched.placement.queries.topics import pod_document, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.policies.effective import Chooser

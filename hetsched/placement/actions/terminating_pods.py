@@ -31,7 +31,7 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import own_name
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.orphaned_pods import REMNANTS
+from hetsched.placement.queries.orphaned_pods import REMNANTS
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction

@@ -42,7 +42,7 @@ from hetsched.inventory.tiles import node_facts, node_load, without_nulls
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import difference, publish_many
-from hetsched.placement.pod_counts import cluster_counts
+from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import Document, cluster_document, held_document
 from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs

@@ -48,7 +48,7 @@ from hetsched.placement.bookings import BookedPod, resized
 from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.pod_counts import cluster_figures
+from hetsched.placement.queries.pod_counts import cluster_figures
 from hetsched.placement.reservations import IN_PLACE
 from hetsched.placement.snapshot import state_of
 from hetsched.storage.batches import parts

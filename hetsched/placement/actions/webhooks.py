@@ -23,15 +23,15 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
-from hetsched.placement.deliveries import purpose, webhook_holder
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Delivery, SigningSecret, Webhook
+from hetsched.placement.notifications.deliveries import purpose, webhook_holder
 from hetsched.placement.webhooks import LONGEST_URL
 from hetsched.storage.named_locks import lock
 from hetsched.storage.sealed_secrets import seal
 from hetsched.storage.write_lock import write_transaction
 
-from .. import callbacks
+from ..notifications import callbacks
 
 MOST_WEBHOOKS = 50  # per owner
 LONGEST_OVERLAP = timedelta(days=7)

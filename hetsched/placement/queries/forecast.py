@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from hetsched.placement.decision_time import over_share
-from hetsched.placement.queue import PendingPod, next_pods
+from hetsched.placement.pending.decision_time import over_share
+from hetsched.placement.pending.queue import PendingPod, next_pods
 from hetsched.placement.snapshot import warm
 
 

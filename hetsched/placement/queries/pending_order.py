@@ -24,8 +24,8 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
-from hetsched.placement.queue import due
-from hetsched.placement.retry import FLUSH, LOOK_AGAIN
+from hetsched.placement.pending.queue import due
+from hetsched.placement.pending.retry import FLUSH, LOOK_AGAIN
 from hetsched.storage.batches import parts
 
 from .forecast import forecast

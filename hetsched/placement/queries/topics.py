@@ -25,7 +25,7 @@ from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.publish import revision_of
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
-from hetsched.placement.pod_counts import told_figures
+from hetsched.placement.queries.pod_counts import told_figures
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.storage.prepared_queries import ListParameter, PreparedQuery

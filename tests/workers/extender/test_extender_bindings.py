@@ -15,8 +15,8 @@ from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked
 from hetsched.placement.models import Decision, Pod, Reservation
+from hetsched.placement.pending.queue import due_pods
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.queue import due_pods
 from hetsched.placement.snapshot import load_state, warm
 from tests.builders import a_pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to

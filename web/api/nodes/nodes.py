@@ -23,8 +23,8 @@ from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
-from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
+from hetsched.placement.pending.backoffs import kept_off
 from hetsched.placement.queries.zones import zones_at_risk
 from hetsched.placement.snapshot import warm
 

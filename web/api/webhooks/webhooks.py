@@ -27,8 +27,8 @@ from hetsched.placement.actions.webhooks import (
     remove_webhook,
     try_webhook,
 )
-from hetsched.placement.deliveries import webhook_holder
 from hetsched.placement.models import SigningSecret, Webhook
+from hetsched.placement.notifications.deliveries import webhook_holder
 
 from .. import bodies, request_scope
 from ..documents import Document, Request, Rows, page_of

@@ -15,11 +15,11 @@ from django.utils.translation import gettext_lazy
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
-from hetsched.placement import deliveries
 from hetsched.placement.actions.webhooks import TOLD
-from hetsched.placement.callbacks import allowed
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Delivery, Webhook
+from hetsched.placement.notifications import deliveries
+from hetsched.placement.notifications.callbacks import allowed
 from web.api.webhooks import deliveries as told
 from web.api.webhooks import webhooks as hooks
 

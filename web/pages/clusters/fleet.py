@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import revision_of
-from hetsched.placement.pod_counts import told_figures
+from hetsched.placement.queries.pod_counts import told_figures
 from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment

@@ -16,8 +16,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.inventory.models import Node
-from hetsched.placement.backoffs import kept_off
 from hetsched.placement.models import Reservation
+from hetsched.placement.pending.backoffs import kept_off
 from hetsched.placement.queries.zones import zones_at_risk
 from web.api.nodes import facts
 

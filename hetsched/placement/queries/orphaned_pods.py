@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .lifecycle import State
-from .models import Pod
+from ..lifecycle import State
+from ..models import Pod
 
 REMNANTS = PreparedQuery(
     lambda: (

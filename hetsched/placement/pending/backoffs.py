@@ -23,7 +23,7 @@ from hetsched.inventory.models import Node
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from .models import Pod, Rejection
+from ..models import Pod, Rejection
 
 STEPS = (timedelta(minutes=1), timedelta(minutes=30), timedelta(minutes=60))
 FORGOTTEN_AFTER = timedelta(hours=24)

@@ -25,7 +25,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.sealed_secrets import unseal
 from hetsched.storage.write_lock import write_transaction
 
-from .models import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
+from ..models import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
 
 MOST_ATTEMPTS = 10
 LONGEST_AGE = timedelta(days=3)

@@ -26,8 +26,8 @@ from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.storage.prepared_queries import Parameter, PreparedUpdate
 
-from .lifecycle import LISTED, State
-from .models import Pod
+from ..lifecycle import LISTED, State
+from ..models import Pod
 
 LOOK_AGAIN = timedelta(seconds=60)
 FLUSH = timedelta(minutes=5)

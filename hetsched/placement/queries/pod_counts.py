@@ -26,8 +26,8 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
-from .lifecycle import LISTED
-from .models import Pod
+from ..lifecycle import LISTED
+from ..models import Pod
 
 COUNTED = LISTED
 COUNT_SECONDS = 1.0

@@ -26,9 +26,9 @@ from hetsched.inventory.models import Cluster
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
-from . import dispatch
-from .lifecycle import State
-from .models import Delivery, Webhook, Workload
+from .. import dispatch
+from ..lifecycle import State
+from ..models import Delivery, Webhook, Workload
 
 
 def allowed() -> Allowed:

@@ -37,9 +37,9 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
+from ..lifecycle import QUEUED
+from ..models import Pod
 from .decision_time import over_share
-from .lifecycle import QUEUED
-from .models import Pod
 
 LONGEST_BACKOFF_SECONDS = 10
 LONGEST_READ_SECONDS = 0.5

@@ -1,0 +1,1 @@
+"""Notifications about workloads: callbacks, webhook deliveries and their retries."""

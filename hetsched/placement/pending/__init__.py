@@ -1,0 +1,1 @@
+"""Pending pods: the scheduling queue, requeueing, back-off and decision time."""
