@@ -22,6 +22,7 @@ from .state_view import StateView
 NODE_NAME = "metadata.name"
 MOST_NAMED = 20  # terms of a pod, or values of a requirement, that a message names
 _KEPT = 64
+_NEED_LABEL = frozenset({"Exists", "In", "Gt", "Lt"})  # operators that a node without the label never meets
 
 _SIGN = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<"}
 
@@ -82,6 +83,8 @@ def nodes_with(state: StateView, expression: Expression) -> Bools:
 def _has_one_of(ids: Ints, values: Vocabulary[str], wanted: tuple[str, ...]) -> Bools:
     """Return (N,) which nodes have one of the values."""
     known = [values.index[value] for value in wanted if value in values.index]
+    if not known:
+        return np.zeros(len(ids), np.bool_)
     if len(known) == 1:
         found: Bools = ids == known[0]
         return found
@@ -104,14 +107,13 @@ def nodes_named(state: StateView, expression: Expression) -> Bools:
 
 def nodes_of_term(state: StateView, term: NodeTerm) -> Bools:
     """Return (N,) which nodes meet every requirement of a term."""
-    count = len(state.reports)
     if not term.expressions and not term.fields:
-        return np.zeros(count, np.bool_)
-    met: Bools = np.ones(count, np.bool_)
-    for expression in term.expressions:
-        met &= nodes_with(state, expression)
-    for expression in term.fields:
-        met &= nodes_named(state, expression)
+        return np.zeros(len(state.reports), np.bool_)
+    met, *others = [nodes_with(state, one) for one in term.expressions] + [
+        nodes_named(state, one) for one in term.fields
+    ]
+    for other in others:
+        met &= other
     return met
 
 
@@ -119,8 +121,14 @@ def nodes_of_terms(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
     """Return (N,) which nodes meet at least one term."""
     met: Bools = np.zeros(len(state.reports), np.bool_)
     for term in terms:
-        met |= nodes_of_term(state, term)
+        if not _requires_absent_label(state, term):
+            met |= nodes_of_term(state, term)
     return met
+
+
+def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
+    """Return whether a term requires a label that no node has, which costs one look-up for any number of nodes."""
+    return any(one.operator in _NEED_LABEL and not state.has_label(one.key) for one in term.expressions)
 
 
 def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:

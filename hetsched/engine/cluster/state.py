@@ -258,6 +258,12 @@ class ClusterState:
             and zoned_devices(report) <= self._zoned
         )
 
+    def has_label(self, key: str) -> bool:
+        """Return whether a node has this label."""
+        if self._label_keys is None:
+            self._label_keys = frozenset().union(*(report.labels for report in self.reports))
+        return key in self._label_keys
+
     def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
         """Return the value ids (N,) of one node label, -1 where absent, and the vocabulary of values.
 
@@ -266,9 +272,7 @@ class ClusterState:
         found = self._labels.get(key)
         if found is not None:
             return found
-        if self._label_keys is None:
-            self._label_keys = frozenset().union(*(report.labels for report in self.reports))
-        if key not in self._label_keys:
+        if not self.has_label(key):
             return self.once("absent-label", lambda: (np.full(len(self.reports), -1, np.int64), Vocabulary()))
         values: Vocabulary[str] = Vocabulary()
         ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]

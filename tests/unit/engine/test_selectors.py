@@ -4,6 +4,7 @@ import cProfile
 import pstats
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hetsched.contracts.objects.labels import fits, selects
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import Expression, LabelSelector, NodeTerm, PreferredNodeTerm, Shape
-from hetsched.engine.cluster import state
+from hetsched.engine.cluster import selectors, state
 from hetsched.engine.cluster.selectors import (
     MOST_NAMED,
     expression_text,
@@ -213,6 +214,18 @@ def test_a_decision_of_1700_terms_asks_no_node_one_by_one() -> None:
     pod = built(a_pod("p").shaped(node_terms=many_terms(1, 1700)))
     took = calls(lambda: (best(sched, pod, 5), sched.schedule(pod), diagnose(sched, pod)))
     assert took < 60_000
+
+
+def test_terms_that_require_an_absent_label_evaluate_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,700 such terms on 2,000 nodes took 24 ms, of each of 36 pods that another namespace waited for."""
+    state = cluster([a_node("n").labelled(l2="v")])
+    evaluated: list[Expression] = []
+    monkeypatch.setattr(selectors, "nodes_with", lambda state, one: evaluated.append(one) or np.ones(1, np.bool_))
+    assert nodes_of_terms(state, many_terms(1, 1700)).tolist() == [False]
+    assert evaluated == []
+    absent = Expression("k", "DoesNotExist", ())
+    assert nodes_of_terms(state, (NodeTerm((absent,)),)).tolist() == [True]
+    assert evaluated == [absent]
 
 
 def test_labels_that_no_node_has_take_no_memory() -> None:
