@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.utils import timezone
 
@@ -12,7 +13,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.workload import GangMember
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow, progress
 from hetsched.placement.actions.gangs import settle_half_gangs
@@ -80,6 +81,65 @@ def test_unbound_members_are_requeued_with_the_reason(cluster: Cluster) -> None:
     assert Reservation.objects.filter(active=True).count() == 1
     assert HalfGang.objects.get().least == 3
     assert check_invariants() == []
+
+
+def grown(pod: PodBuilder, cpu: int) -> ObservedPod:
+    spec = pod.cpu(cpu).build()
+    return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
+
+
+def test_a_member_that_grows_before_it_is_bound_sends_the_gang_back(cluster: Cluster) -> None:
+    """Regression: the displaced member went back alone, and its sibling was bound to wait for it."""
+    placed(cluster, *(a_member(number, 2).cpu(4) for number in range(2)))
+    seen(cluster, pods=[grown(a_member(0, 2), 5)])
+    assert states() == {"g-0": "pending", "g-1": "pending"}
+    filled = "n1 was filled by default/g-0 before it was bound"
+    assert set(Pod.objects.values_list("message", flat=True)) == {
+        filled, f"gang default/g: g-1 could not be bound: {filled}"
+    }  # fmt: skip
+    assert not Reservation.objects.filter(active=True).exists()
+    assert Pod.objects.get(name="g-0").spec.shape.request("cpu") == 5000
+    assert check_invariants() == []
+
+
+def test_members_that_are_displaced_from_two_nodes_at_once_send_the_gang_back(cluster: Cluster) -> None:
+    seen(cluster, nodes=[a_node("n2").build()])
+    specs = [a_member(number, 3).cpu(4).build() for number in range(3)]
+    seen(cluster, pods=[ObservedPod("default", s.name, s.uid, scheduler_name="hetsched", spec=s) for s in specs])
+    results = placing(cluster, "n1")
+    n2 = Node.objects.get(name="n2")
+    recorded(cluster, [msgspec.structs.replace(results[0], node_id=n2.pk, node_name="n2"), *results[1:]])
+    theirs = [a_pod(f"theirs-{node}").cpu(6).having(uid=f"t-{node}", node_name=node).build() for node in ("n1", "n2")]
+    there = {"scheduler_name": "other", "phase": "Running"}
+    seen(cluster, pods=[ObservedPod("default", s.name, s.uid, node_name=s.node_name, spec=s, **there) for s in theirs])
+    assert {state for name, state in states().items() if name.startswith("g-")} == {"pending"}
+    assert check_invariants() == []
+
+
+def test_a_pod_of_another_scheduler_that_displaces_a_member_sends_the_gang_back(cluster: Cluster) -> None:
+    placed(cluster, *(a_member(number, 2).cpu(3) for number in range(2)))
+    spec = a_pod("theirs").cpu(4).having(uid="t", node_name="n1").build()
+    theirs = ObservedPod("default", "theirs", "t", scheduler_name="other", node_name="n1", phase="Running", spec=spec)
+    seen(cluster, pods=[theirs])
+    assert states() == {"g-0": "pending", "g-1": "pending", "theirs": "running"}
+    assert check_invariants() == []
+
+
+def test_a_member_that_is_deleted_before_it_is_bound_sends_the_gang_back(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
+    came_to(cluster, ids, g_0=BindingResult.BOUND)
+    seen(cluster, pods_gone=["default/g-1"])
+    assert states() == {"g-0": "bound", "g-1": "cancelled", "g-2": "pending"}
+    assert HalfGang.objects.get().least == 3
+    assert check_invariants() == []
+
+
+def test_a_member_that_is_deleted_while_it_runs_leaves_the_gang_as_it_is(cluster: Cluster) -> None:
+    ids = placed(cluster, *(a_member(number, 2) for number in range(2)))
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.BOUND)
+    seen(cluster, pods_gone=["default/g-1"], stopped={"u1"})
+    assert states() == {"g-0": "bound", "g-1": "cancelled"}
+    assert not HalfGang.objects.exists()
 
 
 def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> None:

@@ -5,7 +5,8 @@ only one.
 Every pod on a node is charged to it, in the transaction that observes the pod. If a node is then over its allocatable
 resources, holds with unused capacity on it end as lost, and then placed pods that are not being bound yet go back to
 the queue, lowest priority first, then the latest, until the node fits. Pods that are being bound or are bound stay; if
-the node is still over capacity, the kubelet rejects one of them and its owner backs off from the node.
+the node is still over capacity, the kubelet rejects one of them and its owner backs off from the node. A gang that a
+displaced pod leaves below its minimum goes back as a whole.
 Invariant: capacity that other schedulers took is charged before the next decision on that node.
 """
 
@@ -23,6 +24,7 @@ from hetsched.placement.models import Hold, Pod, Reservation
 from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
 
 from .change import BACK_IN_QUEUE, ClusterTransaction
+from .gangs import keep_whole
 from .holds import end
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
@@ -38,7 +40,7 @@ def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) ->
     yielding: dict[int, list[Pod]] = defaultdict(list)
     for pod in sorted(_UNBOUND(nodes=set(node_ids)), key=_is_pod):
         yielding[pod.node_id or 0].append(pod)
-    count = 0
+    count, displaced = 0, dict[str, list[Pod]]()
     for node in Node.objects.filter(pk__in=yielding).defer("report"):
         over = _over(node, yielding[node.pk])
         if over:
@@ -46,9 +48,12 @@ def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) ->
             pods = [pod for pod in over if _is_pod(pod)]
             change.free(pods, "a concurrent decision changed the pod")
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
+            displaced[reason] = pods
             held = {pod.hold_id for pod in over if not _is_pod(pod)}
             end(change, Hold.objects.filter(pk__in=held, state__in=Hold.OPEN), Hold.LOST, reason)
             count += len(over)
+    for reason, pods in displaced.items():
+        keep_whole(change, pods, reason)
     return count
 
 

@@ -2,9 +2,9 @@
 
 A gang is decided as a whole and bound pod by pod. If the API server rejects some members, their siblings wait on their
 nodes forever.
-These rules apply once a member's binding was rejected, or its pod was deleted or bound by another scheduler. If at
-least as many members as the gang requires still hold their resources, the gang continues and the missing member is
-scheduled again. Otherwise:
+These rules apply once a member's binding was rejected, its pod was deleted or bound by another scheduler, or the member
+went back to the queue before it was bound. If at least as many members as the gang requires still hold their resources,
+the gang continues and the missing member is scheduled again. Otherwise:
     placed members, not being bound yet   go back to the queue, with the reason
     bound members, or being bound         stay for the gang's own timeout, or `PATIENCE` if it has none, while the
                                           missing members are scheduled again
@@ -12,8 +12,8 @@ scheduled again. Otherwise:
                                           starts again as a whole. A member without a controller stays, because
                                           nothing would recreate it, and its message says so
 The row of a gang that became complete, or that holds nothing any more, is deleted.
-Invariant: a gang that a rejected binding left below its minimum ends complete, or off its nodes except for members
-without a controller.
+Invariant: a gang that is below its minimum because a member was not bound ends complete, or off its nodes except for
+members without a controller.
 """
 
 from __future__ import annotations
@@ -38,16 +38,21 @@ _HOLDING = [state.value for state in HOLDING]
 def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> None:
     """Apply the recovery rules to the gangs of these pods after their bindings failed."""
     pods = Pod.objects.filter(cluster_id=cluster_id, pk__in=list(missing)).exclude(gang="")
-    gangs = {(pod.namespace, pod.gang): pod for pod in pods.order_by("id")}
-    if not gangs:
+    if not pods:
         return
-    absent = {pod.pk for pod in pods}
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        for pod in gangs.values():
-            _keep_whole(change, pod, absent, reason)
+        keep_whole(change, pods.order_by("id"), reason)
         change.close()
         dispatch.wake(cluster_id)
+
+
+def keep_whole(change: ClusterTransaction, missing: Iterable[Pod], reason: str) -> None:
+    """Apply the recovery rules to the gangs of these pods, which are not bound and will not be."""
+    members = [pod for pod in missing if pod.gang]
+    absent = {pod.pk for pod in members}
+    for pod in {(pod.namespace, pod.gang): pod for pod in members}.values():
+        _keep_whole(change, pod, absent, reason)
 
 
 def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reason: str) -> None:

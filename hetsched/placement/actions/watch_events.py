@@ -61,6 +61,7 @@ from .. import dispatch
 from .change import ClusterTransaction
 from .displaced_pods import make_way
 from .evictions import mark_victims, wake_nominees, wake_nominees_of
+from .gangs import keep_whole
 from .kubelet_rejections import note_refused, note_running
 from .live_submissions import ask_about, join
 from .shadow_decisions import note
@@ -135,7 +136,7 @@ def _events(before: PodSpec, now: PodSpec) -> set[Event]:
     return events
 
 
-_MAY_COME_BACK = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
+_NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _FOLLOWED = PreparedQuery(
     lambda: Connection.objects.filter(cluster=Parameter("cluster"), follower_epoch=Parameter("epoch"))
@@ -269,6 +270,8 @@ class _Batch:
         self.doubted = [*note_refused(change, self.refused), *note_running(change, runs)]
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        for reason, rows in self.over.items():
+            keep_whole(change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason)
         keep_remnants(change, left)
         charged = self._charge()
         self._book_again()
@@ -322,7 +325,7 @@ class _Batch:
             for pk, (before, reservation) in requests.items():
                 row, spec = seen[pk]
                 now = updated(before, spec)
-                if reservation is None or row.state in _MAY_COME_BACK:
+                if reservation is None or row.state in _NOT_BOUND:
                     Pod.objects.filter(pk=pk).update(spec=now)
                 if reservation is not None and now != before:
                     allocation = resized(reservation.allocation, before, now)
