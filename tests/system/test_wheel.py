@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.processes import ROOT, plain_environment
+from tests.system.processes import ROOT, plain_environment, wait_until
 from tests.system.test_standalone import Standalone, log_in, standalone, status
 
 pytestmark = pytest.mark.timeout(300)
 SOURCES = ("hetsched", "web", "workers", "templates", "static", "locale", "deploy/crds", "requirements")
+DATA = {".css", ".html", ".json"}
 FILES = ("pyproject.toml", "setup.py", "README.md")
 
 
@@ -66,7 +67,17 @@ def test_code_comes_from_the_wheel(program: Path) -> None:
     assert Path(found.strip()).is_relative_to(program.parents[1])
 
 
+def test_data_files_of_packages_are_in_the_wheel(program: Path) -> None:
+    """Regression: the templates of the admin's forms and of the API page were missing, and their pages answered 500."""
+    installed = next(program.parents[1].glob("lib/python*/site-packages"))
+    packages = [ROOT / name for name in ("hetsched", "web", "workers")]
+    sources = {file for package in packages for file in package.rglob("*.*") if file.suffix in DATA}
+    assert {file for file in sources if not (installed / file.relative_to(ROOT)).is_file()} == set()
+    assert {file.suffix for file in sources} == DATA
+
+
 def test_login_opens_the_fleet_page(server: Standalone) -> None:
+    wait_until(server.password, what=server.said)
     password = server.password()
     assert password
     browser = log_in(server.url, password)
@@ -75,6 +86,9 @@ def test_login_opens_the_fleet_page(server: Standalone) -> None:
     browser.addheaders = [("Accept-Language", "zh-hans")]
     with browser.open(f"{server.url}/nodes/", timeout=20) as page:
         assert 'lang="zh-hans"' in page.read().decode()
+    for path in ("/api/v1/docs", "/admin/inventory/cluster/add/", "/admin/policies/policy/"):
+        with browser.open(f"{server.url}{path}", timeout=60) as page:
+            assert page.status == 200
     assert status(f"{server.url}/static/img/mark.svg") == 200
     assert status(f"{server.url}/readyz") == 200
 
