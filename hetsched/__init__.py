@@ -1,7 +1,7 @@
-"""hetsched places every workload of a mixed Kubernetes fleet on the node, cores and cards that suit it best.
+"""Scheduling control plane for non-uniform Kubernetes fleets.
 
-Lives here: the floors of the product, from contracts (F0) to project wiring (F5);
-docs/explanation/architecture.md draws them.
+Sub-packages are the floors of the product, from contracts (F0) to project wiring (F5), as drawn in
+docs/explanation/architecture.md.
 May import: nothing.
 Never: logic of its own.
 """

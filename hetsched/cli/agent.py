@@ -10,5 +10,5 @@ SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_opti
 
 
 def agent(context: typer.Context) -> None:
-    """Read this machine, once or for good: instruction sets, CPUs and zones, cards, kubelet, load."""
+    """Report this machine once or continuously: instruction sets, CPUs and zones, GPUs, kubelet, load."""
     raise typer.Exit(main(context.args))

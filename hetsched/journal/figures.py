@@ -11,9 +11,9 @@ _CALL_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _DECISION_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 DECISIONS = Metric(
-    "hetsched_decisions", "Pods decided, by verdict; one that is looked at again counts again.", ("cluster", "verdict")
+    "hetsched_decisions", "Scheduling decisions by verdict; each attempt counts.", ("cluster", "verdict")
 )
-REASONS = Metric("hetsched_reasons", "Reasons given with decisions that placed nothing.", ("cluster", "plugin", "code"))
+REASONS = Metric("hetsched_reasons", "Reasons of decisions without a placement.", ("cluster", "plugin", "code"))
 DECISION_SECONDS = Metric("hetsched_decision_seconds", "Time to decide one pod.", ("cluster",), _DECISION_SECONDS)
 BATCHES = Metric(
     "hetsched_batches",
@@ -22,42 +22,46 @@ BATCHES = Metric(
 )
 BINDING_SECONDS = Metric(
     "hetsched_binding_seconds",
-    "Time until the fate of a binding was known, by that fate.",
+    "Time until the result of a binding was known, by result.",
     ("cluster", "outcome"),
     _CALL_SECONDS,
 )
 API_REQUESTS = Metric(
-    "hetsched_api_requests", "Calls to API servers; code 0: no answer came.", ("cluster", "verb", "code")
+    "hetsched_api_requests", "Calls to API servers by status code; code 0: no response.", ("cluster", "verb", "code")
 )
-CANARY = Metric("hetsched_canary", "Canary tasks done.", ("queue",))
+CANARY = Metric("hetsched_canary", "Completed canary tasks.", ("queue",))
 FLUSHED = Metric(
     "hetsched_flushed_then_scheduled",
-    "Pods placed although nothing that they waited for was seen to happen: events that were missed.",
+    "Pods placed by the periodic flush of unschedulable pods, without one of their events: missed events.",
     ("cluster",),
 )
 SHADOWS = Metric(
-    "hetsched_shadow_pods", "Pods that another scheduler bound, by how its choice compares.", ("cluster", "judgement")
+    "hetsched_shadow_pods",
+    "Pods that another scheduler bound in shadow mode, by comparison with the decision here.",
+    ("cluster", "judgement"),
 )
 KUBELET_REFUSALS = Metric(
-    "hetsched_kubelet_refusals", "Pods of ours that a kubelet did not run, by its reason.", ("cluster", "reason")
+    "hetsched_kubelet_refusals", "Pods that a kubelet rejected after binding, by its reason.", ("cluster", "reason")
 )
 DELIVERIES = Metric(
-    "hetsched_deliveries", "Attempts to tell others of workloads: delivered, failed (tried again), dead.", ("outcome",)
+    "hetsched_deliveries",
+    "Webhook delivery attempts: delivered, failed (retried), dead (no more retries).",
+    ("outcome",),
 )
-TICKS = Metric("hetsched_ticks", "Slots of periodic work that were taken, by what was done.", ("work",))
+TICKS = Metric("hetsched_ticks", "Acquired slots of periodic tasks, by task.", ("work",))
 EVENTS_GIVEN_UP = Metric(
-    "hetsched_outbox_given_up", "Live events that the message store refused for so long that they are not sent."
+    "hetsched_outbox_given_up", "Live events that were discarded because the message store rejected them for too long."
 )
 STALE_EPOCHS = Metric(
-    "hetsched_stale_epoch_rejected", "Writes of processes that did not lead or follow any more, refused.", ("cluster",)
+    "hetsched_stale_epoch_rejected", "Rejected writes of processes that had lost their lease.", ("cluster",)
 )
 READ_BACKS = Metric(
-    "hetsched_bind_readback", "Bindings whose fate was found out by reading the pod.", ("cluster", "outcome")
+    "hetsched_bind_readback", "Bindings whose result was determined by reading the pod.", ("cluster", "outcome")
 )
-VIOLATIONS = Metric("hetsched_invariant_violations", "Invariants broken at the latest check, by number.", ("id",))
+VIOLATIONS = Metric("hetsched_invariant_violations", "Violated invariants at the latest check, by number.", ("id",))
 GOLDENS = Metric(
     "hetsched_golden_placements",
-    "Golden placements at the latest look, by how they stand under the policies that are active.",
+    "Golden placements at the latest check, by state under the active policies.",
     ("state",),
 )
 

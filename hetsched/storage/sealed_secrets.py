@@ -28,9 +28,9 @@ def seal(text: str, *, purpose: str) -> str:
     if not settings.SECRET_KEY_GIVEN:
         raise InputError(
             "SecretKeyMissing",
-            "without SECRET_KEY nothing that is secret can be kept",
+            "secrets cannot be stored without SECRET_KEY",
             place="SECRET_KEY",
-            hint="Set it to 40 random characters or more, the same for every process",
+            hint="Set it to at least 40 random characters, the same for every process",
         )
     return _box(purpose).encrypt(text.encode()).decode()
 
@@ -45,9 +45,9 @@ def unseal(sealed: str, *, purpose: str) -> str:
     except InvalidToken:
         raise InputError(
             "SecretKeyChanged",
-            "what is stored was sealed with another SECRET_KEY, or changed since",
+            "the stored secret was encrypted with another SECRET_KEY, or was modified",
             place="SECRET_KEY",
-            hint="Set the SECRET_KEY of that time, or hand the secret in again",
+            hint="Restore the previous SECRET_KEY, or enter the secret again",
         ) from None
 
 

@@ -14,8 +14,7 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, record, release
-from hetsched.placement.actions import decisions as recording
+from hetsched.placement.actions import Conflict, cancel, decisions, record, release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.pending.queue import backoff
@@ -225,7 +224,7 @@ def test_other_reasons_are_another_decision(monkeypatch: pytest.MonkeyPatch) -> 
     cluster = a_cluster()
     submitted(cluster)
     assert len(refuse(cluster, "A")) == 1
-    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
     assert len(refuse(cluster, "A", nodes=7)) == 1
     assert len(refuse(cluster, "A", "B")) == 2
     assert len(refuse(cluster, "B", "A")) == 2
@@ -243,15 +242,15 @@ def test_other_reasons_too_soon_are_decided_again_until_they_are_recorded(monkey
     first = timezone.now()
     at(monkeypatch, first)
     refuse(cluster, "A")
-    at(monkeypatch, first + recording.NEWS_SOON / 2)
+    at(monkeypatch, first + decisions.NEWS_SOON / 2)
     assert len(refuse(cluster, "B")) == 1
     pod = Pod.objects.get()
     assert pod.queued  # even without an event that it waits for
     assert pod.not_before is not None
-    assert first + recording.NEWS_SOON <= pod.not_before <= first + recording.NEWS_SOON + backoff(2)
+    assert first + decisions.NEWS_SOON <= pod.not_before <= first + decisions.NEWS_SOON + backoff(2)
     assert len(refuse(cluster, "A")) == 1  # the same result as recorded before
     assert not Pod.objects.get().queued
-    at(monkeypatch, first + recording.NEWS_SOON)
+    at(monkeypatch, first + decisions.NEWS_SOON)
     assert len(refuse(cluster, "B")) == 2
 
 
@@ -259,22 +258,22 @@ def test_reasons_that_keep_changing_are_recorded_less_and_less_often(monkeypatch
     cluster = a_cluster()
     submitted(cluster)
     first = Pod.objects.get().created_at
-    for seconds, decisions in ((40, 1), (49, 1), (51, 2), (400, 3), (459, 3), (461, 4)):
+    for seconds, count in ((40, 1), (49, 1), (51, 2), (400, 3), (459, 3), (461, 4)):
         at(monkeypatch, first + timedelta(seconds=seconds))
-        assert len(refuse(cluster, f"after {seconds}")) == decisions, seconds
+        assert len(refuse(cluster, f"after {seconds}")) == count, seconds
 
 
 def test_other_sentences_count_where_the_ledger_keeps_no_reasons(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HETSCHED_KEEP_WITH_DECISION = "verdict"
-    monkeypatch.setattr(recording, "NEWS_AFTER", timedelta(0))
+    monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
     cluster = a_cluster()
     submitted(cluster)
-    for summary, decisions in (("one", 1), ("one", 1), ("two", 2)):
+    for summary, count in (("one", 1), ("one", 1), ("two", 2)):
         Pod.objects.update(queued=True, not_before=None)
         recorded(cluster, [msgspec.structs.replace(refusing(cluster)[0], summary=summary)])
-        assert Decision.objects.count() == decisions
+        assert Decision.objects.count() == count
 
 
 def test_reasons_and_scores_come_back_as_they_were() -> None:

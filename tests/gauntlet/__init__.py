@@ -1,4 +1,4 @@
-"""Lives here: bugs that other schedulers had, each as a change of our code, and the test that must notice it.
+"""Bugs of other schedulers, each as a change of this code, with the test that must fail on it.
 
 May import: the standard library and pytest.
 Never: the product; it is copied, changed and tested from outside.

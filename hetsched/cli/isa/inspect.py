@@ -37,7 +37,7 @@ def inspect_command(
     ] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Say what a program, an image or a whole folder needs, as a requirement string."""
+    """Print the requirement string of a program, an image or a folder."""
     try:
         found = _standard_input() if str(file) == "-" else inspect_path(file)
         document: Document = {"file": printable(str(file))} | found.document()

@@ -1,4 +1,4 @@
-"""Lives here: the built-in plugins, one file each, found by scanning this folder.
+"""Built-in plugins, one file each, found by scanning this folder.
 
 May import: what the engine may import.
 Never: each other.

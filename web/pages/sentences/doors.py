@@ -196,8 +196,8 @@ DOORS = (
     "without times nothing is fresh",
     "{text} is no path to a value",
     'Write names and numbers only, as $.racks[0]["power state"].watts',
-    "what is stored was sealed with another SECRET_KEY, or changed since",
-    "Set the SECRET_KEY of that time, or hand the secret in again",
+    "the stored secret was encrypted with another SECRET_KEY, or was modified",
+    "Restore the previous SECRET_KEY, or enter the secret again",
     # Nodes and facts
     "node {node} has no fact to review",
     "unknown part {text}",

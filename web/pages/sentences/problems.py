@@ -182,6 +182,6 @@ PROBLEMS = (
     "An agent token belongs to one node of one cluster",
     "{text} is not a namespace name",
     "{text} is not a valid namespace",
-    "without SECRET_KEY nothing that is secret can be kept",
-    "Set it to 40 random characters or more, the same for every process",
+    "secrets cannot be stored without SECRET_KEY",
+    "Set it to at least 40 random characters, the same for every process",
 )
