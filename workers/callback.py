@@ -54,7 +54,7 @@ def run(host: str) -> int:
                     arrived += outcome.arrived
                     if not outcome.arrived:
                         log.info("delivery failed", id=delivery.pk, host=host, status=outcome.status, code=outcome.code)
-                answered = _heard(outcomes, answered)
+                answered = _responds(outcomes, answered)
                 if answered is False or any(outcome.wait_seconds for outcome in outcomes):
                     break
                 left, at_once = left - len(some), _LANES if answered else 1
@@ -65,7 +65,7 @@ def run(host: str) -> int:
     return arrived
 
 
-def _heard(outcomes: Sequence[DeliveryOutcome], before: bool | None) -> bool | None:
+def _responds(outcomes: Sequence[DeliveryOutcome], before: bool | None) -> bool | None:
     """Return whether the host responds; `before` if no call was made."""
     if any(outcome.code in _UNHEARD for outcome in outcomes):
         return False

@@ -111,7 +111,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
             missing = _missing(api)
             reason = f"{len(missing)} rights are missing" if missing else _not_ours(cluster, api)
         known = _known(cluster, timezone.now())
-        listed, served = _standing(api)
+        listed, served = _published(api)
         for one in listed:
             nodes += 1
             wanted, left = plan(one, known.get((one.name, one.uid), AcceptedNodeFacts()), served)
@@ -165,7 +165,7 @@ def _not_ours(cluster: Cluster, api: Api) -> str:
     return "" if ours else f"another installation schedules the cluster: {holder}"
 
 
-def _standing(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
+def _published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
     """Return the nodes with their NodeResourceTopology and NodeGpu objects of a cluster. Raises: ApiFailure."""
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)

@@ -70,7 +70,7 @@ def run(cluster_id: int) -> int:
     if not some and not policies:
         return 0
     api = api_of(cluster)
-    _tell_policies(api, policies)
+    _report_policies(api, policies)
     at = timezone.now()
     instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
     with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="tell") as threads:
@@ -100,7 +100,7 @@ def _are_on_their_way(cluster_id: int) -> bool:
     return Pod.objects.filter(cluster_id=cluster_id, state__in=states).filter(state__in=LISTED).exists()
 
 
-def _tell_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
+def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
     for one in policies:
         since = rfc3339(one.since)[:19] + "Z"
         if write_status(api, PolicyStatus(one.name, one.uid, one.generation, one.version, since, one.problem)):

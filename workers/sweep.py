@@ -106,7 +106,7 @@ def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the tasks that may have work, each with the function that checks for it."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
-        yield dispatch.TELL, partial(_to_tell, cluster.pk)
+        yield dispatch.TELL, partial(_has_reports, cluster.pk)
     yield dispatch.CREATE, due(cluster.pk).exists
     yield dispatch.EVICT, partial(_to_evict, cluster.pk)
     yield dispatch.REBALANCE, partial(under_way, cluster.pk)
@@ -156,7 +156,7 @@ def _wake_deliveries() -> None:
         dispatch.wake(host, dispatch.CALLBACK)
 
 
-def _to_tell(cluster_id: int) -> bool:
+def _has_reports(cluster_id: int) -> bool:
     if PolicyObject.objects.filter(untold_policies(cluster_id)).exists():
         return True
     return Pod.objects.filter(untold(cluster_id)).exists()

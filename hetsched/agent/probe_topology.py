@@ -65,8 +65,8 @@ def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[Ma
     places = {cpu: _place(tree, cpu) for cpu in sorted(online)}
     cores = _cores(tree, {cpu: place.siblings for cpu, place in places.items()})
     cpus = tuple(_cpu(cpu, places.get(cpu), cores.get(cpu), zone_of.get(cpu)) for cpu in sorted(known))
-    _tell_unknown(tree, cpus, zoned=zones is not None)
-    _tell_torn(tree, cpus, cores)
+    _report_unknown(tree, cpus, zoned=zones is not None)
+    _report_split_cores(tree, cpus, cores)
     return zones, cpus
 
 
@@ -150,7 +150,7 @@ def _cores(tree: Tree, siblings: Mapping[int, Cpus | None]) -> dict[int, Cpus]:
     return cores
 
 
-def _tell_unknown(tree: Tree, cpus: Iterable[MachineCpu], *, zoned: bool) -> None:
+def _report_unknown(tree: Tree, cpus: Iterable[MachineCpu], *, zoned: bool) -> None:
     """Report unknown facts of CPUs."""
     offline = [cpu.id for cpu in cpus if not cpu.online]
     if offline:
@@ -167,7 +167,7 @@ def _tell_unknown(tree: Tree, cpus: Iterable[MachineCpu], *, zoned: bool) -> Non
         _problem(tree, "CpuFactUnknown", CPUS, what)
 
 
-def _tell_torn(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[int, Cpus]) -> None:
+def _report_split_cores(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[int, Cpus]) -> None:
     """Report cores with threads in several sockets or zones."""
     of = {cpu.id: cpu for cpu in cpus}
     for group in sorted(set(cores.values()), key=min):

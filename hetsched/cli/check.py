@@ -39,10 +39,10 @@ from .options import (
     Strict,
     choose_policies,
     compile_choice,
+    print_replaced,
     read_inputs,
     read_manifest,
     read_sources,
-    told_replaced,
 )
 from .output import Output, OutputFormat, console, print_json
 
@@ -170,7 +170,7 @@ def _offline(nodes: ClusterContent, asked: ClusterContent, pods: list[PodSpec], 
 def _online(server: str, token: str, on: str, filename: Sequence[str], policy: str | None) -> WhatIfAnswer:
     with connect(server, token) as client:
         answer = client.what_if(read_manifest(filename), cluster=on, policy=policy or "", replace=True)
-    told_replaced(answer.replaced or ())
+    print_replaced(answer.replaced or ())
     return answer
 
 

@@ -105,7 +105,7 @@ def add(
     body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason, **how})
     with connect(server, token) as client:
         document = client.send("POST", "clusters/", body=body, headers=_JSON).json()
-    _tell(document, f"cluster [bold]{escape(name)}[/] added", output)
+    _print_result(document, f"cluster [bold]{escape(name)}[/] added", output)
 
 
 @app.command("connect")
@@ -140,7 +140,7 @@ def reconnect(
         body = msgspec.json.encode({"reason": reason, **how})
         headers = {**_JSON, "If-Match": seen}
         document = client.send("PUT", f"{address}connection/", body=body, headers=headers).json()
-    _tell(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)
+    _print_result(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)
 
 
 def _how(
@@ -191,10 +191,10 @@ def import_inventory(
         query = {"reason": reason}
         document = client.send("POST", f"{address}import/", query=query, body=body, headers=headers).json()
     print_warnings(msgspec.convert(document.get("warnings", ()), tuple[ManifestWarning, ...]))
-    _tell(document, f"imported into [bold]{escape(name)}[/]", output)
+    _print_result(document, f"imported into [bold]{escape(name)}[/]", output)
 
 
-def _tell(document: dict[str, Any], sentence: str, output: OutputFormat) -> None:
+def _print_result(document: dict[str, Any], sentence: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(document)
     else:

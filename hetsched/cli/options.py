@@ -156,7 +156,7 @@ def read_inputs(
         )
     if replace:
         coming = {pod.key for pod in asked.pending}
-        told_replaced(sorted(pod.key for pod in nodes.running if pod.key in coming))
+        print_replaced(sorted(pod.key for pod in nodes.running if pod.key in coming))
         staying = tuple(pod for pod in nodes.running if pod.key not in coming)
         nodes = msgspec.structs.replace(nodes, running=staying)
     running = {pod.key for pod in nodes.running}
@@ -172,7 +172,7 @@ def read_inputs(
     return msgspec.structs.replace(nodes, **both), asked
 
 
-def told_replaced(keys: Sequence[str]) -> None:
+def print_replaced(keys: Sequence[str]) -> None:
     """Print the running pods that were treated as deleted."""
     if keys:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""

@@ -161,7 +161,7 @@ def _watch_all(client: Client, kind: ResourceList, limit: int, query: dict[str, 
         return list(_lines(kind.columns, items, height))
 
     def tell(before: list[Row] | None, now: list[Row]) -> Iterator[str]:
-        return _told(kind.columns, before, now)
+        return _change_lines(kind.columns, before, now)
 
     follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
 
@@ -187,7 +187,7 @@ def _watch_one(client: Client, kind: ResourceList, path: str, query: dict[str, s
         return list(_lines(("field", "value"), _fields(document), height))
 
     def tell(before: Row | None, now: Row) -> Iterator[str]:
-        return _told(("field", "value"), None if before is None else _fields(before), _fields(now))
+        return _change_lines(("field", "value"), None if before is None else _fields(before), _fields(now))
 
     follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
 
@@ -219,7 +219,7 @@ def _cut(text: str, width: int) -> str:
     return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _told(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:
+def _change_lines(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each new or changed row, and for each removed one."""
 
     def named(rows: Iterable[Row]) -> dict[str, str]:

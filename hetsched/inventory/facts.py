@@ -118,7 +118,7 @@ def settle(
         write_columns([node], (*FACT_COLUMNS, "changed_revision", "sampled_revision"))
         _add_difference(cluster, was, _load_of(node))
         inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
-    _tell(cluster, node)
+    _publish(cluster, node)
 
 
 def _note_maintenance(node: Node, row: NodeFacts) -> None:
@@ -167,7 +167,7 @@ def _add_difference(cluster: Cluster, was: _Load, now: _Load) -> None:
     )  # fmt: skip
 
 
-def _tell(cluster: Cluster, node: Node) -> None:
+def _publish(cluster: Cluster, node: Node) -> None:
     publish_many(
         {
             cluster_topic(cluster): {**cluster_head(cluster), "nodes": {node.name: tile(node)}},

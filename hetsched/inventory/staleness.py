@@ -55,14 +55,14 @@ def watched_now(connection: Connection) -> Staleness:
     return Staleness(facts_at, facts_at or connection.cluster.created_at, reason[:500])
 
 
-def told(connection: Connection) -> Staleness:
+def published(connection: Connection) -> Staleness:
     """Return the last published state."""
     return Staleness(connection.facts_at, connection.stale_since, connection.stale_reason)
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
     """Return the document of the topic."""
-    said = told(connection)
+    said = published(connection)
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
         "staleSince": rfc3339(said.stale_since) if said.stale_since else None,
@@ -73,7 +73,7 @@ def watch_document(connection: Connection) -> dict[str, Any]:
 def report_staleness(cluster_id: int) -> bool:
     """Publish the age of the data if it changed; return whether it did."""
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
-    if connection is None or not _is_news(told(connection), watched_now(connection)):
+    if connection is None or not _is_news(published(connection), watched_now(connection)):
         return False
     with write_transaction():
         connection = Connection.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=cluster_id)

@@ -167,10 +167,10 @@ def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: dateti
     with write_transaction():
         locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
         if locked is not None:
-            _tell(locked, specs, now)
+            _check(locked, specs, now)
 
 
-def _tell(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     """Check one golden placement, and record and publish a change of its state."""
     before = row.state
     _look(row, specs, now)

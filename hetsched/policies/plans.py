@@ -81,7 +81,7 @@ def save_plan(
         was_enabled = row.enabled if not new else None
         row.policy, row.cluster, row.once, row.condition = policy, cluster, once, condition
         row.enabled, row.author, row.reason, row.changed_at = enabled, actor.name, reason, now
-        _start_anew(row, now)
+        _restart(row, now)
         row.note = _in_its_way(policy, once, condition)
         row.save()
         details = {"policy": policy_name, "enabled": enabled, **_said(once, condition)}
@@ -168,7 +168,7 @@ def _said(once: Once | None, condition: Condition | None) -> dict[str, object]:
     return {"once": msgspec.to_builtins(once)} if once else {"condition": msgspec.to_builtins(condition)}
 
 
-def _start_anew(row: PolicyPlan, now: datetime) -> None:
+def _restart(row: PolicyPlan, now: datetime) -> None:
     row.state = PolicyPlan.WAITING if row.enabled else PolicyPlan.OFF
     row.due_at = row.once.at if row.once else now
     row.side, row.above_since, row.below_since, row.last_looked_at, row.last_value = "", None, None, None, None

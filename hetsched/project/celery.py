@@ -59,7 +59,7 @@ def give_connections_back(task: Any, **_: Any) -> None:
 
 
 @task_postrun.connect
-def tell_counts(**_: Any) -> None:
+def write_counts(**_: Any) -> None:
     """Write the counters of the task at its end."""
     from hetsched.journal import counters, heartbeat
 

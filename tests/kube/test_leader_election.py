@@ -104,7 +104,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
     monkeypatch.setattr(leader_election, "RENEW_SECONDS", 3600)  # renewed by hand below
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    with leader_election.standing(cluster, api, lease, threading.Event()) as (_over, leads):
+    with leader_election.leadership(cluster, api, lease, threading.Event()) as (_over, leads):
         follower = Follower(lease, api, threading.Event(), leads=leads)
         follower.start()
         eventually(follower, lambda: in_step(cluster))
@@ -119,6 +119,6 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         follower.ended.set()
     with (
         pytest.raises(InputError, match="another installation of hetsched is the leader for live: stranger/1"),
-        leader_election.standing(cluster, api, lease, threading.Event()),
+        leader_election.leadership(cluster, api, lease, threading.Event()),
     ):
         pass

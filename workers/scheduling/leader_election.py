@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def standing(
+def leadership(
     cluster: Cluster, api: Api, lease: Lease, ended: threading.Event
 ) -> Iterator[tuple[threading.Event, Callable[[], bool]]]:
     """Hold the cluster's Lease inside the block.

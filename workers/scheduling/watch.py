@@ -29,7 +29,7 @@ from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
 
 from .informer import Follower, turned
-from .leader_election import standing
+from .leader_election import leadership
 from .live import Live
 
 LOOK_SECONDS = 5.0
@@ -87,7 +87,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             told.exclude(failure="").update(failure="")
             Follower(lease, api, ended).run()
             return
-        with standing(cluster, api, lease, ended) as (over, leads):
+        with leadership(cluster, api, lease, ended) as (over, leads):
             told.exclude(failure="").update(failure="")
             live = Live(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
             Follower(lease, api, over, leads=leads, live=live).run()

@@ -72,11 +72,11 @@ def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> EvictionResponse
     try:
         api.send("POST", path, json.dumps(body).encode())
     except ApiFailure as failure:
-        return EvictionResponse(_fate(failure), failure.message or str(failure), failure.retry_after_seconds)
+        return EvictionResponse(_result(failure), failure.message or str(failure), failure.retry_after_seconds)
     return EvictionResponse(EvictionResult.ASKED)
 
 
-def _fate(failure: ApiFailure) -> EvictionResult:
+def _result(failure: ApiFailure) -> EvictionResult:
     if failure.status == 404 or (failure.status == 409 and "uid" in failure.message.lower()):
         return EvictionResult.GONE
     budget = failure.status == 429 and _BUDGET in failure.causes and not failure.retry_after_seconds

@@ -43,7 +43,7 @@ class CelExpression:
             try:
                 self._program = cel.compile(text)
             except Exception as error:
-                self.problem = _told(error)
+                self.problem = _first_line(error)
 
     def evaluate(self, device: dict[str, Any]) -> Answer:
         """Return whether the expression is true for a device, or None with the reason."""
@@ -52,7 +52,7 @@ class CelExpression:
         try:
             found = self._program.execute(_context(device))
         except Exception as error:
-            return None, f"CEL runtime error: {_told(error)}"
+            return None, f"CEL runtime error: {_first_line(error)}"
         if found is True or found is False:
             return found, ""
         return None, "the expression is neither true nor false"
@@ -107,7 +107,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _told(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an error message."""
     if isinstance(error, KeyError):
         return f"the device has no {error.args[0] if error.args else 'such field'}"

@@ -49,7 +49,7 @@ def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
     index_of = {card.pci_address: card.index or 0 for card in cards if card.pci_address is not None}
     found = []
     for card in cards:
-        _tell(tree, card)
+        _report_problems(tree, card)
         assert card.index is not None
         zone = _zone(tree, card)
         found.append(machine_card(card, card.index, zone, links_of(card, index_of, cards)))
@@ -119,7 +119,7 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
     return None
 
 
-def _tell(tree: Tree, card: CardReading) -> None:
+def _report_problems(tree: Tree, card: CardReading) -> None:
     """Convert a GPU's troubles, notes and gaps into problems."""
     texts = [("CardUnhealthy", why) for why in card.troubles] + [("CardNoted", why) for why in card.notes]
     if card.model is not None and card.memory_mib is not None and table_facts(card) is None:

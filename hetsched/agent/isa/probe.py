@@ -58,7 +58,7 @@ def probe_isa(tree: Tree) -> MachineIsa:
         text = f"Target: {compiler.target}" + (f" --with-arch={compiler.stated}" if compiler.stated else "")
         readings.append(Reading(f"{compiler.path} -v", text, compiler.isa, _names(compiler.isa), exact=False))
     believed = next((reading for reading in readings if reading.isa is not None), None)
-    _tell_doubts(tree, report, believed)
+    _report_conflicts(tree, report, believed)
     sources = tuple(_source(reading, believed) for reading in readings)
     found = MachineIsa(
         family=report.family if report else believed.isa.arch if believed and believed.isa else None,
@@ -180,7 +180,7 @@ def _conflict(reading: Reading, believed: Reading | None) -> str | None:
     return text[:_MAX_TOLD] if told else None
 
 
-def _tell_doubts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
+def _report_conflicts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
     for note in report.notes if report else ():
         rejected = report is not None and note in report.rejected
         _problem(tree, "IsaNotBelieved" if rejected else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")

@@ -84,7 +84,7 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
         exclusive=state.exclusive if state is not None else {},
         sources=tuple(sources),
     )
-    consistent = _tell_overlaps(tree, found, listed, folder)
+    consistent = _report_overlaps(tree, found, listed, folder)
     found = _with_reserved(tree, found, config, listed, folder)
     _check_assignment(tree, found, listed, folder, consistent=consistent)
     for option in unknown_options(found.cpu_manager_options, found.topology_manager_options):
@@ -268,7 +268,7 @@ def _unreadable(tree: Tree, path: str, why: str) -> None:
     tree.problems.append(MachineProblem("KubeletStateUnreadable", f"{path}: {why}", path))
 
 
-def _tell_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
+def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
     """Report assigned CPUs that overlap, are shared too, or are not in the machine; return whether there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():

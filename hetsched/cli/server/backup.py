@@ -38,7 +38,7 @@ def backup(
         rows = backup.write(file)
     except Error as error:
         raise _not_ready(error) from None
-    _tell(output, file, rows)
+    _print_result(output, file, rows)
     note(
         "The file contains password and token digests and kubeconfigs encrypted with SECRET_KEY: "
         "store that key in another place"
@@ -69,7 +69,7 @@ def restore(
         found = check_invariants()
     except Error as error:
         raise _not_ready(error) from None
-    _tell(output, file, rows)
+    _print_result(output, file, rows)
     if not opens:
         names = ", ".join(Cluster.objects.filter(connection__isnull=False).values_list("name", flat=True))
         note(
@@ -98,7 +98,7 @@ def _not_ready(error: Any) -> InputError:
     return InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint)
 
 
-def _tell(output: OutputFormat, file: Path, rows: dict[str, int]) -> None:
+def _print_result(output: OutputFormat, file: Path, rows: dict[str, int]) -> None:
     if output is OutputFormat.JSON:
         print_json({"file": str(file), "rows": rows})
     else:

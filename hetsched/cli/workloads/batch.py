@@ -106,7 +106,7 @@ def _submitted(
             yield from client.submit_many(items, all_or_nothing=True, key=key, **common).items
         except Refused as refused:
             for one in refused.problem.get("items") or ():
-                note(f"{names[one['index']]}: {_told(msgspec.convert(one, ItemProblem))}")
+                note(f"{names[one['index']]}: {_problem_text(msgspec.convert(one, ItemProblem))}")
             raise
         return
     for first in range(0, len(items), _AT_ONCE):
@@ -142,7 +142,7 @@ def _problem(problem: ItemProblem) -> dict[str, str]:
     return {name: getattr(problem, name) for name in ("code", "detail", "place", "hint") if getattr(problem, name)}
 
 
-def _told(problem: ItemProblem) -> str:
+def _problem_text(problem: ItemProblem) -> str:
     return f"{problem.place}: " * bool(problem.place) + f"{problem.detail} [{problem.code}]"
 
 
@@ -150,7 +150,7 @@ def _show(names: Sequence[str], told: Sequence[ItemAnswer], ends: dict[str, tupl
     shown = table("file", "id", "state", "")
     for name, one in zip(names, told, strict=True):
         if one.problem is not None:
-            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_told(one.problem)))
+            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_problem_text(one.problem)))
             continue
         state, end = ends.get(one.id, (one.state, None))
         words = "timed out" if end is End.TIMED_OUT else "already accepted" if one.replayed else ""

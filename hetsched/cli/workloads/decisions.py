@@ -169,7 +169,7 @@ def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Ex
     def over(found: ExplainedDecisions) -> bool:
         return not found.undecided and all(one.decision.verdict is Verdict.PLACED for one in found.explained)
 
-    last = follow(changes(), _drawn, _told, over=over, stream=sys.stderr)
+    last = follow(changes(), _drawn, _change_lines, over=over, stream=sys.stderr)
     if last is None:
         raise AssertionError("it is seen at least once")
     return last
@@ -193,7 +193,7 @@ def _drawn(found: ExplainedDecisions, height: int) -> list[Text]:
     return [*lines[: height - 1], Text(f"and {len(lines) - height + 1} more lines", style="dim")]
 
 
-def _told(before: ExplainedDecisions | None, now: ExplainedDecisions) -> Iterator[str]:
+def _change_lines(before: ExplainedDecisions | None, now: ExplainedDecisions) -> Iterator[str]:
     known = {one.decision.id for one in before.explained} if before else set()
     for one in now.explained:
         if one.decision.id not in known:

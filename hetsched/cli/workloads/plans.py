@@ -65,7 +65,7 @@ def plan(
         print_json(answer.document())
     else:
         show(answer)
-        _tell(answer, out)
+        _print_plan(answer, out)
     raise typer.Exit(answer.verdict.exit_code)
 
 
@@ -118,7 +118,7 @@ def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
         print_json(answer.document())
     else:
         show(answer)
-        _tell(answer, None)
+        _print_plan(answer, None)
 
 
 def _write(path: Path, token: str) -> None:
@@ -130,7 +130,7 @@ def _write(path: Path, token: str) -> None:
     part.replace(path)
 
 
-def _tell(answer: WhatIfAnswer, out: Path | None) -> None:
+def _print_plan(answer: WhatIfAnswer, out: Path | None) -> None:
     if answer.plan is None:
         return
     if out is None:

@@ -50,7 +50,7 @@ def add(
     body |= {"namespaces": namespace or [], "states": state or []}
     with connect(server, token) as client:
         made = client.post("webhooks/", body).json()
-    _tell_secret(made, f"{made['id']}: webhook {name} added", output)
+    _print_secret(made, f"{made['id']}: webhook {name} added", output)
 
 
 @app.command("test")
@@ -86,7 +86,7 @@ def rotate(
     body = {"reason": reason, "overlapSeconds": seconds_of(overlap)}
     with connect(server, token) as client:
         made = client.post(f"{_path(webhook)}secret/", body).json()
-    _tell_secret(made, f"{webhook}: secret rotated", output)
+    _print_secret(made, f"{webhook}: secret rotated", output)
 
 
 @app.command()
@@ -151,7 +151,7 @@ def _path(webhook: str) -> str:
     return f"webhooks/{quote(webhook, safe='')}/"
 
 
-def _tell_secret(made: dict[str, Any], sentence: str, output: OutputFormat) -> None:
+def _print_secret(made: dict[str, Any], sentence: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(made)
         return

@@ -99,7 +99,7 @@ def _counts(pods: Iterable[PodRow], total: int) -> Text:
     return line
 
 
-def told(before: Workload | None, now: Workload) -> Iterator[str]:
+def change_lines(before: Workload | None, now: Workload) -> Iterator[str]:
     """Yield log lines for the changes of a workload and its pods since the last look."""
     if before is None or before.state != now.state:
         yield f"{now.id}: {now.state}" if before is None else f"{now.id}: {before.state} -> {now.state}"

@@ -23,7 +23,7 @@ from ..options import PodFiles, Strict, given_key, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .live import Watch, follow
 from .plans import in_commands, read_plan, show_fresh
-from .workload_view import coloured, show, told, view
+from .workload_view import change_lines, coloured, show, view
 
 Identity = Annotated[
     str, typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=a_workload)
@@ -183,7 +183,7 @@ def _watched(client: Client, workload: str, goal: Goal, timeout_seconds: float, 
     def over(now: Workload) -> bool:
         return end_of(now.state, goal, patient=patient) is not None
 
-    last = follow(client.watch(workload, timeout_seconds=timeout_seconds), view, told, over=over)
+    last = follow(client.watch(workload, timeout_seconds=timeout_seconds), view, change_lines, over=over)
     if last is None:
         raise AssertionError("a workload is seen at least once")
     return Waited(last, end_of(last.state, goal, patient=patient) or End.TIMED_OUT)

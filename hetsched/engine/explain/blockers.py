@@ -39,10 +39,10 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
     counted = any(plugin.name == "resource-fit" for plugin in scheduler.policy.gates)
     search = _Everywhere(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
     found = sorted(search.choices(), key=lambda choice: (len(choice.victims), choice.cost))
-    return tuple(_told(choice, state) for choice in found[:most])
+    return tuple(_evicted(choice, state) for choice in found[:most])
 
 
-def _told(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
+def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
     name = state.columns.names
     return tuple(
         Evicted(one.pod.key, name[one.row], one.pod.priority, choice.broken.get(one.pod.key)) for one in choice.victims

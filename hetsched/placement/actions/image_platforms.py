@@ -212,7 +212,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading
         now = timezone.now()
         rows = {row.pk: row for row in ImageIndex.objects.filter(pk__in=[row.pk for row, _ in looked])}
         news = {row.reference for row, found in looked if row.pk in rows and _keep(rows[row.pk], found, now)}
-        changed = _tell_pods(cluster, news) if news else []
+        changed = _update_pods(cluster, news) if news else []
         if changed:
             change = ClusterTransaction(cluster)
             change.decide_anew()
@@ -240,7 +240,7 @@ def _keep(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
     return _facts("", row) != before
 
 
-def _tell_pods(cluster: Cluster, news: set[str]) -> list[int]:
+def _update_pods(cluster: Cluster, news: set[str]) -> list[int]:
     """Write new facts into the pending pods that name these images, and return the pods to schedule again."""
     concerned = [
         (pk, spec, until)

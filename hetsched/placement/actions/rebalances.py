@@ -68,7 +68,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     try:
         with write_transaction():
             plan = _written(cluster, advice, chosen, actor, reason)
-            _tell(plan)
+            _publish(plan)
             dispatch.wake(cluster.pk, dispatch.REBALANCE)
     except IntegrityError:
         raise InputError(
@@ -325,7 +325,7 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         for move in moves:
             found = _successor(move.pod, move)
             _note(move, RebalanceMove.MOVED, came_to=found or "")
-        _tell(plan)
+        _publish(plan)
     return True
 
 
@@ -409,7 +409,7 @@ def _stop(plan: Rebalance, message: str) -> bool:
         left = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING])
         Eviction.objects.filter(move__in=left, state=Eviction.WANTED).update(state=Eviction.DROPPED)
         left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
-        _tell(plan)
+        _publish(plan)
     return True
 
 
@@ -427,10 +427,10 @@ def _finish(plan: Rebalance) -> None:
     with write_transaction():
         if running.update(state=Rebalance.DONE, finished_at=timezone.now()):
             audit(actor=plan.asked_by, role=plan.role, action="rebalance.done", obj=_named(plan), reason=plan.reason)
-            _tell(plan)
+            _publish(plan)
 
 
-def _tell(plan: Rebalance) -> None:
+def _publish(plan: Rebalance) -> None:
     """Make pages that follow the cluster reload; the topic itself contains no plans."""
     publish_many({cluster_topic(plan.cluster): {}})
 

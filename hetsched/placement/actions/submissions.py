@@ -106,7 +106,7 @@ def submit(
             if idempotency_key:
                 kept = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "workload_id": workload.pk}
                 insert([new(IdempotencyKey, **kept, response=response, created_at=workload.created_at)])
-            _tell(cluster, [(workload, prepared)])
+            _publish(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # A concurrent request used the same key, or a pod of this name is live, or was until just now.
@@ -271,7 +271,7 @@ def take_in(
     if made:
         _insert(made, actor)
         if told:
-            _tell(cluster, made)
+            _publish(cluster, made)
     return [pod for _, pods in made for pod in pods]
 
 
@@ -282,7 +282,7 @@ def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
     }
 
 
-def _tell(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
+def _publish(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
     counts = {cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}}
     publish_many({**_documents(made), **(counts if counts_are_due(cluster.pk) else {})})
 

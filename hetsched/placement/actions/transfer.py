@@ -95,7 +95,7 @@ def import_cluster(
                 details={"nodes": len(content.nodes), "running": len(content.running), "pending": len(content.pending)},
             )  # fmt: skip
             inventory_changed.send(sender=Cluster, cluster=cluster)
-            _tell(cluster, before, nodes_before)
+            _publish(cluster, before, nodes_before)
             if content.pending:
                 submit(cluster, content.pending, actor=actor, name=f"import-{cluster.revision}")
     except (IntegrityError, Conflict) as error:
@@ -224,7 +224,7 @@ def node_documents(cluster: Cluster) -> dict[str, Document]:
     return documents
 
 
-def _tell(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Document]) -> None:
+def _publish(cluster: Cluster, tiles_before: Document, nodes_before: dict[str, Document]) -> None:
     """Publish the changes; node topics are skipped for a new cluster, which has no subscribers yet."""
     nodes_after = node_documents(cluster) if nodes_before else {}
     patches = {

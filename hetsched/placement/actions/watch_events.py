@@ -111,11 +111,11 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
         followed = batch.write()
         if connection.shadow_of and changes.bound:
             note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
-        _tell_doubts(cluster, batch.doubted)
+        _publish_conflicts(cluster, batch.doubted)
         among = None if nodes or changes.nodes_gone else batch.left
         forgotten = (among is None or bool(among)) and forget_gone(cluster, among)
         if nodes or changes.nodes_gone or forgotten:
-            _tell_nodes(cluster, nodes, changes.nodes_gone)
+            _publish_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
             dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of waiting pods may be bound now
@@ -451,13 +451,13 @@ def _what_it_waits_for(seen: ObservedPod) -> str:
     return f"container {wait.container} waits: {wait.reason}{': ' if wait.message else ''}{wait.message}"[:1000]
 
 
-def _tell_doubts(cluster: Cluster, nodes: Sequence[Node]) -> None:
+def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
     """Publish the current conflicts of node facts."""
     if nodes:
         publish_many(doubt_patches(cluster, nodes))
 
 
-def _tell_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
+def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
     """Publish the facts of changed nodes and the removal of deleted nodes."""
     tiles = {node.name: tile(node) for node in nodes}
     left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))

@@ -45,19 +45,19 @@ def owner_rest(nodes: int) -> timedelta | None:
     return timedelta(minutes=min(2 ** (nodes - EVERYWHERE_NODES), LONGEST_REST_MINUTES))
 
 
-def standing(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
+def active(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
     """Return the rejections in effect at a time."""
-    return _standing(cluster_id, at)
+    return _active(cluster_id, at)
 
 
-def _standing(cluster_id: Any, at: Any) -> QuerySet[Rejection]:
+def _active(cluster_id: Any, at: Any) -> QuerySet[Rejection]:
     rows = Rejection.objects.filter(cluster_id=cluster_id, created_at__lte=at)
     return rows.filter(Q(cleared_at=None) | Q(cleared_at__gt=at))
 
 
 def kept_off(node: Node, at: datetime) -> list[Rejection]:
     """Return the rejections of one node in effect at a time, the oldest first."""
-    return list(standing(node.cluster_id, at).filter(node=node).order_by("id"))
+    return list(active(node.cluster_id, at).filter(node=node).order_by("id"))
 
 
 class Recent:
@@ -98,7 +98,7 @@ def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
 
 
 _STANDING = PreparedQuery(
-    lambda: _standing(Parameter("cluster"), Parameter("at")).select_related("node").defer("node__report").order_by("id")
+    lambda: _active(Parameter("cluster"), Parameter("at")).select_related("node").defer("node__report").order_by("id")
 )
 
 

@@ -68,14 +68,14 @@ def _of_latest(cluster_id: int) -> list[Common]:
             first.setdefault(shape, spec)
     most = sorted(askers, key=lambda shape: (-len(askers[shape]), msgspec.json.encode(shape)))[:MOST_SHAPES]
     return [
-        Common(_standing_for(shape, first[shape].labels), len(askers[shape]), first[shape].key)
+        Common(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
         for shape in sorted(most, key=_place)
     ]
 
 
 def _examples() -> list[Common]:
     content = read_content(load_documents(_EXAMPLES.encode(), name="examples"), workload=True)
-    return [Common(_standing_for(_reduced(pod.shape), {}), 0) for pod in content.pending]
+    return [Common(_pod_of(_reduced(pod.shape), {}), 0) for pod in content.pending]
 
 
 def _reduced(shape: Shape) -> Shape:
@@ -83,7 +83,7 @@ def _reduced(shape: Shape) -> Shape:
     return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="")
 
 
-def _standing_for(shape: Shape, labels: dict[str, str]) -> PodSpec:
+def _pod_of(shape: Shape, labels: dict[str, str]) -> PodSpec:
     """Return a pod of this shape; it keeps the labels that define the shape."""
     kept = {name: value for name, value in labels.items() if name in (keys.ISA, keys.ARCH, keys.QEMU)}
     return PodSpec(_NAMESPACE, "one-more", shape, labels=kept)

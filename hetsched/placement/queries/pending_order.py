@@ -72,7 +72,7 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
     """Return the number of pods in each queue state, without those that never fit, and the number of the latter."""
     counted = dict.fromkeys(QueueState, 0)
     never = 0
-    rows = _standing(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
+    rows = _pending(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
     for standing, state, count in rows:
         if state == State.NEVER_FITS.value:
             never += count
@@ -87,7 +87,7 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
     `never`: only those that never fit, or only the others.
     """
     now = timezone.now()
-    rows = _standing(cluster_id, now)
+    rows = _pending(cluster_id, now)
     if never is not None:
         rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
     found: list[InLine] = []
@@ -106,7 +106,7 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
     return found
 
 
-def _standing(cluster_id: int, now: datetime) -> Any:
+def _pending(cluster_id: int, now: datetime) -> Any:
     """Return the pending pods, annotated with their queue state."""
     waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
     return waiting.annotate(

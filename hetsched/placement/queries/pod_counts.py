@@ -51,7 +51,7 @@ def cluster_counts(cluster: Cluster) -> Document:
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
 
 
-def told_figures(cluster: Cluster) -> Document:
+def published_metrics(cluster: Cluster) -> Document:
     """Return a cluster's metrics as last published; pending changes arrive later as a delta.
 
     Values are the current ones if the published event has been deleted already.

@@ -25,7 +25,7 @@ from hetsched.inventory.staleness import watch_document, watch_topic
 from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
 from hetsched.journal.publish import revision_of
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
-from hetsched.placement.queries.pod_counts import told_figures
+from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
@@ -176,7 +176,7 @@ _NEWEST = PreparedQuery(lambda: Decision.objects.order_by("-id").values_list("id
 
 def cluster_document(cluster: Cluster) -> Document:
     nodes = cluster.nodes.defer("report").order_by("name")
-    return {**told_figures(cluster), "nodes": {node.name: tile(node) for node in nodes}}
+    return {**published_metrics(cluster), "nodes": {node.name: tile(node) for node in nodes}}
 
 
 def node_document(node: Node) -> Document:

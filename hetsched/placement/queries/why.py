@@ -155,7 +155,7 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
         decision = decisions[at - 1] if at else None
         last = at + 1 == len(starts)
         until = max(starts[at + 1] if not last else end, since)
-        code, plugin, message, pending = _told(decision, placed_on[at - 1] if at else "")
+        code, plugin, message, pending = _cause(decision, placed_on[at - 1] if at else "")
         if last and decision is None and State(pod.state) in HOLDING | FINISHED:
             code, plugin, message, pending = PLACED_CODE, "", "", False  # it ran before the first decision here
         open_ = last and finished is None
@@ -175,7 +175,7 @@ def _placed_on(decisions: Sequence[Decision]) -> list[str]:
     return found[::-1]
 
 
-def _told(decision: Decision | None, placed_on: str) -> tuple[str, str, str, bool]:
+def _cause(decision: Decision | None, placed_on: str) -> tuple[str, str, str, bool]:
     if decision is None:
         return QUEUED_CODE, "", "", True
     if decision.verdict == Verdict.PLACED:

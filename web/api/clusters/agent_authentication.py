@@ -57,7 +57,7 @@ class AgentTokens(BearerAuthentication):
             return super().authenticate(request)
         if len(given) > _MOST_BYTES or not _SIGNED.fullmatch(given):
             raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
-        speaker = _speaker(request.GET.get("cluster", ""), given.decode())
+        speaker = _identity(request.GET.get("cluster", ""), given.decode())
         if speaker is None:
             raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
         return service_account("agent"), speaker
@@ -85,7 +85,7 @@ def agent_of(request: Any) -> AgentIdentity:
     raise RequestRefused(403, "NodeNotYours", "a report needs a token that is bound to the node")
 
 
-def _speaker(cluster_name: str, token: str) -> AgentIdentity | None:
+def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     from hetsched.adapters.kubernetes.api import ApiFailure
     from hetsched.adapters.kubernetes.token_review import holder_of
     from hetsched.inventory.connections import api_of

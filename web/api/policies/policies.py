@@ -194,7 +194,7 @@ class PolicyActivationView(ApiView):
             with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
                 check_match(request, etag(find(name)), required=True)
             activate(name, asked.version, actor=self.subject, reason=asked.reason)
-        return _told(request, name)
+        return _respond(request, name)
 
 
 class PolicyRollbackView(ApiView):
@@ -212,7 +212,7 @@ class PolicyRollbackView(ApiView):
             with _both_versions(policy, policy.previous):
                 check_match(request, etag(find(name)), required=True)
             rollback(name, actor=self.subject, reason=asked.reason)
-        return _told(request, name)
+        return _respond(request, name)
 
 
 class PolicyDiffView(ApiView):
@@ -241,7 +241,7 @@ class PolicyKeeperView(ApiView):
         with locked(policy):
             check_match(request, etag(find(name)), required=True)
             keep(name, cluster, actor=self.subject, reason=asked.reason)
-        return _told(request, name)
+        return _respond(request, name)
 
 
 def read_draft(request: Any, name: str = "") -> Draft:
@@ -314,7 +314,7 @@ def etag(policy: Policy) -> str:
     return etag_of(msgspec.json.encode(_document(policy)))
 
 
-def _told(request: Any, name: str) -> HttpResponse:
+def _respond(request: Any, name: str) -> HttpResponse:
     policy = find(name)
     return answer(request, _document(policy), headers={"ETag": etag(policy)})
 

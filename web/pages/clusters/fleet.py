@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import packed, without_nulls
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import revision_of
-from hetsched.placement.queries.pod_counts import told_figures
+from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment
@@ -59,7 +59,7 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
     with one_moment():
         return {
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
-            "cluster": without_nulls(told_figures(Cluster.objects.get(pk=cluster.pk))),
+            "cluster": without_nulls(published_metrics(Cluster.objects.get(pk=cluster.pk))),
             "columns": packed(cluster.nodes.all()),
             "decisions": without_nulls(decisions_document(cluster)),
         }

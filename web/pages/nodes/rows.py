@@ -121,13 +121,13 @@ def add_summaries(rows: Iterable[NodeRow]) -> None:
         chunk = ids[start : start + CHUNK]
         for pk, report in Node.objects.filter(pk__in=chunk).values_list("pk", "report"):
             row = missing.pop(pk)
-            row.told = _told(report)
+            row.told = _summary(report)
             _kept[pk] = (row.version, row.told)
     for row in missing.values():  # deleted in the meantime
         row.told = ReportSummary({}, (), (), None, 0)
 
 
-def _told(report: NodeReport) -> ReportSummary:
+def _summary(report: NodeReport) -> ReportSummary:
     cards = cards_of(report)
     memory = [card.memory_mib for card in cards if card.memory_mib is not None]
     return ReportSummary(

@@ -61,7 +61,7 @@ def _pod_cell(one: InLine) -> Cell:
     return Cell(one.key, url=f"{reverse('workload', args=[one.workload_id])}?{urlencode({'pod': one.key})}")
 
 
-def _standing_cell(one: InLine) -> Cell:
+def _state_cell(one: InLine) -> Cell:
     if one.state == State.NEVER_FITS:
         return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.standing]))
     return Cell(LABELS[one.standing], look="chip", tone=_TONES.get(one.standing, ""), title=state_words()[one.state])
@@ -96,7 +96,7 @@ def _time(name: str) -> Any:
 COLUMNS = (
     Column("position", gettext_lazy("Position"), lambda one: one.position, number=True),
     Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
-    Column("standing", gettext_lazy("Queue state"), lambda one: one.standing.value, _standing_cell),
+    Column("standing", gettext_lazy("Queue state"), lambda one: one.standing.value, _state_cell),
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
     Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
     Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
