@@ -111,8 +111,8 @@ def _bind_all(cluster: Cluster) -> int:
         for pods, tried in chain(_claimed(cluster), _left(cluster)):
             until = time.monotonic() + WRITE_WITHIN.total_seconds()
             is_ours = partial(_is_before, until)
-            fates = list(threads.map(partial(write, api, cluster.name, is_ours=is_ours), to_bind(pods, tried=tried)))
-            bound += note(cluster, fates)
+            outcomes = list(threads.map(partial(write, api, cluster.name, is_ours=is_ours), to_bind(pods, tried=tried)))
+            bound += note(cluster, outcomes)
     return bound
 
 
@@ -163,19 +163,19 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
     try:
         before = provide(api, one) or allocate(api, one)
         bound = before or bind(api, one, is_ours=is_ours)
-        if bound.fate is BindingResult.REFUSED and (one.tried or not is_ours()):
+        if bound.result is BindingResult.REFUSED and (one.tried or not is_ours()):
             others = (one.out and before is None) or not is_ours()
             bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
     except Exception as error:  # one malformed pod or claim must not block the results of the others
         log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
         bound = BindingOutcome(one.pod_id, BindingResult.UNKNOWN, repr(error))
-    if bound.fate is BindingResult.REFUSED and one.device_claims:
+    if bound.result is BindingResult.REFUSED and one.device_claims:
         # If the release fails, the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
             release(api, one)
-    counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.fate.value)
+    counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
     if bound.read:
-        counters.add(figures.READ_BACKS, name, bound.fate.value)
+        counters.add(figures.READ_BACKS, name, bound.result.value)
     return bound
 
 
@@ -208,33 +208,35 @@ def binding_of(
     return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims, device_claims, allocation.devices)
 
 
-def note(cluster: Cluster, fates: Sequence[BindingOutcome]) -> int:
+def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     """Record binding results; return the number bound.
 
     Pods that were deleted or bound elsewhere are released when the watch proves it.
     """
-    by_fate: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
-    for one in fates:
-        by_fate[one.fate].append(one)
+    by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
+    for one in outcomes:
+        by_result[one.result].append(one)
     reasons: dict[str, list[int]] = defaultdict(list)
-    for one in by_fate[BindingResult.REFUSED]:
+    for one in by_result[BindingResult.REFUSED]:
         reasons[one.message[:500]].append(one.pod_id)
-    act_on(cluster, confirm, [one.pod_id for one in by_fate[BindingResult.BOUND]])
-    if by_fate[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
-        pods = [one.pod_id for one in by_fate[BindingResult.WAITING]]
+    act_on(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
+    if by_result[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
+        pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
         Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
     for reason, pods in reasons.items():
         act_on(cluster, partial(reject, reason=reason), pods)
-    for fate in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
-        if by_fate[fate]:
-            keep_gangs_whole(cluster.pk, [one.pod_id for one in by_fate[fate]], by_fate[fate][0].message)
-    if by_fate[BindingResult.UNPROVEN]:
-        Connection.objects.filter(cluster=cluster).update(failure=by_fate[BindingResult.UNPROVEN][0].message[:500])
-    for fate in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):
-        if by_fate[fate]:
-            some = by_fate[fate][0]
-            log.info("bindings", cluster=cluster.name, fate=fate.value, pods=len(by_fate[fate]), reason=some.message)
-    return len(by_fate[BindingResult.BOUND])
+    for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
+        if by_result[result]:
+            keep_gangs_whole(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
+    if by_result[BindingResult.UNPROVEN]:
+        Connection.objects.filter(cluster=cluster).update(failure=by_result[BindingResult.UNPROVEN][0].message[:500])
+    for result in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):
+        if by_result[result]:
+            some = by_result[result][0]
+            log.info(
+                "bindings", cluster=cluster.name, result=result.value, pods=len(by_result[result]), reason=some.message
+            )
+    return len(by_result[BindingResult.BOUND])
 
 
 _BINDING = PreparedQuery(

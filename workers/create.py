@@ -34,8 +34,8 @@ def run(cluster_id: int) -> int:
         while some := claim(cluster_id, AT_ONCE):
             for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
                 note(one, _state(one, came), uid=came.uid, message=came.message)
-                done += came.fate is SubmissionResult.DONE
-                if came.fate is not SubmissionResult.DONE:
+                done += came.result is SubmissionResult.DONE
+                if came.result is not SubmissionResult.DONE:
                     log.info("object", cluster=cluster.name, object=str(one), wanted=one.state, reason=came.message)
     return done
 
@@ -52,7 +52,7 @@ def _state(one: SubmittedObject, came: SubmissionResponse) -> str:
     """Return the state after an attempt. A rejected deletion stays due until the right is granted."""
     if one.state == SubmittedObject.ENDING:
         return came.ended or one.state
-    if came.fate is SubmissionResult.DONE:
+    if came.result is SubmissionResult.DONE:
         return SubmittedObject.MADE if one.state == SubmittedObject.WANTED else SubmittedObject.GONE
-    refused = came.fate is SubmissionResult.REFUSED and one.state == SubmittedObject.WANTED
+    refused = came.result is SubmissionResult.REFUSED and one.state == SubmittedObject.WANTED
     return SubmittedObject.REFUSED if refused else one.state

@@ -65,7 +65,7 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
         answer = evict(api, _to_evict(one), only_ask=True)
         if not _goes_on(cluster, one, answer):
             return 0
-        if answer.fate is EvictionResult.UNKNOWN:
+        if answer.result is EvictionResult.UNKNOWN:
             for other in group:
                 ask_again(other, answer.retry_after_seconds)
             return 0
@@ -91,10 +91,10 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
         answer = evict(api, _to_evict(one))
         if not _goes_on(cluster, one, answer):
             return leave
-        if answer.fate in (EvictionResult.ASKED, EvictionResult.GONE):
+        if answer.result in (EvictionResult.ASKED, EvictionResult.GONE):
             asked(one)
             leave += 1
-        if answer.fate is EvictionResult.ASKED:
+        if answer.result is EvictionResult.ASKED:
             instance = f"{socket.gethostname()}/{os.getpid()}"
             mark_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
     return leave
@@ -102,12 +102,12 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
 
 def _goes_on(cluster: Cluster, one: ClaimedEviction, answer: EvictionResponse) -> bool:
     """Record a rejected or unknown eviction; return whether the other victims are still to be evicted."""
-    late = answer.fate is EvictionResult.UNKNOWN and one.eviction.attempts >= MOST_TRIES
-    if answer.fate is EvictionResult.REFUSED or late:
+    late = answer.result is EvictionResult.UNKNOWN and one.eviction.attempts >= MOST_TRIES
+    if answer.result is EvictionResult.REFUSED or late:
         log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)
         refuse(cluster.pk, one, answer.message)
         return False
-    if answer.fate is EvictionResult.UNKNOWN:
+    if answer.result is EvictionResult.UNKNOWN:
         ask_again(one, answer.retry_after_seconds)
     return True
 

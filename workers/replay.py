@@ -55,13 +55,13 @@ class _Clock:
 
     def __init__(self, preview_id: int) -> None:
         self._preview_id = preview_id
-        self._began = self._told = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
 
     def __call__(self, share: float) -> None:
         now = time.monotonic()
-        if now - self._told < _TELL_SECONDS:
+        if now - self._reported_at < _TELL_SECONDS:
             return
-        self._told = now
+        self._reported_at = now
         note_progress(self._preview_id, share)
         if now - self._began > settings.HETSCHED_REPLAY_SECONDS:
             raise InputError(

@@ -104,7 +104,7 @@ class Runtime:
             if one.state in alive and _CONTAINER_ID.fullmatch(one.id)
         )
 
-    def told(self, container_id: str) -> ContainerStatus:
+    def status(self, container_id: str) -> ContainerStatus:
         """Return the runtime's status of a container."""
         request = cri_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
         said = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)

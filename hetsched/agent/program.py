@@ -78,7 +78,7 @@ class Pins(Protocol):
 class Cards(Protocol):
     """GPU assignment."""
 
-    def told(self, report: AgentReport) -> AgentReport: ...
+    def with_assigned(self, report: AgentReport) -> AgentReport: ...
     def step(self) -> None: ...
     def close(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Agent:
         self._measured_at = float("-inf")
         self._seen: object = None
         self._whole_at = float("-inf")
-        self._told = ""
+        self._sent_digest = ""
         self.report: AgentReport | None = None
 
     def run(self, stop: threading.Event) -> int:
@@ -151,7 +151,7 @@ class Agent:
         if self._cards is not None:
             self._cards.step()
         if self._sender is not None:
-            self._sender.tell_pinned(pinned)
+            self._sender.send_pinned(pinned)
 
     def _measure(self) -> None:
         now = self._clock()
@@ -165,29 +165,29 @@ class Agent:
         now = self._clock()
         is_due = now - self._whole_at >= WHOLE_SECONDS
         if seen == self._seen and not is_due:
-            self._tell_steal()
+            self._report_steal()
             return
         report = self._read(self._tree())
         if self._pins is not None:
             report = msgspec.structs.replace(report, problems=(*report.problems, *self._pins.problems))
         if self._cards is not None:
-            report = self._cards.told(report)
+            report = self._cards.with_assigned(report)
         self._seen, self.report = seen, report
         digest = digest_of(report)
-        if is_due or digest != self._told:
-            self._told = digest
+        if is_due or digest != self._sent_digest:
+            self._sent_digest = digest
             self._whole_at = now
             if self._sender is not None:
-                self._sender.tell(report)
+                self._sender.send_report(report)
 
-    def _tell_steal(self) -> None:
+    def _report_steal(self) -> None:
         """Report a clear change of a zone's steal at once; no file is read for it."""
         zones = self.report.zones if self.report is not None else None
         news = self._meter.news_of_steal(zones) if self._meter is not None and zones is not None else None
         if self.report is not None and news is not None:
             self.report = msgspec.structs.replace(self.report, zones=news)
             if self._sender is not None:
-                self._sender.tell(self.report)
+                self._sender.send_report(self.report)
 
     def _learn(self, answer: AgentAnswer) -> None:
         if self._pins is None or not answer.key:

@@ -78,13 +78,13 @@ class Sender:
         self._thread.join(seconds)
         self._uplink.close()
 
-    def tell(self, report: AgentReport) -> None:
+    def send_report(self, report: AgentReport) -> None:
         """Send a report at once."""
         with self._news:
             self._report, self._unsent = report, True
             self._news.notify()
 
-    def tell_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
+    def send_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
         """Send the CPUs of containers, at once if they changed."""
         with self._news:
             if pinned != self._pinned:
@@ -92,7 +92,7 @@ class Sender:
                 self._unsent = self._unsent or self._report is not None
                 self._news.notify()
 
-    def hear(self, told: Callable[[AgentAnswer], None]) -> None:
+    def add_listener(self, told: Callable[[AgentAnswer], None]) -> None:
         """Register a callback for every answer, run in the sender's thread; call it before `start`."""
         self._heard.append(told)
 

@@ -116,7 +116,7 @@ class ProgressDisplay:
     def __init__(self, title: str, total: int = 1) -> None:
         self.title = title
         self.total = total
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -134,8 +134,8 @@ class ProgressDisplay:
         self.total = total or self.total
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=self.total)
-        elif time.monotonic() - self._told > QUIET_SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._printed_at > QUIET_SECONDS:
+            self._printed_at = time.monotonic()
             note(f"{self.title}: {done:,} of {self.total:,}")
 
     def __exit__(

@@ -160,10 +160,10 @@ def _watch_all(client: Client, kind: ResourceList, limit: int, query: dict[str, 
     def draw(items: list[Row], height: int) -> list[Text]:
         return list(_lines(kind.columns, items, height))
 
-    def tell(before: list[Row] | None, now: list[Row]) -> Iterator[str]:
+    def change_lines(before: list[Row] | None, now: list[Row]) -> Iterator[str]:
         return _change_lines(kind.columns, before, now)
 
-    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
+    follow(changes(), draw, change_lines, over=lambda _: False, stream=sys.stdout, keep=True)
 
 
 def _watch_one(client: Client, kind: ResourceList, path: str, query: dict[str, str], output: OutputFormat) -> None:

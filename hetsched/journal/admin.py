@@ -44,15 +44,15 @@ class AuditedAdmin(admin.ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         # The values before the change; many-to-many rows are saved after this.
-        request.audited_before = self._told(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
+        request.audited_before = self._auditable(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        self._record(request, "create", obj, {"after": self._told(obj)})
+        self._record(request, "create", obj, {"after": self._auditable(obj)})
         return super().log_addition(request, obj, message)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        before, after = getattr(request, "audited_before", None), self._told(obj)
+        before, after = getattr(request, "audited_before", None), self._auditable(obj)
         if before is None:  # only unaudited values change, such as a password
             self._record(request, "secret", obj, {})
             return super().log_change(request, obj, message)
@@ -63,7 +63,7 @@ class AuditedAdmin(admin.ModelAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         with write_transaction():
-            self._record(request, "delete", obj, {"before": self._told(obj)})
+            self._record(request, "delete", obj, {"before": self._auditable(obj)})
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
@@ -76,7 +76,7 @@ class AuditedAdmin(admin.ModelAdmin):
         action = f"{self.audited_as}.{verb}"
         record(actor=actor.name, role=actor.role, action=action, obj=(self.audited_as, str(row)), details=details)
 
-    def _told(self, row: Any) -> dict[str, Any]:
+    def _auditable(self, row: Any) -> dict[str, Any]:
         """Return the auditable values of a row: its plain fields, and the names of its many-to-many rows."""
         values = {field.name: field.value_from_object(row) for field in self.opts.fields}
         told = {name: value for name, value in values.items() if name not in self.untold}

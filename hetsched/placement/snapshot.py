@@ -228,7 +228,7 @@ class SchedulerCache:
         try:
             loaded = self._refreshed()
             if not loaded.evicts:  # clusters with kubelets, which may reject pods
-                loaded.state.avoided = self._avoided.told(loaded.revision, timezone.now())
+                loaded.state.avoided = self._avoided.current(loaded.revision, timezone.now())
             yield loaded
         finally:
             self._lock.release()

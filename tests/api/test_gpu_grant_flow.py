@@ -56,12 +56,12 @@ class Node:
         isa = MachineIsa("x86", "x86-64-v3", level="x86-64-v3")
         told = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
         if gives_cards:
-            told = self.keeper.told(told)
+            told = self.keeper.with_assigned(told)
         message = AgentMessage(
             "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(told), told, gives_cards=gives_cards
         )
         answer = self.door("POST", "agent/reports/", message, status=200).json()
-        self.source.hear(msgspec.convert(answer, AgentAnswer))
+        self.source.receive(msgspec.convert(answer, AgentAnswer))
 
     def close(self) -> None:
         self.keeper.close()

@@ -60,8 +60,8 @@ BUGS = (
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
         "workers/bind.py",
-        "    for one in by_fate[BindingResult.REFUSED]:\n",
-        "    for one in by_fate[BindingResult.REFUSED] + by_fate[BindingResult.UNKNOWN]:\n",
+        "    for one in by_result[BindingResult.REFUSED]:\n",
+        "    for one in by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN]:\n",
         "tests/kube/test_binding_faults.py::test_busy_server_leaves_the_pod_with_its_reservation",
     ),
     Bug(
@@ -121,7 +121,8 @@ BUGS = (
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
         "workers/bind.py",
-        "        if by_fate[fate]:\n            keep_gangs_whole(", "        if False:\n            keep_gangs_whole(",
+        "        if by_result[result]:\n            keep_gangs_whole(",
+        "        if False:\n            keep_gangs_whole(",
         "tests/workers/test_partially_bound_gangs.py::test_unbound_members_are_requeued_with_the_reason",
     ),
     Bug(

@@ -39,7 +39,8 @@ def bound(api: Api, account: Api) -> dict[str, Any]:
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
     assert (
-        bind(account, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).fate is BindingResult.BOUND
+        bind(account, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).result
+        is BindingResult.BOUND
     )
     return pod_of(api, "p")
 
@@ -89,8 +90,8 @@ def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) ->
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).fate is BindingResult.REFUSED
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).fate is BindingResult.BOUND
+    assert bind(api, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).result is BindingResult.REFUSED
+    assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).result is BindingResult.BOUND
 
 
 def test_all_else_goes_on_as_ever(api: Api, bound: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     make_pod(api, "p")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2 and states() == {"p": "pending"})
-    follower._tell()
+    follower._write_sync()
     assert schedule.run(cluster.pk) == 1
     yield follower
     follower.ended.set()
@@ -134,7 +134,7 @@ def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cl
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
         assert bind.run(cluster.pk) == 0
         assert (calls, states()) == ([], {"p": "placed"})
-        placed._tell()
+        placed._write_sync()
         assert bind.run(cluster.pk) == 1
 
 
@@ -150,7 +150,7 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
     assert Connection.objects.get().failure == binding.UNPROVEN
     make_pod(api, "q")
     eventually(placed, lambda: "q" in states())
-    placed._tell()
+    placed._write_sync()
     assert schedule.run(cluster.pk) == 0
 
 
@@ -198,7 +198,7 @@ def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
         placed, lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "pending"]
     )
     assert held() == 0
-    placed._tell()
+    placed._write_sync()
     assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
     assert Reservation.objects.get(active=True).requests["cpu"] == 2000
     assert check_invariants() == []
@@ -208,14 +208,14 @@ def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, pl
     for number in range(20):
         make_pod(api, f"more-{number}", cpu="100m")
     eventually(placed, lambda: len(states()) == 21)
-    placed._tell()
+    placed._write_sync()
     assert schedule.run(cluster.pk) == 20
     waiting = bind._pods(cluster.pk, State.PLACED)
     bind.begin_binding(cluster.pk, waiting)
     wanted = bind.to_bind(waiting)
     with ThreadPoolExecutor(8) as threads:
         fates = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
-    assert {one.fate for one in fates} == {binding.BindingResult.BOUND}
+    assert {one.result for one in fates} == {binding.BindingResult.BOUND}
     bind.note(cluster, fates[:21])
     bind.note(cluster, fates[21:])
     assert set(states().values()) == {"bound"}
@@ -228,7 +228,7 @@ def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, 
     assert ours is not None
     other = "n2" if ours.name == "n1" else "n1"
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).fate is binding.BindingResult.BOUND
+    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).result is binding.BindingResult.BOUND
     assert bind.run(cluster.pk) == 0
     assert held() == 1
     eventually(

@@ -50,7 +50,7 @@ def now(api: Api) -> dict[str, Any]:
 def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None:
     held = Allocation(gpus=(CardGrant(0, 1000, 40960, "GPU-a"),), zones=(ZoneGrant("node-0", "0-3", 4000, 0),))
     annotations = annotations_of(held, uid=pod["metadata"]["uid"], node="n1", epoch=7, containers={"main": "0-3"})
-    assert bind(api, to_bind(pod, annotations=annotations)).fate is BindingResult.BOUND
+    assert bind(api, to_bind(pod, annotations=annotations)).result is BindingResult.BOUND
     found = now(api)
     assert found["spec"]["nodeName"] == "n1"
     told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
@@ -63,25 +63,25 @@ def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None
 
 
 def test_the_same_binding_again_is_the_same_success(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod)).fate is BindingResult.BOUND
-    assert bind(api, to_bind(pod)).fate is BindingResult.BOUND
+    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
+    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
 
 
 def test_pod_bound_by_another_scheduler_is_lost(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod, "n2")).fate is BindingResult.BOUND
-    assert bind(api, to_bind(pod, "n1")).fate is BindingResult.LOST
+    assert bind(api, to_bind(pod, "n2")).result is BindingResult.BOUND
+    assert bind(api, to_bind(pod, "n1")).result is BindingResult.LOST
     assert now(api)["spec"]["nodeName"] == "n2"
 
 
 def test_another_pod_of_the_same_name_is_never_bound(api: Api, pod: dict[str, Any]) -> None:
     stranger = to_bind(pod, uid="11111111-1111-1111-1111-111111111111")
-    assert bind(api, stranger).fate is BindingResult.GONE
+    assert bind(api, stranger).result is BindingResult.GONE
     assert "nodeName" not in now(api)["spec"]
 
 
 def test_a_pod_that_is_not_there_is_gone(api: Api, pod: dict[str, Any]) -> None:
     api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
-    assert bind(api, to_bind(pod)).fate is BindingResult.GONE
+    assert bind(api, to_bind(pod)).result is BindingResult.GONE
 
 
 def test_binding_without_a_response_is_unknown_until_it_is_read(
@@ -97,9 +97,9 @@ def test_binding_without_a_response_is_unknown_until_it_is_read(
     written: list[bool] = []
     sent = api.send
     monkeypatch.setattr(api, "send", lost)
-    assert bind(api, to_bind(pod)).fate is BindingResult.UNKNOWN
+    assert bind(api, to_bind(pod)).result is BindingResult.UNKNOWN
     monkeypatch.undo()
-    assert read_back(api, to_bind(pod), waiting=BindingResult.UNKNOWN).fate is BindingResult.BOUND
+    assert read_back(api, to_bind(pod), waiting=BindingResult.UNKNOWN).result is BindingResult.BOUND
 
 
 def test_nothing_is_bound_where_a_wrong_uid_would_be(
@@ -113,10 +113,10 @@ def test_nothing_is_bound_where_a_wrong_uid_would_be(
     sent = api.send
     monkeypatch.setattr(api, "send", careless)
     for _ in range(2):
-        assert bind(api, to_bind(pod)).fate is BindingResult.UNPROVEN
+        assert bind(api, to_bind(pod)).result is BindingResult.UNPROVEN
     assert [query for _, query in asked] == [{"dryRun": "All"}] * 2
     monkeypatch.undo()
-    assert bind(api, to_bind(pod)).fate is BindingResult.BOUND
+    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
 
 
 def test_a_server_proves_once_that_it_refuses_wrong_uids(
@@ -131,15 +131,15 @@ def test_a_server_proves_once_that_it_refuses_wrong_uids(
     sent = api.send
     monkeypatch.setattr(api, "send", noted)
     for _ in range(2):
-        assert bind(api, to_bind(pod)).fate is BindingResult.BOUND
+        assert bind(api, to_bind(pod)).result is BindingResult.BOUND
     assert asked == [{"dryRun": "All"}]
 
 
 def test_a_bound_pod_proves_nothing(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod)).fate is BindingResult.BOUND
+    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
     other = Api(api._configuration)
     for node, fate in (("n1", BindingResult.BOUND), ("n2", BindingResult.LOST)):
-        assert bind(other, to_bind(pod, node)).fate is fate
+        assert bind(other, to_bind(pod, node)).result is fate
         assert other not in binding._proven
 
 

@@ -212,7 +212,7 @@ def test_created_objects_become_facts_of_the_node(api: Api, cluster: Cluster) ->
     }  # fmt: skip
     api.send("DELETE", NODE_GPUS.path(name="n1"))
     eventually(follower, lambda: Node.objects.get().report.gpus is None)
-    follower._tell()
+    follower._write_sync()
     assert not any(sync.quarantined for sync in Sync.objects.all())
     api.send("DELETE", NODE_USAGES.path(name="n1"))
     follower.ended.set()

@@ -69,7 +69,7 @@ def test_pods_get_nodes_and_invalid_ones_get_a_reason(
 ) -> None:
     apply(kubectl, "plain", "riscv", "gpu", "numa", "gang", "wrong-pod")
     eventually(follower, lambda: sorted(states()) == PODS)
-    follower._tell()
+    follower._write_sync()
     schedule.run(cluster.pk)
     bind.run(cluster.pk)
     report.run(cluster.pk)

@@ -52,7 +52,7 @@ def make_member(api: Api, name: str) -> None:
 
 def decide(follower: Follower) -> int:
     Pod.objects.filter(state__in=["not-now", "pending"]).update(queued=True, not_before=None)
-    follower._tell()
+    follower._write_sync()
     return schedule.run(follower.lease.cluster_id)
 
 

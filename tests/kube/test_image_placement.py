@@ -46,7 +46,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
         make_node(api, f"n{position}-{arch}", **{"kubernetes.io/arch": arch})
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 6)
-    follower._tell()
+    follower._write_sync()
     yield follower
     follower.ended.set()
 
@@ -79,11 +79,11 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     make_pod(api, "nowhere", **with_image(amd, riscv))
     make_pod(api, "anywhere", **with_image(everywhere))
     eventually(followed, lambda: len(states()) == 44)
-    followed._tell()
+    followed._write_sync()
     # Nothing is decided before the image indexes are read; then all pods are.
     assert schedule.run(cluster.pk) == 0
     assert images.run(cluster.pk) == 4
-    followed._tell()
+    followed._write_sync()
     assert schedule.run(cluster.pk) == 44
     assert bind.run(cluster.pk) == 35
     placed = {arch_of(api, f"amd-{number:02d}") for number in range(40)}
@@ -106,13 +106,13 @@ def test_an_index_that_comes_late_is_heeded_while_the_pod_waits(
     name = f"{registry.host}/late:1"
     make_pod(api, "late", **with_image(name))
     eventually(followed, lambda: states() == {"late": "pending"})
-    followed._tell()
+    followed._write_sync()
     images.run(cluster.pk)
     assert "has no such image" in Pod.objects.get().spec.image_facts[0].unknown
     registry.image("late:1", "linux/riscv64")
     ImageIndex.objects.update(not_before=timezone.now())
     assert images.run(cluster.pk) == 1
-    followed._tell()
+    followed._write_sync()
     assert schedule.run(cluster.pk) == 1
     assert bind.run(cluster.pk) == 1
     assert arch_of(api, "late") == "riscv64"

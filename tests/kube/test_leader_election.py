@@ -114,7 +114,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         assert stranger.stand(api, 1) == ""
         assert leader_election._elections[cluster.pk].stand(api, lease.epoch) == "stranger/1"
         monkeypatch.setattr(leader_election._elections[cluster.pk], "_until", 0.0)
-        follower._tell()
+        follower._write_sync()
         assert not in_step(cluster)
         follower.ended.set()
     with (

@@ -58,14 +58,14 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     make_node(api, "n1")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
-    follower._tell()
+    follower._write_sync()
     yield follower
     follower.ended.set()
 
 
 def told(there: Follower, cluster: Cluster) -> None:
     """Run every periodic task once."""
-    there._tell()
+    there._write_sync()
     create.run(cluster.pk)
     schedule.run(cluster.pk)
     bind.run(cluster.pk)

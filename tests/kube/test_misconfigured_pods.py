@@ -33,7 +33,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_our_event_does_not_requeue_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "wrong", labels={"hetsched.io/isa": "z80"})
     eventually(followed, lambda: states() == {"wrong": "pending"})
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     assert report.run(cluster.pk) == 1
     assert pod_of(api, "wrong")["status"]["conditions"]

@@ -61,7 +61,7 @@ def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:
 
 
 def decide(follower: Follower, cluster: Cluster) -> None:
-    follower._tell()
+    follower._write_sync()
     schedule.run(cluster.pk)
 
 

@@ -30,7 +30,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     make_node(api, "x86", **{"kubernetes.io/arch": "amd64"})
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2)
-    follower._tell()
+    follower._write_sync()
     yield follower
     follower.ended.set()
 
@@ -38,7 +38,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "vector", labels={"hetsched.io/isa": "rv64gcv"})
     eventually(followed, lambda: states() == {"vector": "pending"})
-    followed._tell()
+    followed._write_sync()
     assert schedule.run(cluster.pk) == 1
     assert bind.run(cluster.pk) == 1
     found = pod_of(api, "vector")
@@ -57,7 +57,7 @@ def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: 
 def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "big", cpu="64")
     eventually(followed, lambda: states() == {"big": "pending"})
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     assert states() == {"big": "never-fits"}
     assert [(reason.plugin, reason.nodes) for reason in Decision.objects.get().reasons] == [("resource-fit", 2)]
@@ -69,7 +69,7 @@ def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluste
         make_pod(api, f"foreign-{node}", cpu="6", schedulerName="default-scheduler", nodeName=node)
     make_pod(api, "late", cpu="4")
     eventually(followed, lambda: len(states()) == 3)
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     assert states()["late"] == "not-now"
     api.send("DELETE", PODS.path(namespace="default", name="foreign-x86"), query={"gracePeriodSeconds": "0"})
@@ -83,13 +83,13 @@ def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluste
 def test_pod_moves_when_its_node_is_filled_before_the_binding(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "ours", cpu="6")
     eventually(followed, lambda: states() == {"ours": "pending"})
-    followed._tell()
+    followed._write_sync()
     assert schedule.run(cluster.pk) == 1
     placed_on = Pod.objects.select_related("node").get().node
     assert placed_on is not None
     make_pod(api, "theirs", cpu="6", schedulerName="default-scheduler", nodeName=placed_on.name)
     eventually(followed, lambda: states() == {"ours": "pending", "theirs": "running"})
-    followed._tell()
+    followed._write_sync()
     assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
     (other,) = {"arm", "x86"} - {placed_on.name}
     assert pod_of(api, "ours")["spec"]["nodeName"] == other
@@ -110,7 +110,7 @@ def test_pod_gets_events_for_its_reasons_and_its_node(
     make_pod(api, "big", cpu="64")
     make_pod(api, "small")
     eventually(followed, lambda: len(states()) == 2)
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     bind.run(cluster.pk)
     assert report.run(cluster.pk) == 2
@@ -132,7 +132,7 @@ def test_pod_names_the_source_of_a_rejected_binding(
     monkeypatch.setattr(report, "api_of", lambda _: api)
     make_pod(api, "small")
     eventually(followed, lambda: len(states()) == 1)
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     pod = Pod.objects.get(name="small")
     begin_binding(cluster.pk, [pod.pk])

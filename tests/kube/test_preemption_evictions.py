@@ -53,7 +53,7 @@ def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyP
 def decide(follower: Follower) -> int:
     """Decide and bind all due pods, with the informer's current state."""
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
-    follower._tell()
+    follower._write_sync()
     done = schedule.run(follower.lease.cluster_id)
     bind.run(follower.lease.cluster_id)
     return done
@@ -368,11 +368,11 @@ def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluste
 def test_unbound_victim_is_requeued_without_an_eviction(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "low", cpu="8")
     eventually(followed, lambda: states() == {"low": "pending"})
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     make_pod(api, "urgent", cpu="4", priorityClassName="system-node-critical")
     eventually(followed, lambda: "urgent" in states())
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     assert evict.run(cluster.pk) == 1
     assert (states()["low"], Pod.objects.get(name="low").message) == ("pending", "Preempted by default/urgent")
@@ -389,6 +389,6 @@ def test_no_eviction_is_sent_while_the_cluster_is_out_of_sync(api: Api, cluster:
     with replies(api, to="/eviction", say=lambda _, call: call()) as calls:
         assert evict.run(cluster.pk) == 0
         assert (calls, Eviction.objects.get().attempts) == ([], 0)
-        followed._tell()
+        followed._write_sync()
         assert evict.run(cluster.pk) == 1
     assert len(calls) == 1

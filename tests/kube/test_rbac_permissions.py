@@ -109,7 +109,7 @@ def called(plane: ControlPlane, *, since: int) -> set[Grant]:
 
 def failing(follower: Follower) -> set[str]:
     """Return the kinds whose watch reports an error."""
-    follower._tell()
+    follower._write_sync()
     return set(Sync.objects.exclude(reason="").values_list("resource", flat=True))
 
 
@@ -177,7 +177,7 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     api: Api, plane: ControlPlane, live: Cluster
 ) -> None:
     ours = api_of(live)
-    assert {create(ours, one).fate for one in submitted("default")} == {SubmissionResult.REFUSED}
+    assert {create(ours, one).result for one in submitted("default")} == {SubmissionResult.REFUSED}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     bindings = f"{access.RBAC}/namespaces/default/rolebindings"
@@ -191,9 +191,9 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
     since = len(plane.audited())
     for one in submitted("default"):
         made = create(ours, one)
-        assert made.fate is SubmissionResult.DONE, made
+        assert made.result is SubmissionResult.DONE, made
         assert create(ours, one) == made  # as after a lost response
-        assert delete(ours, one, made.uid).fate is SubmissionResult.DONE
+        assert delete(ours, one, made.uid).result is SubmissionResult.DONE
     used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
     assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
     plane.call("DELETE", f"{bindings}/hetsched-submit")
@@ -202,7 +202,7 @@ def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
 def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     make_pod(api, "victim")
     victim = ToEvict(1, "default", "victim", pod_of(api, "victim")["metadata"]["uid"], "Preempted by a test")
-    assert evict(api_of(live), victim, only_ask=True).fate is Fates.ASKED
+    assert evict(api_of(live), victim, only_ask=True).result is Fates.ASKED
     mark_victim(api_of(live), victim, now="2026-11-21T10:00:00.000000Z", instance="test")
     (condition,) = pod_of(api, "victim")["status"]["conditions"]
     assert condition["message"] == "hetsched: Preempted by a test"

@@ -81,7 +81,7 @@ def make_owned(api: Api, name: str, owner: str) -> None:
 def on_their_way(cluster: Cluster, follower: Follower) -> set[str]:
     """Decide and bind due pods; return the names of the newly placed ones."""
     before = set(Pod.objects.exclude(node=None).values_list("name", flat=True))
-    follower._tell()
+    follower._write_sync()
     schedule.run(cluster.pk)
     bind.run(cluster.pk)
     return set(Pod.objects.exclude(node=None).values_list("name", flat=True)) - before

@@ -47,7 +47,7 @@ def known(name: str) -> Any:
 
 
 def decide(follower: Follower, cluster: Cluster) -> None:
-    follower._tell()
+    follower._write_sync()
     schedule.run(cluster.pk)
 
 
@@ -163,7 +163,7 @@ def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, 
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
     assert allocate(api, one) is None
     assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
-    assert bind.write(api, "live", one).fate is BindingResult.BOUND
+    assert bind.write(api, "live", one).result is BindingResult.BOUND
 
 
 def test_a_pod_that_is_refused_leaves_its_devices(

@@ -43,7 +43,7 @@ def create(api: Api, follower: Follower, **pods: str) -> None:
     for name, cpu in pods.items():
         make_pod(api, name, cpu=cpu)
     eventually(follower, lambda: set(pods) <= set(states()))
-    follower._tell()
+    follower._write_sync()
 
 
 def decide(cluster: Cluster) -> None:
@@ -91,7 +91,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     follower = followed()
     assert Connection.objects.get().follower_epoch > epoch
     eventually(follower, lambda: states().get("ends") == "cancelled" and states().get("since") == "running")
-    follower._tell()
+    follower._write_sync()
     assert dict(Decision.objects.filter(pk__in=decisions).values_list("id", "summary")) == decisions
     live = Pod.objects.filter(state__in=["bound", "running"]).exclude(origin=Pod.REMNANT)
     assert dict(live.values_list("name", "node__name")) == before

@@ -118,7 +118,7 @@ def test_a_pod_may_come_before_the_policy_that_it_names(api: Api, cluster: Clust
     make_node(api, "n1")
     make_pod(api, "early", schedulerName="hetsched-dense")
     eventually(followed, lambda: states() == {"early": "pending"} and Node.objects.count() == 1)
-    followed._tell()
+    followed._write_sync()
     schedule.run(cluster.pk)
     assert states() == {"early": "misconfigured"}
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))

@@ -111,12 +111,12 @@ def test_every_binding_is_compared_and_nothing_is_written(
     since = len(plane.audited())
     follower = a_follower(api_of(live), live)
     eventually(follower, lambda: Node.objects.count() == 3 and "before" in states())
-    follower._tell()
+    follower._write_sync()
     make_pod(api, "ours")
     for number in range(PODS_OF_THEIRS):
         make_pod(api, f"theirs-{number}", cpu=f"{250 * (1 + number % 4)}m", schedulerName="default-scheduler")
     eventually(follower, lambda: Counter(states().values()) == {"running": PODS_OF_THEIRS + 1, "pending": 1}, 60)
-    follower._tell()
+    follower._write_sync()
 
     # Run every task that ever writes to a cluster.
     assert schedule.run(live.pk) == 0

@@ -32,7 +32,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
         make_node(api, f"n{number}")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == NODES)
-    follower._tell()
+    follower._write_sync()
     yield follower
     follower.ended.set()
 
@@ -45,7 +45,7 @@ def test_both_place_all_their_pods_and_the_ledger_has_each_once(
         make_pod(api, f"theirs-{number}", cpu="500m", schedulerName="default-scheduler")
 
     def on() -> bool:
-        followed._tell()
+        followed._write_sync()
         schedule.run(cluster.pk)
         bind.run(cluster.pk)
         assert check_invariants() == []

@@ -90,7 +90,7 @@ def control(api: Api, claim: str, volume: str) -> None:
 
 
 def decide(follower: Follower, cluster: Cluster) -> None:
-    follower._tell()
+    follower._write_sync()
     assert schedule.run(cluster.pk) == 1
 
 
@@ -170,7 +170,7 @@ def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Clus
 def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
     make_pod(api, "held", schedulingGates=[{"name": "example.org/quota"}])
     eventually(followed, lambda: states() == {"held": "pending"})
-    followed._tell()
+    followed._write_sync()
     assert schedule.run(cluster.pk) == 0
     assert Pod.objects.get().message == "SchedulingGated: example.org/quota"
     change(api, PODS.path(namespace="default", name="held"), {"spec": {"schedulingGates": None}})

@@ -64,7 +64,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
     much_happens(api)
     for _ in range(20):
         followed.turn()
-    followed._tell()
+    followed._write_sync()
     assert states() == {"runs": "running", "waits": "pending"}  # no response does not mean that a pod is deleted
     assert Sync.objects.get(resource="pods").failures > 0
     link.mend()

@@ -88,7 +88,7 @@ async def test_events_that_come_while_the_snapshot_is_read_follow_it(running: Hu
     await asyncio.sleep(0.01)
     for revision in (2, 3):
         database.revision = revision
-        running.hear("t", event(revision))
+        running.forward("t", event(revision))
     database.go_on.set()
     assert await writer == ["snapshot 1", event(2), event(3)]
 
@@ -97,10 +97,10 @@ async def test_events_out_of_order_end_in_the_newest_state(running: Hub, databas
     listener = joined(running)
     assert await sent(running, listener) == ["snapshot 1"]
     database.revision = 3
-    running.hear("t", event(3))
-    running.hear("t", event(2))
+    running.forward("t", event(3))
+    running.forward("t", event(2))
     assert await sent(running, listener) == ["snapshot 3"]
-    running.hear("t", event(4))
+    running.forward("t", event(4))
     assert await sent(running, listener) == [event(4)]
 
 
@@ -108,7 +108,7 @@ async def test_duplicate_event_is_sent_once(running: Hub) -> None:
     listener = joined(running)
     await sent(running, listener)
     for revision in (2, 2, 1):
-        running.hear("t", event(revision))
+        running.forward("t", event(revision))
     assert await sent(running, listener) == [event(2)]
 
 
@@ -116,7 +116,7 @@ async def test_client_that_left_gets_nothing_and_keeps_nothing(running: Hub) -> 
     listener = joined(running)
     await sent(running, listener)
     running.leave(listener, ["t"])
-    running.hear("t", event(2))
+    running.forward("t", event(2))
     assert not listener.queue
     assert not running._topics
 
@@ -189,7 +189,7 @@ async def test_clients_that_resume_at_one_revision_share_a_message(
     assert [msgspec.json.decode(texts[-1])["since"] for texts in told if "since" in texts[-1]] == [2, 2, 2]
     assert {texts[-1] for texts in told} == {told[0][-1], told[1][-1]}
     assert made == [1, 1]
-    running.hear("t", event(6))
+    running.forward("t", event(6))
     late = Listener()
     late.merges = True
     running.join(late, ["t"], 4)

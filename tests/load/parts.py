@@ -99,7 +99,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         found = asyncio.run(steady(plane.server, per_second, seconds, prefix="heard", patience=60))
         time.sleep(1)
         written = told(plane)
-        heard = [at - written[number] for number, at in listening.heard() if number in written]
+        heard = [at - written[number] for number, at in listening.received() if number in written]
         rates = listening.rates()
         around = meter.figures(len(found.answers))  # now: the time of those that are killed is not seen afterwards
         killed_at = time.time()

@@ -272,7 +272,7 @@ class Hub:
         finally:
             found.reading = None
 
-    def hear(self, topic: str, text: str) -> None:
+    def forward(self, topic: str, text: str) -> None:
         """Forward one event."""
         found = self._topics.get(topic)
         if found is None:
@@ -288,9 +288,9 @@ class Hub:
         if found.flushing is None:
             loop = asyncio.get_running_loop()
             wait = max(0.0, found.told_at + TICK_SECONDS - loop.time())
-            found.flushing = loop.call_later(wait, self._tell, topic, found)
+            found.flushing = loop.call_later(wait, self._send, topic, found)
 
-    def _tell(self, topic: str, found: _Topic) -> None:
+    def _send(self, topic: str, found: _Topic) -> None:
         """Send the events since the last tick, merged, to sockets that accept merged events."""
         found.flushing, found.told_at = None, asyncio.get_running_loop().time()
         events, found.pending = found.pending, []
@@ -311,7 +311,7 @@ class Hub:
                 while True:
                     message = await layer.receive(channel)
                     for topic, text in message["events"]:
-                        self.hear(topic, text)
+                        self.forward(topic, text)
             except Exception as error:  # any error of the layer: subscribe again; `_look` finds missed events
                 log.warning("live subscription lost", error=repr(error))
                 self._subscribed.set()

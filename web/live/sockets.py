@@ -165,7 +165,7 @@ class _Socket:
             try:
                 command = _command.decode(text)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                self._tell_error("", "MessageInvalid", str(error)[:300])
+                self._send_error("", "MessageInvalid", str(error)[:300])
                 continue
             await self._obey(command)
 
@@ -186,7 +186,7 @@ class _Socket:
         for asked in wanted:
             topic = known.get(asked)
             if topic is None:
-                self._tell_error(asked, "TopicNotSubscribed", "this socket does not listen to it")
+                self._send_error(asked, "TopicNotSubscribed", "this socket does not listen to it")
             elif command.action == "refetch":
                 self.listener.mark_stale(topic)
             else:
@@ -194,12 +194,12 @@ class _Socket:
 
     async def _subscribe(self, wanted: list[str], since: dict[str, int]) -> None:
         if len(self.names) + len(wanted) > MAX_TOPICS:
-            self._tell_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
+            self._send_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
             return
         for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
             denied = found.denied or rights.may_listen(self.asker, found.topic, found.namespaces)
             if denied is not None:
-                self._tell_error(found.asked, denied.code, denied.detail)
+                self._send_error(found.asked, denied.code, denied.detail)
             elif found.topic not in self.names:
                 self.names[found.topic] = found.asked
                 self.hub.join(self.listener, [found.topic], since.get(found.asked))
@@ -221,7 +221,7 @@ class _Socket:
             listener.ready.clear()
             while listener.queue or listener.stale:
                 if listener.queue:
-                    await self._tell(*listener.queue.popleft())
+                    await self._send(*listener.queue.popleft())
                 else:
                     await self._refresh(next(iter(listener.stale)))
 
@@ -233,13 +233,13 @@ class _Socket:
             await asyncio.sleep(1)
             return
         if text is not None:
-            await self._tell(topic, text)
+            await self._send(topic, text)
         elif topic in self.listener.stale and topic in self.names:
             asked = self.names[topic]
             self._drop(topic)
-            self._tell_error(asked, "TopicUnknown", "there is no such topic any more")
+            self._send_error(asked, "TopicUnknown", "there is no such topic any more")
 
-    async def _tell(self, topic: str, text: str) -> None:
+    async def _send(self, topic: str, text: str) -> None:
         asked = self.names.get(topic, topic if topic == ERROR else None)
         if asked is None:
             return
@@ -251,7 +251,7 @@ class _Socket:
                 await socket_reads.watch(topic, text, self.asker.namespaces)
         await self.send({"type": "websocket.send", "text": text})
 
-    def _tell_error(self, asked: str, code: str, detail: str) -> None:
+    def _send_error(self, asked: str, code: str, detail: str) -> None:
         if len(self.listener.queue) > MOST_WAITING:
             raise SocketClosed(TOO_MANY)
         self.listener.put(ERROR, message(asked, 0, {"code": code, "detail": detail}, "error"))

@@ -39,7 +39,7 @@ from .request_context import ExtenderCalls, RequestContext, give_connections_bac
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16
 _LIVE = sorted(state.value for state in LIVE)
-_FATES = {
+_CODES = {
     BindingResult.REFUSED: "BindingRefused",
     BindingResult.GONE: "PodGone",
     BindingResult.LOST: "PodBoundElsewhere",
@@ -79,8 +79,8 @@ class Binder(ExtenderCalls):
                 f"{args.node} until the result is"
             )
             raise InputError("BindingUnknown", f"{message} known") from None
-        if bound.fate in _FATES:
-            raise InputError(_FATES[bound.fate], bound.message)
+        if bound.result in _CODES:
+            raise InputError(_CODES[bound.result], bound.message)
 
     def _booked(self, cluster: Cluster, args: BindingArgs) -> ToBind | None:
         """Return the binding of a pod that is reserved already, None if it is not.

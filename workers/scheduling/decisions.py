@@ -181,7 +181,7 @@ class DecisionBatch:
         waits = bool(nominated and going and self._nominees.comes_true(scheduler, pod, nominated[0], going))
         given = self._rooms.give(scheduler, waiting, self.top_nodes)
         if given is not None:
-            return self._housed(waiting, spec, given, scheduler, position)
+            return self._use_reservation(waiting, spec, given, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._holds(booking.pod.key) for booking in outcome.evicted):
@@ -204,7 +204,7 @@ class DecisionBatch:
             return self._have_leave(waiting, spec, outcome, top, evicted, scheduler)
         return self._placed(waiting, spec, outcome, top, evicted)
 
-    def _housed(
+    def _use_reservation(
         self, waiting: PendingPod, spec: PolicySpec, given: HoldAssignment, scheduler: Scheduler, position: int
     ) -> Result:
         """Return the result of a pod that uses its reserved capacity."""

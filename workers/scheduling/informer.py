@@ -85,7 +85,7 @@ class Follower:
         self._begun = False
         self._changed = False
         self._policies_listed = False
-        self._renewed = self._told = self._released = time.monotonic()
+        self._renewed = self._reported_at = self._released = time.monotonic()
 
     def run(self) -> None:
         """Run until the lease is lost or the process ends."""
@@ -122,9 +122,9 @@ class Follower:
             self._renewed = now
             # a reflector thread may have set it in the meantime
             self._lost = not following.renew(self.lease) or self._lost
-        if now - self._told > TELL_SECONDS and not self._lost:
-            self._told = now
-            self._tell()
+        if now - self._reported_at > TELL_SECONDS and not self._lost:
+            self._reported_at = now
+            self._write_sync()
 
     def _release(self) -> None:
         """Release the reservations of force-deleted pods when their grace periods end; the sweep is the fallback."""
@@ -270,7 +270,7 @@ class Follower:
             self._begun = True
             # the listed objects live long: collecting garbage among them takes longer than handling one event
             gc.freeze()
-            self._tell()
+            self._write_sync()
 
     def _write(self, changes: Changes) -> None:
         followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
@@ -289,7 +289,7 @@ class Follower:
             sorted(pods - self._known[PODS].keys),
         )
 
-    def _tell(self) -> None:
+    def _write_sync(self) -> None:
         """Write the sync state of every resource."""
         quarantined = list(self._mirror.quarantined.values())
         rows = [

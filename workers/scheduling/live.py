@@ -129,7 +129,7 @@ class Live:
         self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
         self._futures: set[Future[BindingOutcome]] = set()
         self._warming: Future[None] | None = None
-        self._fates: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
         # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
         self._echoes: dict[str, ObservedPod | Upserted] = {}
         self._passed: list[str] = []
@@ -139,7 +139,7 @@ class Live:
         self._binding = 0
         self._untold_since: float | None = None
         dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
-        dispatch.here(cluster.pk, dispatch.TELL, self._tell_later)
+        dispatch.here(cluster.pk, dispatch.TELL, self._report_later)
 
     def look(self) -> None:
         """Mark the queue as possibly changed."""
@@ -156,7 +156,7 @@ class Live:
         wait(set(self._futures), timeout=DRAIN_SECONDS)
         self._closing = True
         self._threads.shutdown(wait=False, cancel_futures=True)  # workers claim the remaining bindings
-        self._take_fates()
+        self._take_results()
         self._confirm()
         if self._lease is not None:
             leading.give_up(self._lease)
@@ -209,21 +209,21 @@ class Live:
 
     def turn(self) -> bool:
         """Run one scheduling iteration and write binding results; return whether more work is due at once."""
-        self._take_fates()
+        self._take_results()
         more = self._decide()
         now = time.monotonic()
         if self._accepted and (len(self._accepted) >= CONFIRM_AT_ONCE or now - self._confirmed > CONFIRM_SECONDS):
             self._confirm()
             self._confirmed = now
             self._forget(now - KEPT_SECONDS)
-        self._have_told(now, more)
+        self._wake_reports(now, more)
         return more
 
-    def _tell_later(self) -> None:
+    def _report_later(self) -> None:
         if self._untold_since is None:
             self._untold_since = time.monotonic()
 
-    def _have_told(self, now: float, busy: bool) -> None:
+    def _wake_reports(self, now: float, busy: bool) -> None:
         """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
         waited = 0.0 if self._untold_since is None else now - self._untold_since
         if waited > TELL_AT_THE_LATEST_SECONDS or (waited > TELL_SECONDS and not busy and not self._binding):
@@ -319,20 +319,20 @@ class Live:
         if future.cancelled():
             return
         error = future.exception()
-        self._fates.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
+        self._results.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
 
-    def _take_fates(self) -> None:
+    def _take_results(self) -> None:
         """Collect binding results; write those other than *bound* at once, as a worker would."""
         others: list[BindingOutcome] = []
-        while not self._fates.empty():
-            fate = self._fates.get()
+        while not self._results.empty():
+            outcome = self._results.get()
             self._binding -= 1
-            one = self._by_pod.get(fate.pod_id)
-            if fate.fate is BindingResult.BOUND and one is not None:
+            one = self._by_pod.get(outcome.pod_id)
+            if outcome.result is BindingResult.BOUND and one is not None:
                 self._accept(one)
                 continue
-            others.append(fate)
-            self._unproven = self._unproven or fate.fate is BindingResult.UNPROVEN
+            others.append(outcome)
+            self._unproven = self._unproven or outcome.result is BindingResult.UNPROVEN
             if one is not None and not one.accepted:
                 self._drop(one)
         if others:

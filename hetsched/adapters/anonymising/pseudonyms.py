@@ -42,7 +42,7 @@ class Pseudonyms:
     """Collects names until it is settled, and returns their pseudonyms from then on."""
 
     def __init__(self) -> None:
-        self._told: dict[Realm, set[str]] = {}
+        self._names: dict[Realm, set[str]] = {}
         self._staying: dict[Realm, set[str]] = {}
         self._given: dict[Realm, dict[str, str]] | None = None
 
@@ -51,14 +51,15 @@ class Pseudonyms:
         if not name:
             return name
         if self._given is None:
-            (self._staying if stays else self._told).setdefault(realm, set()).add(name)
+            (self._staying if stays else self._names).setdefault(realm, set()).add(name)
             return name
         return name if stays else self._given[realm][name]
 
     def settle(self) -> None:
         """Assign a pseudonym to every collected name."""
         self._given = {
-            realm: dict(_numbered(realm, names, self._staying.get(realm, set()))) for realm, names in self._told.items()
+            realm: dict(_numbered(realm, names, self._staying.get(realm, set())))
+            for realm, names in self._names.items()
         }
 
 

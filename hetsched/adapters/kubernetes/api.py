@@ -118,7 +118,7 @@ class Api:
     ) -> None:
         self._configuration = configuration
         self._agent = agent
-        self._told = told
+        self._count_call = told
         self._reads = reads
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
@@ -163,9 +163,9 @@ class Api:
                 method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
             )
         except WireError as error:
-            self._told(method.lower(), 0)
+            self._count_call(method.lower(), 0)
             raise _unreachable(error) from None
-        self._told(method.lower(), answer.status)
+        self._count_call(method.lower(), answer.status)
         if answer.status >= 300:
             raise _refused(answer, answer.data)
         return answer.data
@@ -180,9 +180,9 @@ class Api:
                 redirect=False,
             )  # fmt: skip
         except urllib3.exceptions.HTTPError as error:
-            self._told("watch", 0)
+            self._count_call("watch", 0)
             raise _unreachable(error) from None
-        self._told("watch", answer.status)
+        self._count_call("watch", answer.status)
         try:
             if answer.status >= 300:
                 raise _refused(answer, answer.read())

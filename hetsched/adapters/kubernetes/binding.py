@@ -86,7 +86,7 @@ class BindingOutcome(msgspec.Struct, frozen=True):
     """Result of one binding. `message` is the server's text. `read`: the result comes from reading the pod."""
 
     pod_id: int
-    fate: BindingResult
+    result: BindingResult
     message: str = ""
     read: bool = False
 
@@ -153,7 +153,7 @@ def _bind(api: Api, one: ToBind, waiting: BindingResult) -> BindingOutcome:
             if not refuses_wrong_uids(api, one.namespace, one.name, one.node):
                 return BindingOutcome(one.pod_id, BindingResult.UNPROVEN, UNPROVEN)
             found = read_back(api, one, waiting=BindingResult.WAITING)
-            if found.fate is not BindingResult.WAITING:  # the API server refuses to bind a bound pod under any uid
+            if found.result is not BindingResult.WAITING:  # the API server refuses to bind a bound pod under any uid
                 return found
             _proven.add(api)
         _send(api, one.namespace, one.name, one.uid, one.node, one.annotations)
@@ -188,8 +188,8 @@ def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcom
     try:
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
     except ApiFailure as failure:
-        fate = BindingResult.GONE if failure.status == 404 else BindingResult.UNKNOWN
-        return BindingOutcome(one.pod_id, fate, str(failure), read=True)
+        result = BindingResult.GONE if failure.status == 404 else BindingResult.UNKNOWN
+        return BindingOutcome(one.pod_id, result, str(failure), read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
     if uid != one.uid:
         return BindingOutcome(one.pod_id, BindingResult.GONE, "another pod has its name by now", read=True)
@@ -204,7 +204,7 @@ def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcom
 def read_refused(api: Api, one: ToBind, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod after a refused attempt. A pod that is still pending gets `waiting` with the refusal's message."""
     found = read_back(api, one, waiting=waiting)
-    return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.fate is waiting else found
+    return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.result is waiting else found
 
 
 def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:

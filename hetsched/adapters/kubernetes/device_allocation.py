@@ -35,14 +35,14 @@ def allocate(api: Api, one: ToBind) -> BindingOutcome | None:
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
         try:
-            told = _claim(api, one, name, grants)
+            bound = _claim(api, one, name, grants)
         except ApiFailure as failure:
-            fate = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-            told = BindingOutcome(one.pod_id, fate, str(failure))
-        if told is not None:
-            if told.fate is BindingResult.WAITING and not one.patient:
-                return BindingOutcome(one.pod_id, BindingResult.REFUSED, told.message)
-            return told
+            result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
+            bound = BindingOutcome(one.pod_id, result, str(failure))
+        if bound is not None:
+            if bound.result is BindingResult.WAITING and not one.patient:
+                return BindingOutcome(one.pod_id, BindingResult.REFUSED, bound.message)
+            return bound
     return None
 
 

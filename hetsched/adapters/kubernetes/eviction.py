@@ -54,7 +54,7 @@ class ToEvict(msgspec.Struct, frozen=True):
 class EvictionResponse(msgspec.Struct, frozen=True):
     """Response to one eviction request; `message` is the server's text."""
 
-    fate: EvictionResult
+    result: EvictionResult
     message: str = ""
     retry_after_seconds: float = 0.0
 

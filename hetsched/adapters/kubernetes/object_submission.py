@@ -44,7 +44,7 @@ class SubmissionResult(enum.Enum):
 class SubmissionResponse(msgspec.Struct, frozen=True):
     """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, empty while it is active."""
 
-    fate: SubmissionResult
+    result: SubmissionResult
     uid: str = ""
     message: str = ""
     ended: str = ""

@@ -169,10 +169,10 @@ class Reflector:
             for line in lines:
                 if self._ended():
                     return
-                yield from self._heard(line)
+                yield from self._events(line)
         yield ServerResponded()
 
-    def _heard(self, line: bytes) -> Iterator[Event]:
+    def _events(self, line: bytes) -> Iterator[Event]:
         event = _event.decode(line)
         body = bytes(event.object)
         found = _object.decode(body)

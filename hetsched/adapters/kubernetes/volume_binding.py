@@ -32,14 +32,15 @@ _REFUSED = frozenset({403, 404, 422})
 def provide(api: Api, one: ToBind) -> BindingOutcome | None:
     """Advance the claims of a pod. Return None once all are bound; without `patient` a wait becomes a refusal."""
     try:
-        told = [told for claim, volume in one.claims if (told := _claim(api, one, claim, volume)) is not None]
+        every = (_claim(api, one, claim, volume) for claim, volume in one.claims)
+        outcomes = [outcome for outcome in every if outcome is not None]
     except ApiFailure as failure:
-        fate = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-        told = [BindingOutcome(one.pod_id, fate, str(failure))]
+        result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
+        outcomes = [BindingOutcome(one.pod_id, result, str(failure))]
     # One refused claim decides for the pod.
-    first = min(told, key=lambda bound: bound.fate is not BindingResult.REFUSED, default=None)
-    if first is not None and first.fate is BindingResult.WAITING and not one.patient:
-        return msgspec.structs.replace(first, fate=BindingResult.REFUSED)
+    first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
+    if first is not None and first.result is BindingResult.WAITING and not one.patient:
+        return msgspec.structs.replace(first, result=BindingResult.REFUSED)
     return first
 
 

@@ -70,7 +70,7 @@ class CardKeeper:
         for serving in self._serving.values():
             serving.tick()
 
-    def told(self, report: AgentReport) -> AgentReport:
+    def with_assigned(self, report: AgentReport) -> AgentReport:
         """Return a report with the GPUs of containers in place of the kubelet's slots."""
         if report.kubelet is None:
             return report
@@ -128,14 +128,14 @@ class HeldByContainers:
 class GrantSource(Protocol):
     """Sender of messages to the control plane."""
 
-    def hear(self, told: Callable[[AgentAnswer], None]) -> None: ...
+    def add_listener(self, told: Callable[[AgentAnswer], None]) -> None: ...
     def hurry(self) -> None: ...
 
 
 def card_keeper(node: str, sender: GrantSource, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
     """Return the GPU device plugins of this machine, with the grants that the sender receives. Raises: InputError."""
     source = AnsweredGrants(node, sender.hurry)
-    sender.hear(source.hear)
+    sender.add_listener(source.receive)
     return CardKeeper(card_settings(environment, state), source)
 
 

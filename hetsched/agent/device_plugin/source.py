@@ -33,7 +33,7 @@ class AnsweredGrants:
         with self._news:
             return self._grants.problems
 
-    def hear(self, answer: AgentAnswer) -> None:
+    def receive(self, answer: AgentAnswer) -> None:
         """Take an answer."""
         try:
             key = urlsafe_b64decode(answer.key)

@@ -37,7 +37,7 @@ class CpuReader:
         """Return the CPUs, empty for all of them, None if unknown. Raises: RuntimeFailure."""
         if (found := self._read(container_id)) is not None:
             return found
-        told = self._runtime.told(container_id)
+        told = self._runtime.status(container_id)
         if told.pid is not None and (file := self._file(container_id, told.pid)) is not None:
             self._files[container_id] = file
             if (found := self._read(container_id)) is not None:

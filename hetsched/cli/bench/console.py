@@ -107,7 +107,7 @@ def _latencies(
 ) -> list[BenchmarkRow]:
     rows = []
     for title, values in {
-        "push to socket": [1000 * (at - pushed[n]) for n, at in listening.heard() if n in pushed],
+        "push to socket": [1000 * (at - pushed[n]) for n, at in listening.received() if n in pushed],
         "push to pixel": [1000 * (at - pushed[n]) for n, at in seen.revisions() if n in pushed],
         "change to pixel": [1000 * waited for waited in seen.after(changes.sent)],
         "script of a drawing": [took for _, _, _, took in seen.drawn],
@@ -271,9 +271,9 @@ class _Changes:
             self.sent.setdefault(_name(node), []).append(time.time())
             if number % 2 and number // 2 < self._pods:
                 gone = running_pod(f"here-{node}", node, number + 2, phase="Succeeded")
-                self._lists.tell("MODIFIED", [gone])
+                self._lists.send("MODIFIED", [gone])
             else:
-                self._lists.tell("ADDED", [running_pod(f"new-{number}", node, number + 2)])
+                self._lists.send("ADDED", [running_pod(f"new-{number}", node, number + 2)])
 
 
 def _name(number: int) -> str:

@@ -194,7 +194,7 @@ class Sockets:
     def _start(self, made: _Socket) -> Any:
         return asyncio.run_coroutine_threadsafe(made.run(), self._loop)
 
-    def heard(self) -> Iterator[tuple[int, float]]:
+    def received(self) -> Iterator[tuple[int, float]]:
         """Yield each revision that reached a socket live, with the time, for every socket."""
         for made in self._made:
             for before, revision, at in list(made.heard):

@@ -229,7 +229,7 @@ class Lists:
                 self._more.notify_all()
         return sent
 
-    def tell(self, kind: str, pods: Iterable[bytes]) -> None:
+    def send(self, kind: str, pods: Iterable[bytes]) -> None:
         """Send one event for each of these pods to the watchers."""
         with self._more:
             self._version += 1

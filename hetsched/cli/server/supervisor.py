@@ -72,7 +72,7 @@ class Supervisor:
         self._env = dict(env)
         self._cwd = cwd
         self.log_dir = log_dir
-        self._tell = tell
+        self._print = tell
         self._children: list[_Child] = []
         self._stop_signals = 0
         self._next_log_check = 0.0
@@ -175,7 +175,7 @@ class Supervisor:
             if now - child.started > STEADY_SECONDS:
                 child.wait_seconds = FIRST_WAIT_SECONDS
             child.restart_at = now + child.wait_seconds
-            self._tell(f"{child.program.name} exited ({_how(code)}); restarting in {child.wait_seconds:g} s")
+            self._print(f"{child.program.name} exited ({_how(code)}); restarting in {child.wait_seconds:g} s")
             child.wait_seconds = min(child.wait_seconds * 2, LONGEST_WAIT_SECONDS)
         elif now >= child.restart_at:
             with self.log_of(child.program.name).open("ab") as log:
@@ -191,7 +191,7 @@ class Supervisor:
         silent = program.probe.silent_seconds(now)
         if silent <= most:
             return False
-        self._tell(f"{program.name} has not responded to /livez for {silent:.0f} s; killing it")
+        self._print(f"{program.name} has not responded to /livez for {silent:.0f} s; killing it")
         return True
 
     def _failed(self, name: str, message: str) -> InputError:

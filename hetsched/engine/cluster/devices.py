@@ -117,9 +117,9 @@ class DeviceState:
             return claim
         if self.promised.get(claim.key):
             return _refused("ResourceClaimBusy", f"claim {claim.name} is being allocated for another pod", claim.name)
-        return self._told(claim) or claim
+        return self._obstacle(claim) or claim
 
-    def _told(self, claim: ResourceClaim) -> Refusal | None:
+    def _obstacle(self, claim: ResourceClaim) -> Refusal | None:
         """Return what prevents evaluating an open claim: a missing class or a selector without a result."""
         for request in claim.requests:
             for wish in request.wishes:

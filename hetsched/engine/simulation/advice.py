@@ -92,7 +92,7 @@ def advise(
         moves=tuple(found.moves),
         cost=cost_of(found.moves),
         places=tuple(found.places),
-        stays=units.told(),
+        stays=units.reasons(),
         search=Search(board.tries, question.most_tries, question.most_moves, found.at_least, found.fewest),
         nearest=found.nearest,
     )
@@ -127,7 +127,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
         made.append(moved)
         left.remove(best)
     made = _without_needless(board, made, goal)
-    moves = [board.told(moved, _evens(board, moved)) for moved in made]
+    moves = [board.as_move(moved, _evens(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
         text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f}"
         return _Found(AdviceVerdict.PLAN, text, moves, at_least=1)
@@ -260,7 +260,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
 
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
-    return board.told(moved, f"makes room for {_some(pods)} on {_nodes(board, moved)}", pods)
+    return board.as_move(moved, f"makes room for {_some(pods)} on {_nodes(board, moved)}", pods)
 
 
 def _pods(question: Question) -> str:
@@ -339,7 +339,7 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
     pods = search.helped_by(moved)
     ways = dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row))
     text = f"{_nodes(board, moved)} is rare by its {' and '.join(ways)}; makes room for {_some(pods)}"
-    return board.told(moved, text, pods)
+    return board.as_move(moved, text, pods)
 
 
 def _stuck(stuck: Sequence[Failure]) -> str:

@@ -58,16 +58,16 @@ def alone(pod: PodSpec) -> PodSpec:
 def judge(scheduler: Scheduler, golden: Golden) -> Judged:
     """Evaluate one golden placement; a booked pod of the same name is removed for the evaluation."""
 
-    def told(state: GoldenState, got: str) -> Judged:
+    def result(state: GoldenState, got: str) -> Judged:
         return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
 
     if not scheduler.state.reports:
-        return told(GoldenState.UNKNOWN, "the cluster has no nodes")
+        return result(GoldenState.UNKNOWN, "the cluster has no nodes")
     pod = alone(golden.pod)
     # The state of a decision may contain a running pod of this name.
     running = scheduler.state.forget(pod.key)
     try:
-        return told(*_judged(scheduler, pod, golden.expect))
+        return result(*_judged(scheduler, pod, golden.expect))
     finally:
         if running is not None:
             scheduler.state.restore(running)

@@ -45,7 +45,7 @@ class Units(msgspec.Struct, frozen=True):
     def all(self) -> list[Unit]:
         return [unit for units in self.on_row.values() for unit in units]
 
-    def told(self) -> tuple[Stays, ...]:
+    def reasons(self) -> tuple[Stays, ...]:
         """Return the reasons why pods stay, the most frequent first."""
         found = sorted(self.stays.items(), key=lambda item: (-len(item[1]), item[0]))
         return tuple(Stays(code, MESSAGES.get(code, code), len(keys), min(keys)) for code, keys in found)

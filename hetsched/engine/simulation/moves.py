@@ -123,7 +123,7 @@ class Board:
 
     # -- report ------------------------------------------------------------------------------------------------------
 
-    def told(self, moved: AppliedMove, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
+    def as_move(self, moved: AppliedMove, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
         """Convert a move to its contract type."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:

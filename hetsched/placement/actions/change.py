@@ -132,13 +132,13 @@ class ClusterTransaction:
         Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
         """
         if bookings:
-            self.decide_anew()
+            self.discard_decisions()
             self._stir(*events)
         for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
             self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
 
-    def decide_anew(self) -> None:
+    def discard_decisions(self) -> None:
         """Make unwritten decisions on earlier revisions void."""
         self.cluster.decisive_revision = self.cluster.revision
         self._columns.add("decisive_revision")

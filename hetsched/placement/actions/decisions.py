@@ -270,7 +270,7 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
         for pod in victims:
             _audit(pod, f"To be preempted by {result.waiting.spec.key}", nominated.node_name)
     if fresh:
-        change.decide_anew()
+        change.discard_decisions()
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 

@@ -215,7 +215,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading
         changed = _update_pods(cluster, news) if news else []
         if changed:
             change = ClusterTransaction(cluster)
-            change.decide_anew()
+            change.discard_decisions()
             change.end_nominations(changed, "new facts about its images are known")
             change.close()
             dispatch.wake(cluster_id)

@@ -181,7 +181,7 @@ def set_priority(
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
         Pod.objects.bulk_update(waiting, ["priority", "spec"], batch_size=100)
         change.end_nominations([pod.pk for pod in waiting], "its priority changed")
-        change.decide_anew()
+        change.discard_decisions()
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)
         change.touch_workload(workload.pk)

@@ -246,7 +246,7 @@ class _Batch:
 
     def write(self) -> BatchOutcome:
         """Move, free, charge and submit the pods; return the outcome."""
-        self._ask_anew()
+        self._update_specs()
         change = self.change
         for step in _WAY[1:]:
             if self.steps[step]:
@@ -290,7 +290,7 @@ class _Batch:
         only = not (charged or moved or ends or self.waiting or self.refused or self.messages or self.holding)
         return BatchOutcome(arrived, charged, moved, ends, self.cluster.revision, only)
 
-    def _ask_anew(self) -> None:
+    def _update_specs(self) -> None:
         """Update the specs of pending pods: removed gates, new groups and classes."""
         for some in parts(sorted(self.waiting)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)

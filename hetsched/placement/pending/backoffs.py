@@ -71,16 +71,16 @@ class Recent:
         self._cluster_id = cluster_id
         self._revision = -1
         self._since = self._until = datetime.min.replace(tzinfo=UTC)
-        self._told: dict[str, Avoided] = {}
+        self._current: dict[str, Avoided] = {}
 
-    def told(self, revision: int, at: datetime) -> dict[str, Avoided]:
+    def current(self, revision: int, at: datetime) -> dict[str, Avoided]:
         """Return the current result of `avoided`; `revision` is the latest revision read before the call."""
         if revision != self._revision or not self._since <= at < self._until:
             rows = _rows(self._cluster_id, at)
             moments = [moment for row in rows for moment in (row.until, row.rest_until) if moment and moment > at]
-            self._told = _avoided(self._cluster_id, rows, at)
+            self._current = _avoided(self._cluster_id, rows, at)
             self._revision, self._since, self._until = revision, at, min([at + OTHERS_AHEAD, *moments])
-        return self._told
+        return self._current
 
     def passed(self, revision: int) -> None:
         """Record that the commit of this revision changed none of the inputs."""

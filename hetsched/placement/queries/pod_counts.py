@@ -123,10 +123,10 @@ def counts_are_due(cluster_id: int) -> bool:
         pace.owe()
         return False
 
-    def told() -> None:
+    def note_published() -> None:
         pace.at, pace.told = now, changes
 
-    transaction.on_commit(told)
+    transaction.on_commit(note_published)
     return True
 
 

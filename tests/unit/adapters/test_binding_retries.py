@@ -36,7 +36,7 @@ class Busy:
 
 def fate_of(api: Any) -> tuple[BindingResult, list[float]]:
     waits: list[float] = []
-    return bind(api, ONE, sleep=waits.append).fate, waits
+    return bind(api, ONE, sleep=waits.append).result, waits
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
@@ -83,5 +83,5 @@ def test_rejection_after_a_refused_try_is_a_rejection() -> None:
 def test_nothing_is_written_any_more_once_it_is_not_ours() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
     ours = iter([True, False])
-    assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).fate is BindingResult.UNKNOWN  # type: ignore[arg-type]
+    assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).result is BindingResult.UNKNOWN  # type: ignore[arg-type]
     assert api.calls == 1

@@ -57,7 +57,7 @@ def answered(*failure: Any) -> EvictionResponse:
     ],
 )
 def test_each_answer_has_its_meaning(failure: tuple[Any, ...], fate: EvictionResult) -> None:
-    assert answered(*failure).fate is fate
+    assert answered(*failure).result is fate
 
 
 def test_a_busy_server_says_how_long_it_wants_to_be_left_alone() -> None:

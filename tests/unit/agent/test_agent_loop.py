@@ -45,10 +45,10 @@ class Told:
         self.pinned: list[Any] = []
         self.waiting: list[AgentAnswer] = []
 
-    def tell(self, report: AgentReport) -> None:
+    def send_report(self, report: AgentReport) -> None:
         self.reports.append(report)
 
-    def tell_pinned(self, pinned: Any) -> None:
+    def send_pinned(self, pinned: Any) -> None:
         self.pinned.append(pinned)
 
     def answers(self) -> list[AgentAnswer]:

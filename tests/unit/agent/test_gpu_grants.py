@@ -49,7 +49,7 @@ class ControlPlane:
 
     def hurry(self) -> None:
         self.hurried += 1
-        threading.Thread(target=lambda: self.source.hear(an_answer(*self.granted))).start()
+        threading.Thread(target=lambda: self.source.receive(an_answer(*self.granted))).start()
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def test_grant_unsigned_for_this_pod_allocates_nothing(
 
 
 def test_a_pod_that_is_gone_leaves_no_grant(plane: ControlPlane) -> None:
-    plane.source.hear(an_answer(allocation("a", 1), allocation("b", 0)))
+    plane.source.receive(an_answer(allocation("a", 1), allocation("b", 0)))
     assert [grant.uid for grant in plane.source.grants()] == ["a", "b"]
-    plane.source.hear(an_answer(allocation("b", 0)))
+    plane.source.receive(an_answer(allocation("b", 0)))
     assert [grant.uid for grant in plane.source.grants()] == ["b"]
 
 
@@ -117,7 +117,9 @@ def test_the_report_names_cards_and_not_slots(keeper: CardKeeper, kubelet: Kubel
     kubelet.admit("a", 1, insisting_on=("GPU-0",))
     assert kubelet.given["a"]["c0"]["nvidia.com/gpu"] == ("GPU-0",)
     given = {"a": {"c0": {"nvidia.com/gpu": ("GPU-0",), "rdma/hca": ("mlx5_0",)}}}
-    told = keeper.told(AgentReport("n1", MachineIsa(None, None), None, None, None, KubeletState(devices=given)))
+    told = keeper.with_assigned(
+        AgentReport("n1", MachineIsa(None, None), None, None, None, KubeletState(devices=given))
+    )
     assert told.kubelet is not None
     assert told.kubelet.devices == {"a": {"c0": {"nvidia.com/gpu": ("GPU-1",), "rdma/hca": ("mlx5_0",)}}}
 
@@ -130,7 +132,7 @@ def test_refresh_without_an_answer_times_out(plane: ControlPlane) -> None:
 
 def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
     class Sender:
-        def hear(self, told: object) -> None:
+        def add_listener(self, told: object) -> None:
             self.told = told
 
         def hurry(self) -> None:

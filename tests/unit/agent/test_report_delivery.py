@@ -173,7 +173,7 @@ def sending(uplink: Uplink) -> Iterator[Callable[[], Sender]]:
 def test_a_report_is_sent_until_it_was_answered(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(503, {}, {"code": "StorageUnavailable"}), (0, {}, b""), (200, {}, GOOD)]
     sender = sending()
-    sender.tell(REPORT)
+    sender.send_report(REPORT)
     bodies = server.wait(3)
     assert [body["report"] is not None for body in bodies] == [True, True, True]
     # Refused, then hung up on a kept connection and made again on another at once.
@@ -185,9 +185,9 @@ def test_first_answer_is_reported_once(
 ) -> None:
     caplog.set_level("INFO", logger="hetsched.agent")
     sender = sending()
-    sender.tell(REPORT)
+    sender.send_report(REPORT)
     server.wait(1)
-    sender.tell_pinned((PinnedContainer("u", "c", "0-1", "0-1"),))
+    sender.send_pinned((PinnedContainer("u", "c", "0-1", "0-1"),))
     server.wait(2)
     sender.stop()
     assert [record.getMessage() for record in caplog.records] == ["reported as node 'n1'"]
@@ -200,7 +200,9 @@ def test_rejected_facts_are_reported_when_they_change(
     server.answers = [(200, {}, doubtful), (200, {}, doubtful), (200, {}, GOOD)]
     sender = sending()
     for number in range(1, 4):
-        sender.tell_pinned((PinnedContainer("u", "c", "0-1", str(number)),)) if number > 1 else sender.tell(REPORT)
+        sender.send_pinned((PinnedContainer("u", "c", "0-1", str(number)),)) if number > 1 else sender.send_report(
+            REPORT
+        )
         server.wait(number)
     sender.stop()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
@@ -212,9 +214,9 @@ def test_rejected_facts_are_reported_when_they_change(
 def test_server_without_state_gets_a_full_report(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(200, {}, GOOD), (200, {}, WANTED), (200, {}, GOOD)]
     sender = sending()
-    sender.tell(REPORT)
+    sender.send_report(REPORT)
     server.wait(1)
-    sender.tell_pinned((PinnedContainer("u", "c", "0-1", "0-1"),))
+    sender.send_pinned((PinnedContainer("u", "c", "0-1", "0-1"),))
     bodies = server.wait(3)
     assert bodies[2]["report"]["node"] == "n1"
 
@@ -222,7 +224,7 @@ def test_server_without_state_gets_a_full_report(server: Server, sending: Callab
 def test_superseded_agent_ends(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(409, {}, {"code": "AgentSuperseded", "detail": ""})]
     sender = sending()
-    sender.tell(REPORT)
+    sender.send_report(REPORT)
     until = time.monotonic() + 20
     while not sender.superseded and time.monotonic() < until:
         time.sleep(0.01)
