@@ -79,6 +79,11 @@ def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.env
 
     server = text("server", "HETSCHED_SERVER").rstrip("/")
     token, token_file = text("token", "HETSCHED_TOKEN"), path("token_file", "HETSCHED_TOKEN_FILE")
+    if (given.token and given.token_file) or not (given.token or given.token_file) and token and token_file:
+        raise InputError(
+            "TokenAmbiguous", "the token and a token file are both set", place="HETSCHED_TOKEN, HETSCHED_TOKEN_FILE",
+            hint="Unset one of them, or name one with --token or --token-file",
+        )  # fmt: skip
     if server:
         _check(server)
         if not token and token_file is None:
@@ -88,7 +93,7 @@ def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.env
             )  # fmt: skip
     return Reporting(
         server=server,
-        token=token,
+        token="" if given.token_file else token,
         token_file=None if given.token else token_file,
         ca_file=path("ca_file", "HETSCHED_CA_FILE"),
         cluster=text("cluster", "HETSCHED_CLUSTER"),

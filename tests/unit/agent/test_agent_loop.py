@@ -221,6 +221,22 @@ def test_options_win_over_variables() -> None:
     assert caught.value.code == "TokenMissing"
 
 
+def test_token_and_token_file_together_are_refused() -> None:
+    import argparse
+
+    from hetsched.agent.options import add_options
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    both = {"HETSCHED_SERVER": "https://a.example", "HETSCHED_TOKEN": "hs_x", "HETSCHED_TOKEN_FILE": "/t"}
+    for options, environment in (([], both), (["--token", "hs_y", "--token-file", "/u"], {})):
+        with pytest.raises(InputError) as caught:
+            reporting(parser.parse_args(options), environment)
+        assert (caught.value.code, caught.value.place) == ("TokenAmbiguous", "HETSCHED_TOKEN, HETSCHED_TOKEN_FILE")
+    named = reporting(parser.parse_args(["--token-file", "/u"]), both)
+    assert (named.token, named.token_file) == ("", Path("/u"))
+
+
 @pytest.mark.parametrize("server", ["ftp://x", "x", "http://", "http://u:p@x", "http://x:99999", "http://x?a"])
 def test_a_wrong_server_is_refused(server: str) -> None:
     with pytest.raises(InputError) as caught:
