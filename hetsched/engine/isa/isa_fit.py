@@ -215,9 +215,14 @@ def _affinity(mode: Mode, required: str, offered: str) -> float | None:
     if mode == "paper":
         if is_letters(required) and is_letters(offered):
             return paper_affinity(required, offered)
-        if "RV" not in required.upper() and required.strip().upper() in offered.upper():
+        if _is_label(required) and required.strip().upper() in offered.partition("+")[0].upper():
             return 1.0
     return match(required_isa(required), offered_isa(offered)).affinity
+
+
+def _is_label(required: str) -> bool:
+    """Return whether a requirement has the form of the publication's other labels: ARM64, X86, no features."""
+    return not {"+", "_"} & set(required) and "RV" not in required.upper()
 
 
 def _could_be_more(passes: Passes, demand: IsaDemand, offer: IsaReport) -> bool:

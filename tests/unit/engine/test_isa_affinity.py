@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.engine.explain.diagnosis import matrix
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.unit.engine.fleet import policy_of, scheduler, score
+from tests.unit.engine.fleet import ask, policy_of, scheduler, score
 
 PAPER = {"mode": "paper"}
 ORDER = policy_of(PluginUse("isa-match", params=PAPER), "resource-fit", PluginUse("isa-affinity", params=PAPER))
@@ -68,6 +69,20 @@ def test_letters_are_counted_as_published_and_items_as_the_lattice_has_them() ->
     for mode in ("paper", "lattice"):
         raw = score("isa-affinity", a_pod().isa("RV64IMAFDC"), nodes, params={"mode": mode})
         assert raw == {"v": 100, "zb": 0}
+
+
+@pytest.mark.parametrize(
+    ("required", "offered", "fits"),
+    [
+        ("ARM", "ARM64", True),
+        ("ARM64", "arm64+sve2", True),
+        ("amd64+3dnow", "amd64+3dnowprefetch", False),
+        ("amd64+3dnow", "amd64+3dnow", True),
+    ],
+)
+def test_paper_mode_compares_features_by_the_lattice(required: str, offered: str, *, fits: bool) -> None:
+    chosen = ask("isa-match", a_pod().isa(required), [a_node("n").isa(offered)], params=PAPER)
+    assert bool(chosen.feasible) is fits
 
 
 def test_one_candidate_scores_full_and_unlabelled_pods_are_left_to_others() -> None:
