@@ -44,6 +44,7 @@ from hetsched.contracts.objects.node_report import (
     NumaZone,
     is_unreadable,
 )
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.pod_sentences import BY_KUBELET
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, MIB, is_extended
 from hetsched.engine.cluster.booking import Booking
@@ -263,8 +264,16 @@ class _Grants(NamedTuple):
     by_pod: dict[str, KubeletGrant]
     cards: dict[str, int]
 
-    def of(self, uid: str, key: str) -> KubeletGrant | None:
-        return (self.by_pod.get(uid) if uid else None) or self.by_pod.get(key)
+    def of(self, pod: PodSpec) -> KubeletGrant | None:
+        """Return the grant of a pod: by its uid, or by its name if the uid of either is unknown.
+
+        The kubelet's uid of a static pod is not that of its mirror pod, so static pods are known by name too. Another
+        grant of the name is that of an earlier pod.
+        """
+        if pod.uid in self.by_pod:
+            return self.by_pod[pod.uid]
+        named = self.by_pod.get(pod.key)
+        return named if named is None or not pod.uid or not pod.preemptible or named.pod == pod.key else None
 
 
 class Zones:
@@ -455,7 +464,7 @@ class Zones:
         The kubelet's actual assignment to the pod is used instead of the predicted one.
         """
         grants = self.grants.get(booking.row)
-        granted = grants.of(booking.pod.uid, booking.pod.key) if grants is not None else None
+        granted = grants.of(booking.pod) if grants is not None else None
         if granted is not None and granted.foreign:
             self._hold_for_itself(booking.row, granted, -sign, columns)
         facts = self.nodes.get(booking.row)

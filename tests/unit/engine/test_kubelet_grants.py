@@ -99,8 +99,23 @@ def test_a_pod_that_was_unknown_counts_once_when_it_becomes_known() -> None:
 def test_a_static_pod_is_known_by_its_name() -> None:
     # The kubelet's uid of a static pod is not that of its mirror pod.
     grant = KubeletGrant("hash", "0-1", name="default/p", foreign=True)
-    pod = whole("p", 2).having(uid="uid-mirror", node_name="n")
+    pod = whole("p", 2).having(uid="uid-mirror", node_name="n", preemptible=False)
     assert cells(cluster([node(grant)], [pod]), *FREE) == [[2000, 4000], [2, 4], [252]]
+
+
+@pytest.mark.parametrize(
+    ("uid", "grant", "free"),
+    [
+        ("uid-new", KubeletGrant("uid-old", "4-6", name="default/p"), [1000, 4000]),
+        ("uid-old", KubeletGrant("uid-old", "4-6", name="default/p"), [4000, 1000]),
+        ("uid-new", KubeletGrant("default/p", "4-6"), [4000, 1000]),
+        ("", KubeletGrant("uid-old", "4-6", name="default/p"), [4000, 1000]),
+    ],
+)
+def test_grant_of_an_earlier_pod_of_the_name_does_not_count(uid: str, grant: KubeletGrant, free: list[int]) -> None:
+    held = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
+    pod = whole("p", 3).having(uid=uid, node_name="n", allocation=held)
+    assert cells(cluster([node(grant)], [pod]), "zone_cpu_free") == [free]
 
 
 def test_a_card_of_an_unknown_pod_is_not_free() -> None:
