@@ -15,7 +15,7 @@ from django.db import IntegrityError, connection
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.units import CPU, MEMORY, MIB
+from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.storage import bulk_rows
@@ -169,27 +169,28 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
 
 
 def resized(held: Allocation, before: PodSpec, now: PodSpec) -> Allocation:
-    """Return an allocation with zone shares scaled to the new request; exclusive CPUs stay unchanged."""
+    """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged."""
     if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
         return held
-    cpu = _Scale(before.shape.request(CPU), now.shape.request(CPU))
-    memory = _Scale(before.shape.request(MEMORY) // MIB, now.shape.request(MEMORY) // MIB)
-    zones = tuple(
-        msgspec.structs.replace(zone, cpu_millis=cpu.of(zone.cpu_millis), memory_mib=memory.of(zone.memory_mib))
-        for zone in held.zones
-    )
+    cpu = _rescaled([zone.cpu_millis for zone in held.zones], before.shape.request(CPU), now.shape.request(CPU))
+    memory = [zone.memory_mib for zone in held.zones]
+    if any(memory):  # no share: the policy does not count memory by zone
+        mib = [mib_rounded_up(pod.shape.request(MEMORY)) for pod in (before, now)]
+        memory = _rescaled(memory, *mib)
+    shares = zip(held.zones, cpu, memory, strict=True)
+    zones = tuple(msgspec.structs.replace(zone, cpu_millis=c, memory_mib=m) for zone, c, m in shares)
     return msgspec.structs.replace(held, zones=zones)
 
 
-class _Scale(msgspec.Struct, frozen=True):
-    """The ratio of two requests; amounts stay unchanged if nothing was requested before."""
-
-    before: int
-    now: int
-
-    def of(self, amount: int) -> int:
-        """Scale a part of the earlier request to the new request, rounded up."""
-        return amount if self.before <= 0 else -(-amount * self.now // self.before)
+def _rescaled(shares: list[int], before: int, now: int) -> list[int]:
+    """Scale shares from one request to another, in proportion; equal shares if nothing was requested before."""
+    total = sum(shares)
+    if not total and before:
+        return shares  # the request was never counted by zone
+    asked = -(-total * now // before) if before else now
+    weights, of_all = (shares, total) if total else ([1] * len(shares), len(shares))
+    ends = [asked * sum(weights[: place + 1]) // of_all for place in range(len(shares))]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def loads_of(cluster: Cluster) -> dict[int, Load]:

@@ -260,3 +260,15 @@ def test_a_replay_keeps_pods_that_changed_in_place_where_they_went(cluster: Clus
     assert (len(stream.rows), stream.departures, stream.foreign) == (2, 0, 0)
     (entry,) = stream.events[0].entries  # type: ignore[union-attr]
     assert entry.pod.shape.request("cpu") == 1000  # the request of the decision
+
+
+@pytest.mark.parametrize("low", ["0", "1m"])
+def test_zone_shares_return_after_a_resize_to_little_and_back(low: str) -> None:
+    from hetsched.placement.bookings import resized
+
+    high, little = a_pod("p").cpu(2).build(), a_pod("p").cpu(low).build()
+    held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))
+    between = resized(held, high, little)
+    again = resized(between, little, high)
+    assert sum(zone.cpu_millis for zone in between.zones) == little.shape.request("cpu")
+    assert sum(zone.cpu_millis for zone in again.zones) == 2000
