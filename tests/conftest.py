@@ -31,7 +31,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
     yield
     translation.deactivate()
     snapshot, queue, counting = (
-        sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "queue", "pod_counts")
+        sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "pending.queue", "queries.pod_counts")
     )
     if snapshot is not None:
         snapshot._warm.clear()

@@ -79,7 +79,7 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     """Put a `Server` where every command connects to, and let pauses pass at once."""
     made = Server()
-    for module in ("workloads", "resources", "decisions", "cluster", "check", "policy"):
+    for module in ("workloads.workloads", "workloads.decisions", "resources", "cluster", "check", "policy"):
         monkeypatch.setattr(
             f"hetsched.cli.{module}.connect",
             lambda address, token: Client(address, token, transport=httpx.MockTransport(made.handle)),
