@@ -170,13 +170,13 @@ def _published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)
 
-    def standing() -> Iterator[PublishedNode]:
+    def published() -> Iterator[PublishedNode]:
         for node in map(_node.decode, nodes):
             name, status = node.metadata["name"], msgspec.structs.asdict(node.status)
             plain = {"metadata": node.metadata, "status": status}
             yield PublishedNode(plain, (topologies or {}).get(name), (gpus or {}).get(name))
 
-    return standing(), ServedKinds(topologies is not None, gpus is not None)
+    return published(), ServedKinds(topologies is not None, gpus is not None)
 
 
 def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:

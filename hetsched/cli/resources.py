@@ -186,10 +186,10 @@ def _watch_one(client: Client, kind: ResourceList, path: str, query: dict[str, s
     def draw(document: Row, height: int) -> list[Text]:
         return list(_lines(("field", "value"), _fields(document), height))
 
-    def tell(before: Row | None, now: Row) -> Iterator[str]:
+    def change_lines(before: Row | None, now: Row) -> Iterator[str]:
         return _change_lines(("field", "value"), None if before is None else _fields(before), _fields(now))
 
-    follow(changes(), draw, tell, over=lambda _: False, stream=sys.stdout, keep=True)
+    follow(changes(), draw, change_lines, over=lambda _: False, stream=sys.stdout, keep=True)
 
 
 def _fields(document: Row) -> list[Row]:

@@ -6,6 +6,7 @@ sections are left out.
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -32,6 +33,42 @@ _SENTENCE = re.compile(
 _LONGEST_NAME = 5
 _LEFT = {"test_chinese_is_complete"}  # scripts outside the repository run this file by path
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+REFUSED_NAMES = frozenset(
+    [
+        "whoever",
+        "whomever",
+        "nobody",
+        "somebody",
+        "anew",
+        "thereof",
+        "wherein",
+        "tell",
+        "told",
+        "tells",
+        "telling",
+        "hear",
+        "hears",
+        "hearing",
+        "housed",
+        "fate",
+        "fates",
+        "veil",
+        "speaker",
+        "speakers",
+        "believing",
+        "doubting",
+        "ruling",
+        "weighing",
+        "yielding",
+        "rooming",
+        "standing",
+        "standings",
+        "handing",
+        "mend",
+    ]
+)
+FILE_METHODS = {"hetsched/adapters/oci/archive_reader.py: tell"}  # of the file protocol
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _CODE_SPAN = re.compile(r"``.*?``|`[^`]*`|```.*?```|\{%.*?%\}|\{\{.*?\}\}|<[a-z/][^>]*>", re.DOTALL)
 
 
@@ -59,6 +96,18 @@ def refused(path: Path) -> list[str]:
             line = first + plain.count("\n", 0, match.start())
             found.append(f"{path.relative_to(ROOT)}:{line}: {match.group()}")
     return found
+
+
+def names_of(path: Path) -> Iterator[str]:
+    """Yield the names of a module, its classes and its functions."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def has_refused_word(name: str) -> bool:
+    return not REFUSED_NAMES.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
 def _files() -> list[Path]:
@@ -102,6 +151,22 @@ def test_names_of_test_files_are_unique() -> None:
     """The documentation cites some of them without their folder."""
     stems = Counter(path.stem for path in _test_files())
     assert [stem for stem, count in stems.items() if count > 1] == []
+
+
+def test_no_module_class_or_function_is_named_by_a_refused_word() -> None:
+    modules = [path for path in _files() if path.suffix == ".py" and not path.stem.endswith("_pb2")]
+    named = {
+        f"{path.relative_to(ROOT)}: {name}" for path in modules for name in names_of(path) if has_refused_word(name)
+    }
+    assert named - FILE_METHODS == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("PolicyTold", True), ("_tell_later", True), ("by_fate", True), ("Understanding", False), ("hearth", False)],
+)
+def test_refused_words_are_found_in_names(name: str, refused: bool) -> None:
+    assert has_refused_word(name) is refused
 
 
 @pytest.mark.parametrize(
