@@ -314,7 +314,7 @@ def test(*args: str) -> None:
     if not args:
         build_kube()
         # Two lanes: much of the time is spent on waiting for programs. A file's tests share what they started.
-        args = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+        args = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
     become(BIN / "python", "-m", "pytest", *args)
 
 
