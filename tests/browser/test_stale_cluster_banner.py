@@ -11,7 +11,7 @@ _SET = """
 from datetime import timedelta
 from django.utils import timezone
 from hetsched.inventory.models import Cluster, Connection, Sync
-from hetsched.inventory.staleness import tell_watched
+from hetsched.inventory.staleness import report_staleness
 from hetsched.inventory.lease import following
 cluster = Cluster.objects.get(name="demo")
 Cluster.objects.filter(pk=cluster.pk).update(kind="kubernetes")
@@ -22,7 +22,7 @@ connection.refresh_from_db()
 now = timezone.now() - timedelta(seconds={age})
 facts = dict(epoch=connection.follower_epoch, synced_at=now, alive_at=now, failures={failures}, reason="{reason}")
 Sync.objects.update_or_create(cluster=cluster, resource="nodes", defaults=facts)
-tell_watched(cluster.pk)
+report_staleness(cluster.pk)
 """
 _END = """
 from hetsched.inventory.models import Cluster, Connection, Sync

@@ -19,17 +19,18 @@ from tests.system.processes import ROOT, Process, children_of, python, wait_unti
 SUPERVISE = """
 import sys
 from pathlib import Path
-from hetsched.cli.server.supervisor import Program, Stopped, Supervisor
+from hetsched.cli.server.supervisor import StopRequested, SupervisedProgram, Supervisor
 folder = Path(sys.argv[1])
 def tell(text): print(text, flush=True)
 supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, tell=tell)
 pool = "sleep 1000 & sleep 1000 & wait"
 try:
-    supervisor.start(Program("pool", ("sh", "-c", "echo $$ > pid; " + pool), grace_seconds=2.0))
-    supervisor.start(Program("stubborn", ("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"), grace_seconds=0.5))
+    supervisor.start(SupervisedProgram("pool", ("sh", "-c", "echo $$ > pid; " + pool), grace_seconds=2.0))
+    stubborn = ("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    supervisor.start(SupervisedProgram("stubborn", stubborn, grace_seconds=0.5))
     tell("up")
     supervisor.watch()
-except Stopped:
+except StopRequested:
     pass
 finally:
     supervisor.stop()
@@ -57,7 +58,7 @@ while True:
 SUPERVISE_WITH_PROBE = """
 import sys
 from pathlib import Path
-from hetsched.cli import probe, supervisor
+from hetsched.cli.server import probe, supervisor
 folder = Path(sys.argv[1])
 probe.ASK_EVERY_SECONDS, supervisor.SILENT_SECONDS = 0.2, 2.0
 def tell(text): print(text, flush=True)

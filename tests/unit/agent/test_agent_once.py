@@ -122,7 +122,9 @@ def test_the_agent_is_small_with_grpc_and_nvml_loaded(figures: dict[str, object]
     script = """
 import sys
 from pathlib import Path
-from hetsched.agent import command, cri, machine, podresources, program, probe_cards
+from hetsched.agent import command, cri, machine, program
+from hetsched.agent.gpus import probe
+from hetsched.agent.kubelet import podresources
 import grpc, pynvml
 from hetsched.agent.tree import Tree
 machine.read_machine(Tree(), node="n")
