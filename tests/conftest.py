@@ -1,5 +1,6 @@
 """Shared by all tests: the `needs` marker, its summary at the end, and the hypothesis profiles."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,13 @@ EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_in_this_process() -> Iterator[None]:
-    """Clear process-wide state: the thread's language, and caches by IDs that a rollback frees for the next test."""
+    """Clear process-wide state: the thread's language, and caches by IDs that a rollback frees for the next test.
+
+    A command that calls `django.setup()` in this process configures logging again, with the stderr of its own test.
+    """
+    handlers = logging.root.handlers[:]
     yield
+    logging.root.handlers[:] = handlers
     translation.deactivate()
     snapshot, queue, counting = (
         sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "pending.queue", "queries.pod_counts")
