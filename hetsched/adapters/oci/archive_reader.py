@@ -43,8 +43,8 @@ _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, 
 class InspectionBudget:
     """Remaining budget of one inspection; processor time is that of the creating thread."""
 
-    def __init__(self, seconds: float = MAX_SECONDS) -> None:
-        self._until = time.thread_time() + seconds
+    def __init__(self) -> None:
+        self._until = time.thread_time() + MAX_SECONDS
         self.members = MAX_MEMBERS
         self.index_bytes = MAX_INDEX_BYTES
 

@@ -25,10 +25,12 @@ from hetsched.contracts.errors import InputError
 
 MOST_MEMORY_MIB = 100
 MEASURED = """
-import re, sys, time
+import re, sys
 from pathlib import Path
+from hetsched.adapters.oci import archive_reader
 from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.contracts.errors import InputError
+archive_reader.MAX_SECONDS = 200  # the memory is measured; a busy machine reaches the time limit first
 def peak():  # ru_maxrss would include the memory of the parent process
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 before = peak()
@@ -36,7 +38,7 @@ try:
     said = inspect_path(Path(sys.argv[1])).problems
 except InputError as error:
     said = error.code, error.message, error.hint
-print(peak() - before, time.process_time(), said, sep="\\n")
+print(peak() - before, said, sep="\\n")
 """
 
 
@@ -84,23 +86,23 @@ def image(*layers: bytes, copies: int = 1) -> bytes:
     return archive_of(files)
 
 
-def measured(path: Path) -> tuple[float, float, str]:
-    """Return the additional MiB, the seconds of processor time and the answer of an inspection on its own."""
+def measured(path: Path) -> tuple[float, str]:
+    """Return the additional MiB and the answer of an inspection in a process of its own."""
     ended = subprocess.run(
         [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=300
     )
-    kibibytes, seconds, said = ended.stdout.split("\n", 2)
-    return int(kibibytes) / 1024, float(seconds), said
+    kibibytes, said = ended.stdout.split("\n", 1)
+    return int(kibibytes) / 1024, said
 
 
 def test_more_members_than_a_layer_may_have_are_refused_within_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "many.tar.gz"
     packed.write_bytes(gzip.compress(b"".join(empty_members(MAX_MEMBERS + 1000)), 1))
-    mebibytes, seconds, said = measured(packed)
-    assert "OciTooLarge" in said  # by its members, or by its time on a busy machine
+    mebibytes, said = measured(packed)
+    assert "OciTooLarge" in said
+    assert f"more than {MAX_MEMBERS} members" in said
     assert "inspect one platform's image" in said
     assert mebibytes < MOST_MEMORY_MIB
-    assert seconds < archive_reader.MAX_SECONDS + 5
 
 
 def test_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +114,7 @@ def test_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layer_of_a_packed_archive_within_the_limits_stays_within_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "image.tar.gz"
     packed.write_bytes(gzip.compress(image(gzip.compress(b"".join(empty_members(MAX_MEMBERS - 1000)), 1)), 1))
-    mebibytes, _, said = measured(packed)
+    mebibytes, said = measured(packed)
     assert "/app is in none of its layers" in said
     assert mebibytes < MOST_MEMORY_MIB
 
