@@ -145,8 +145,8 @@ def uv_environment() -> dict[str, str]:
 def find_uv() -> Path:
     """Return a uv to run: the one on PATH if recent enough, else the pinned one, fetched once."""
     if on_path := shutil.which("uv"):
-        told = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
-        if (found := re.search(r"(\d+)\.(\d+)", told)) and tuple(map(int, found.groups())) >= OLDEST_UV:
+        printed = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
+        if (found := re.search(r"(\d+)\.(\d+)", printed)) and tuple(map(int, found.groups())) >= OLDEST_UV:
             return Path(on_path)
     version, hashes = pinned_uv()
     uv = TOOLS / f"uv-{version}"

@@ -201,11 +201,11 @@ def binding_of(
     cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
 ) -> ToBind:
     """Return the binding to write for one pod, with its allocation."""
-    told = granting(cluster, node, uid, spec, allocation, epoch)
+    grants = granting(cluster, node, uid, spec, allocation, epoch)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
     device_claims = tuple(use.claim for use in spec.shape.devices)
-    return ToBind(pod_id, spec.namespace, spec.name, uid, node, told, claims, device_claims, allocation.devices)
+    return ToBind(pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices)
 
 
 def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:

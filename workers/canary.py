@@ -14,7 +14,7 @@ from celery import shared_task
 from hetsched.journal import counters, figures
 from hetsched.placement.queries.invariants import CHECKED, check_invariants
 
-_MOST_TOLD = 20
+_MOST_REPORTED = 20
 log = structlog.get_logger(__name__)
 
 
@@ -28,7 +28,7 @@ def run(queue: str) -> None:
 def check() -> int:
     """Check the invariants; return the number of violations."""
     found = check_invariants()
-    for violation in found[:_MOST_TOLD]:
+    for violation in found[:_MOST_REPORTED]:
         log.error("invariant broken", id=violation.id, where=violation.where, reason=violation.message)
     counted = Counter(violation.id for violation in found)
     counters.put(figures.VIOLATIONS, {(name,): counted[name] for name in (*CHECKED, *counted)})

@@ -36,7 +36,7 @@ from hetsched.adapters.kubernetes.node_discovery import (
 )
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
-from hetsched.contracts.api.discovery import MOST_TOLD, Discovery, FieldConflict, SilentNode
+from hetsched.contracts.api.discovery import MOST_LISTED, Discovery, FieldConflict, SilentNode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
@@ -135,9 +135,9 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         differing=len(writes),
         written=written,
         kept_count=len(kept),
-        kept=tuple(kept[:MOST_TOLD]),
+        kept=tuple(kept[:MOST_LISTED]),
         silent_count=len(silent),
-        silent=tuple(silent[:MOST_TOLD]),
+        silent=tuple(silent[:MOST_LISTED]),
         failures=tuple(failures[:_MOST_FAILURES]),
     )
 

@@ -19,7 +19,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.previews import Cancelled, claim, fail, finish, note_progress
 from hetsched.placement.queries.replay import replay
 
-_TELL_SECONDS = 1.0
+_PROGRESS_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 
 
@@ -59,7 +59,7 @@ class _Clock:
 
     def __call__(self, share: float) -> None:
         now = time.monotonic()
-        if now - self._reported_at < _TELL_SECONDS:
+        if now - self._reported_at < _PROGRESS_SECONDS:
             return
         self._reported_at = now
         note_progress(self._preview_id, share)

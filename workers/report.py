@@ -46,7 +46,7 @@ _BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING}
 _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
-def untold(cluster_id: int | Parameter) -> Q:
+def unreported(cluster_id: int | Parameter) -> Q:
     """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
@@ -54,18 +54,18 @@ def untold(cluster_id: int | Parameter) -> Q:
     return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
 
 
-def untold_policies(cluster_id: int) -> Q:
+def unreported_policies(cluster_id: int) -> Q:
     """Return the condition for policies whose status is not written to their objects."""
     return Q(cluster_id=cluster_id, told=False, gone=False)
 
 
-@shared_task(name=dispatch.TELL)
+@shared_task(name=dispatch.REPORT)
 def run(cluster_id: int) -> int:
     """Write conditions and events for decisions; return the number of pods reported."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
-    policies = list(PolicyObject.objects.filter(untold_policies(cluster_id)))
+    policies = list(PolicyObject.objects.filter(unreported_policies(cluster_id)))
     some, since = _due(cluster_id)
     if not some and not policies:
         return 0
@@ -73,19 +73,21 @@ def run(cluster_id: int) -> int:
     _report_policies(api, policies)
     at = timezone.now()
     instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
-    with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="tell") as threads:
+    with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="report") as threads:
         done = list(threads.map(lambda one: publish_result(api, one, now=now, instance=instance), some))
-    told = [Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known]
+    reported = [
+        Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known
+    ]
     failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
     with write_transaction():
-        write_columns(told, ("told_decision", "tell_failed_at"))
+        write_columns(reported, ("told_decision", "tell_failed_at"))
         write_columns(failed, ("tell_failed_at",))
-    if told and len(some) == PODS_PER_STEP:
+    if reported and len(some) == PODS_PER_STEP:
         if _are_on_their_way(cluster_id):
-            dispatch.send(cluster_id, dispatch.TELL, in_seconds=REST_SECONDS)
+            dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
         else:
-            dispatch.wake(cluster_id, dispatch.TELL)
-    return len(told)
+            dispatch.wake(cluster_id, dispatch.REPORT)
+    return len(reported)
 
 
 def _at_once(cluster_id: int, since: datetime | None, now: datetime) -> int:
@@ -130,7 +132,7 @@ def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
 
 _DUE: PreparedQuery[Any] = PreparedQuery(
     lambda: (
-        Pod.objects.filter(untold(Parameter("cluster")))
+        Pod.objects.filter(unreported(Parameter("cluster")))
         .filter(state__in=LISTED)
         .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
         .values_list(

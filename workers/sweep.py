@@ -53,7 +53,7 @@ from hetsched.placement.pending.retry import look_again
 from hetsched.policies.models import PolicyObject
 
 from .bind import unbound
-from .report import untold, untold_policies
+from .report import unreported, unreported_policies
 
 KEYS_KEPT = timedelta(hours=48)
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the tasks that may have work, each with the function that checks for it."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
-        yield dispatch.TELL, partial(_has_reports, cluster.pk)
+        yield dispatch.REPORT, partial(_has_reports, cluster.pk)
     yield dispatch.CREATE, due(cluster.pk).exists
     yield dispatch.EVICT, partial(_to_evict, cluster.pk)
     yield dispatch.REBALANCE, partial(under_way, cluster.pk)
@@ -157,6 +157,6 @@ def _wake_deliveries() -> None:
 
 
 def _has_reports(cluster_id: int) -> bool:
-    if PolicyObject.objects.filter(untold_policies(cluster_id)).exists():
+    if PolicyObject.objects.filter(unreported_policies(cluster_id)).exists():
         return True
-    return Pod.objects.filter(untold(cluster_id)).exists()
+    return Pod.objects.filter(unreported(cluster_id)).exists()

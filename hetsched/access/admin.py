@@ -96,7 +96,7 @@ class AccountAdmin(AuditedAdmin, UserAdmin):
     """Admin page of accounts: names, roles, passwords."""
 
     audited_as = "account"
-    untold = ("password", "last_login", "date_joined")
+    unaudited = ("password", "last_login", "date_joined")
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
         with write_transaction():  # Django opens no transaction here

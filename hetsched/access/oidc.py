@@ -64,8 +64,8 @@ class _WayOut(BaseAdapter):
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
-        told = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
-        sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in told.items()}
+        passed_on = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
+        sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in passed_on.items()}
         plain = body.encode() if isinstance(body, str) else body
         assert plain is None or isinstance(plain, bytes)  # this client streams no body
         try:
@@ -111,8 +111,8 @@ class _Provider(DjangoOAuth2App):
         if found.get("issuer") != settings.HETSCHED_OIDC_ISSUER:
             found.pop("_loaded_at", None)  # load the metadata again next time
             raise SignInRefused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
-        told = found.get("id_token_signing_alg_values_supported") or ["RS256"]
-        found["id_token_signing_alg_values_supported"] = [name for name in told if name in SIGNATURES]
+        offered = found.get("id_token_signing_alg_values_supported") or ["RS256"]
+        found["id_token_signing_alg_values_supported"] = [name for name in offered if name in SIGNATURES]
         return found
 
 
@@ -211,10 +211,10 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
 
 
 def _roles(claims: dict[str, Any]) -> set[str]:
-    told = claims.get(settings.HETSCHED_OIDC_GROUPS_CLAIM) or []
-    if isinstance(told, str):
-        told = [told]
-    groups = [group for group in told if isinstance(group, str)] if isinstance(told, list) else []
+    claimed = claims.get(settings.HETSCHED_OIDC_GROUPS_CLAIM) or []
+    if isinstance(claimed, str):
+        claimed = [claimed]
+    groups = [group for group in claimed if isinstance(group, str)] if isinstance(claimed, list) else []
     mapped = settings.HETSCHED_OIDC_ROLES
     return {mapped[group] for group in [*groups, "*"] if group in mapped}
 
@@ -256,8 +256,8 @@ def _take_roles(subject: str) -> None:
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            told = get_user_model().normalize_username(claims[claim].strip())  # as it will be stored
-            return "".join(sign for sign in told if sign.isprintable())[:100]
+            normalized = get_user_model().normalize_username(claims[claim].strip())  # as it will be stored
+            return "".join(sign for sign in normalized if sign.isprintable())[:100]
     return subject[:100]
 
 

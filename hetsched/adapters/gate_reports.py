@@ -108,8 +108,8 @@ def markdown(gate: Gate) -> str:
         place = _place(gate, finding.pod)
         where = f"{_escaped(finding.pod)}<br>{_escaped(place.file)}:{place.line}"
         cells = (_MARKS[finding.level] + f" {finding.level.value}", where, finding.rule)
-        told = (_escaped(finding.message), _escaped(finding.hint))
-        lines.append(f"| {' | '.join((*cells, *told))} |")
+        texts = (_escaped(finding.message), _escaped(finding.hint))
+        lines.append(f"| {' | '.join((*cells, *texts))} |")
     return "\n".join(lines) + "\n"
 
 

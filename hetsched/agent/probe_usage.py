@@ -142,10 +142,10 @@ class UsageMeter:
             found.append(zone)
         return tuple(found)
 
-    def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
+    def news_of_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
         """Return the zones after the steal of one changed clearly from the reported one, else None."""
-        now = self.with_steal(told)
-        for before, after in zip(told, now, strict=True):
+        now = self.with_steal(reported)
+        for before, after in zip(reported, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio
             if ratio is not None and (known is None or abs(ratio - known) >= STEAL_IS_NEWS):
                 return now

@@ -42,11 +42,11 @@ def _isa_lines(isa: MachineIsa) -> Iterator[str]:
         yield _row("  compiles for", cross)
 
 
-def _listed(name: str, items: tuple[Item, ...] | None, tell: Callable[[Item], str]) -> Iterator[str]:
+def _listed(name: str, items: tuple[Item, ...] | None, format_item: Callable[[Item], str]) -> Iterator[str]:
     if not items:
         yield _row(f"{name}s", "unknown" if items is None else "none")
     for item in items or ():
-        yield _row(name, tell(item))
+        yield _row(name, format_item(item))
 
 
 def _zone(zone: MachineZone) -> str:

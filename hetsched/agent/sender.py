@@ -54,7 +54,7 @@ class Sender:
         self._sequence = 0
         self._within = DEFAULT_WITHIN_SECONDS
         self._answers: list[AgentAnswer] = []
-        self._heard: list[Callable[[AgentAnswer], None]] = []
+        self._listeners: list[Callable[[AgentAnswer], None]] = []
         self._hurried = False
         self._ended = False
         self._failing = ""
@@ -92,9 +92,9 @@ class Sender:
                 self._unsent = self._unsent or self._report is not None
                 self._news.notify()
 
-    def add_listener(self, told: Callable[[AgentAnswer], None]) -> None:
+    def add_listener(self, listener: Callable[[AgentAnswer], None]) -> None:
         """Register a callback for every answer, run in the sender's thread; call it before `start`."""
-        self._heard.append(told)
+        self._listeners.append(listener)
 
     def hurry(self) -> None:
         """Send a message now: a caller waits for the answer."""
@@ -165,8 +165,8 @@ class Sender:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
             self._unsent = self._unsent or any(one.code == "ReportWanted" for one in answer.problems)
-        for told in self._heard:
-            told(answer)
+        for listener in self._listeners:
+            listener(answer)
         return None
 
     def _say_doubts(self, answer: AgentAnswer) -> None:

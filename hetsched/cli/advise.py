@@ -224,13 +224,13 @@ def _show_moves(out: Console, moves: Sequence[Move]) -> None:
 
 def _cost(move: Move, position: int) -> str:
     pod = move.pods[position]
-    told = ["restart"]
+    costs = ["restart"]
     if pod.age_seconds is not None:
-        told.append(f"{duration(pod.age_seconds)} old")
+        costs.append(f"{duration(pod.age_seconds)} old")
     if not pod.comes_back:
-        told.append("is not recreated by a controller")
+        costs.append("is not recreated by a controller")
     if pod.exclusive_cpus:
-        told.append("exclusive CPUs")
+        costs.append("exclusive CPUs")
     if not position:
-        told += [f"{budget.budget} allows {budget.left} more" for budget in move.budgets]
-    return ", ".join(told)
+        costs += [f"{budget.budget} allows {budget.left} more" for budget in move.budgets]
+    return ", ".join(costs)

@@ -262,8 +262,8 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
     try:
         cluster = client.get(f"clusters/{quote(name, safe='')}/")
     except (ServerUnavailable, InputError) as error:
-        told = error.told if isinstance(error, ServerUnavailable) else error
-        return [*found, _check("right to view", False, f"{told.message} [{told.code}]")]
+        problem = error.problem if isinstance(error, ServerUnavailable) else error
+        return [*found, _check("right to view", False, f"{problem.message} [{problem.code}]")]
     nodes, ages = f"{cluster['readyCount']} of {cluster['nodeCount']}", ready.get("clusters", {}).get(name, {})
     found.append(_check("right to view", True, cluster["kind"]))
     if cluster["kind"] == ClusterKindOption.KUBERNETES or _has_sources(client, name):
@@ -285,8 +285,8 @@ def _asked_there(client: Client, name: str) -> list[dict[str, Any]]:
     try:
         checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
     except (ServerUnavailable, InputError) as error:
-        told = error.told if isinstance(error, ServerUnavailable) else error
-        return [_check("right to test", False, f"{told.message} [{told.code}]")]
+        problem = error.problem if isinstance(error, ServerUnavailable) else error
+        return [_check("right to test", False, f"{problem.message} [{problem.code}]")]
     return checks
 
 

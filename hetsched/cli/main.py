@@ -55,7 +55,7 @@ class RootCommand(TyperGroup):
             print_error(error)
             code = EXIT_INPUT
         except ServerUnavailable as error:
-            print_error(error.told)
+            print_error(error.problem)
             code = EXIT_UNREACHABLE
         except typer.TyperException as error:
             if error.format_message():  # empty after the help of a group without a subcommand

@@ -139,8 +139,8 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
         f"{f' ({why})' if why else ''}[/]",
         soft_wrap=True,
     )
-    for told in result["notes"]:
-        note(told["message"])
+    for entry in result["notes"]:
+        note(entry["message"])
 
 
 def _named(side: dict[str, Any]) -> str:
@@ -166,12 +166,12 @@ def difference(
     if output is OutputFormat.JSON:
         print_json(found)
         return
-    out, told = console(), found["diff"]
-    if told["same"]:
+    out, changes = console(), found["diff"]
+    if changes["same"]:
         out.print("the versions are equal")
         return
     shown = table("plugin", "", "place", "weight", "parameters", right=("place", "weight"))
-    for one in told["plugins"]:
+    for one in changes["plugins"]:
         change = "moved" if one["moved"] and one["change"] == "changed" else one["change"]
         params = ", ".join(f"{p['name']} {_plain(p['before'])} -> {_plain(p['after'])}" for p in one["params"])
         shown.add_row(
@@ -184,8 +184,8 @@ def difference(
     if shown.row_count:
         out.print(shown)
     for field in ("ties", "description"):
-        if told[field]:
-            line = f"{field}: {_plain(told[field]['before'])} -> {_plain(told[field]['after'])}"
+        if changes[field]:
+            line = f"{field}: {_plain(changes[field]['before'])} -> {_plain(changes[field]['after'])}"
             out.print(escape(line), soft_wrap=True)
 
 

@@ -38,8 +38,8 @@ def report(
 
 def _show(out: Console, document: dict[str, Any]) -> None:
     found = document["summary"]
-    beside = f" in shadow mode with {found['scheduler']}" if found["scheduler"] else ""
-    out.print(f"[bold]{escape(found['cluster'])}[/]{escape(beside)}: {found['judged']} pods compared", soft_wrap=True)
+    mode = f" in shadow mode with {found['scheduler']}" if found["scheduler"] else ""
+    out.print(f"[bold]{escape(found['cluster'])}[/]{escape(mode)}: {found['judged']} pods compared", soft_wrap=True)
     if found["waiting"] or found["dropped"]:
         out.print(f"{found['waiting']} pods wait for a comparison, {found['dropped']} were dropped")
     if not found["judged"]:

@@ -36,12 +36,12 @@ class Refused(InputError):
 
 
 class ServerUnavailable(Exception):
-    """The server gave no usable response; `told` is the error, `passing` is true if a later retry may succeed."""
+    """The server gave no usable response; `problem` is the error, `passing` is true if a later retry may succeed."""
 
     def __init__(self, code: str, message: str, *, place: str, hint: str = "", passing: bool = False) -> None:
         super().__init__(message)
-        self.told = InputError(code, message, place=place, hint=hint)
+        self.problem = InputError(code, message, place=place, hint=hint)
         self.passing = passing
 
     def __str__(self) -> str:
-        return str(self.told)
+        return str(self.problem)

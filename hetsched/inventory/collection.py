@@ -248,7 +248,7 @@ def _lay(
         facts = NodeFacts.objects.filter(node__cluster=cluster)
         rows = {row.node_id: row for row in (facts.only("base", "usage", "collected") if collector.load else facts)}
         asked = bool(status.get("answered_at")) or found is None
-        told = stale = 0
+        reported = stale = 0
         changes = []
         for node in Node.objects.filter(cluster=cluster, gone=False).order_by("pk"):
             node.cluster = cluster
@@ -256,14 +256,14 @@ def _lay(
             before = row.collected if row is not None else ()
             old = next((fact for fact in before if fact.collector == collector.name), None)
             new = _fact(collector, old, found, late, node.name) if asked else None
-            told += new is not None and new.finding is not None
+            reported += new is not None and new.finding is not None
             stale += new is not None and new.stale
             if new != old:
                 kept = [fact for fact in before if fact.collector != collector.name]
                 after = (*kept, new) if new is not None else tuple(kept)
                 changes.append((node, row or new_facts(node), old, new, after))
         _write(cluster, collector, changes)
-        live.update(**{**status, "nodes_told": told, "nodes_stale": stale})
+        live.update(**{**status, "nodes_told": reported, "nodes_stale": stale})
 
 
 Change = tuple[Node, NodeFacts, CollectedFact | None, CollectedFact | None, tuple[CollectedFact, ...]]
@@ -326,8 +326,8 @@ def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
     """Return whether a fact was only confirmed at a later time, so that the node's report does not change."""
     if old is None or new is None or old.finding is None or new.finding is None:
         return False
-    told = msgspec.structs.replace(new.finding, observed_at=old.finding.observed_at)
-    return msgspec.structs.replace(new, finding=told) == old
+    finding = msgspec.structs.replace(new.finding, observed_at=old.finding.observed_at)
+    return msgspec.structs.replace(new, finding=finding) == old
 
 
 def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:
@@ -347,6 +347,6 @@ def _claim(
     before = words_of(old) if old is not None else {}
     if words or before:
         source = f"collector {collector.name}"
-        told = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}
-        mine = {fact: row.claims[fact] for fact in told}
+        claimed = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}
+        mine = {fact: row.claims[fact] for fact in claimed}
         row.claims = {**row.claims, **noted(mine, source, words, rfc3339(now))}

@@ -79,13 +79,15 @@ def _collectors(cluster: Cluster) -> list[Check]:
     for row in cluster.collectors.filter(enabled=True):
         try:
             collector = build(row.kind, row.params)
-            told = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
+            collected = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
         except (SourceError, InputError) as failed:
             found.append(Check(f"source {row.name}", False, f"{failed.message} [{failed.code}]"[:500]))
             continue
-        detail = f"{row.kind}: {len(told.findings)} of {cluster.node_count} nodes"
-        more = f"; {told.problems[0]}" if told.problems else ""
-        found.append(Check(f"source {row.name}", bool(told.findings) and not told.problems, f"{detail}{more}"[:500]))
+        detail = f"{row.kind}: {len(collected.findings)} of {cluster.node_count} nodes"
+        more = f"; {collected.problems[0]}" if collected.problems else ""
+        found.append(
+            Check(f"source {row.name}", bool(collected.findings) and not collected.problems, f"{detail}{more}"[:500])
+        )
     return found
 
 

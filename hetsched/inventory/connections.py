@@ -163,7 +163,7 @@ def api_of(cluster: Cluster) -> Api:
     name = cluster.name
     api = Api(
         configuration,
-        told=lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status)),
+        count_call=lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
     _apis[cluster.pk] = (made_of, api)
@@ -194,8 +194,8 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
     else:
         configuration = inside()
     name = cluster.name
-    told = lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
-    return Api(configuration, agent="hetsched-discovery", told=told), ""
+    count_call = lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
+    return Api(configuration, agent="hetsched-discovery", count_call=count_call), ""
 
 
 def check_identity(cluster: Cluster, api: Api) -> str:

@@ -67,7 +67,7 @@ def _rule(
         settle(locked, node, row, timezone.now(), approved=approved)
         if check is not None:
             check(node, row.known)
-        details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
+        details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.reported}
         record(
             actor=actor.name, role=actor.role, action=f"node.{verdict}", obj=named(locked, node), reason=reason,
             details=details,

@@ -62,10 +62,10 @@ def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int
     """Return the merged report of all sources, and the agent's amounts of resources that the cluster reports too."""
     if row.told is None:
         return with_collected(aged_report(row.base, now), row.collected), {}
-    told = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
-    row.claims = noted(row.claims, AGENT, words_of(told), rfc3339(row.heard_at or now))
-    stated = {name: amount for name, amount in told.allocatable.items() if name not in (CPU, MEMORY)}
-    return with_collected(laid_over(aged_report(row.base, now), aged_report(told, now)), row.collected), stated
+    reported = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
+    row.claims = noted(row.claims, AGENT, words_of(reported), rfc3339(row.heard_at or now))
+    stated = {name: amount for name, amount in reported.allocatable.items() if name not in (CPU, MEMORY)}
+    return with_collected(laid_over(aged_report(row.base, now), aged_report(reported, now)), row.collected), stated
 
 
 def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
@@ -77,7 +77,7 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
         growth=settings.HETSCHED_GROWTH_PERCENT / 100,
         now=rfc3339(now),
         source=AGENT if row.told is not None else _source(row.base),
-        standing=row.quarantined,
+        quarantined=row.quarantined,
         approved=approved,
         first=first,
         trusted_cards=row.told is None,
@@ -185,7 +185,7 @@ def _record_quarantine(
     if not new:
         return
     facts = [
-        {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.told}
+        {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.reported}
         for one in new[:_MOST_RECORDED]
     ]
     details = {"count": len(new), "facts": facts}

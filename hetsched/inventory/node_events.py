@@ -45,10 +45,10 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     if changes.definitions is None and not changes.nodes and not changes.nodes_gone:
         return NodesFollowed([], frozenset())
     events: set[Event] = set()
-    anew = False
+    layout_changed = False
     if changes.definitions is not None:
         events |= _redefined(cluster.definitions, changes.definitions)
-        anew = _part_of_layout(cluster.definitions) != _part_of_layout(changes.definitions)
+        layout_changed = _part_of_layout(cluster.definitions) != _part_of_layout(changes.definitions)
         cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
         cluster.inventory_revision = cluster.decisive_revision = cluster.definitions_revision = cluster.revision
         written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
@@ -79,9 +79,9 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
         Node.objects.filter(pk__in=empty).delete()
     events |= {Event.NODE_ADDED} if added else set()
     events |= {Event.NODE_REMOVED} if leaving else set()
-    anew = anew or bool(added or empty)
-    if anew or changed:
-        total_up(cluster, same_layout=not anew, decisive=anew or decisive or bool(leaving))
+    layout_changed = layout_changed or bool(added or empty)
+    if layout_changed or changed:
+        total_up(cluster, same_layout=not layout_changed, decisive=layout_changed or decisive or bool(leaving))
     return NodesFollowed([*added, *changed], frozenset(events))
 
 

@@ -25,7 +25,7 @@ from .node_events import in_step
 
 TROUBLE = timedelta(seconds=10)
 # Minimum interval between updates while the data is fresh.
-TOLD_EVERY = timedelta(seconds=15)
+PUBLISH_EVERY = timedelta(seconds=15)
 
 
 class Staleness(msgspec.Struct, frozen=True):
@@ -44,8 +44,8 @@ def watched_now(connection: Connection) -> Staleness:
     """Return the current state."""
     now = timezone.now()
     syncs = list(Sync.objects.filter(cluster_id=connection.cluster_id, required=True).defer("quarantined"))
-    heard = [sync.alive_at for sync in syncs]
-    facts_at = min((at for at in heard if at is not None), default=None) if None not in heard else None
+    alive = [sync.alive_at for sync in syncs]
+    facts_at = min((at for at in alive if at is not None), default=None) if None not in alive else None
     failing = next((sync for sync in syncs if sync.failures and sync.reason and _in_trouble(sync, now)), None)
     if not connection.failure and failing is None and in_step(connection.cluster):
         return Staleness(facts_at)
@@ -89,7 +89,7 @@ def _is_news(before: Staleness, now: Staleness) -> bool:
         return True
     if now.facts_at is None or before.facts_at is None:
         return now.facts_at != before.facts_at
-    return now.facts_at - before.facts_at > TOLD_EVERY
+    return now.facts_at - before.facts_at > PUBLISH_EVERY
 
 
 def _in_trouble(sync: Sync, now: datetime) -> bool:

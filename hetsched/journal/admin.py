@@ -40,7 +40,7 @@ class AuditedAdmin(admin.ModelAdmin):
     """Admin page that writes rows and records each change in the audit trail, in the same transaction."""
 
     audited_as: ClassVar[str]  # the object kind in the audit trail
-    untold: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
+    unaudited: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         # The values before the change; many-to-many rows are saved after this.
@@ -79,9 +79,9 @@ class AuditedAdmin(admin.ModelAdmin):
     def _auditable(self, row: Any) -> dict[str, Any]:
         """Return the auditable values of a row: its plain fields, and the names of its many-to-many rows."""
         values = {field.name: field.value_from_object(row) for field in self.opts.fields}
-        told = {name: value for name, value in values.items() if name not in self.untold}
+        audited = {name: value for name, value in values.items() if name not in self.unaudited}
         links = {field.name: sorted(map(str, getattr(row, field.name).all())) for field in self.opts.many_to_many}
-        return {name: _plain(value) for name, value in told.items()} | links
+        return {name: _plain(value) for name, value in audited.items()} | links
 
 
 @admin.register(AuditEntry)

@@ -260,7 +260,7 @@ class _Running:
         batch = self._batch(self.cast.policy_of(entries[0]))
         if any(self.against.get(entry.decision) is not None for entry in entries):
             for entry in entries:
-                self._note(entry, self._beside(batch.scheduler, entry))
+                self._note(entry, self._compared_outcome(batch.scheduler, entry))
         else:
             for entry, outcome in zip(entries, batch.schedule([entry.pod for entry in entries]), strict=True):
                 self._note(entry, outcome)
@@ -277,7 +277,7 @@ class _Running:
             self.evicted += sum(1 for _ in evictions(outcome, self.by_key, self.state))
         self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
 
-    def _beside(self, scheduler: Scheduler, entry: RecordedPod) -> Outcome:
+    def _compared_outcome(self, scheduler: Scheduler, entry: RecordedPod) -> Outcome:
         """Decide for one pod, and compare with the node of the other run."""
         other = self.against.get(entry.decision)
         if other is None or not entry.pod.ready:

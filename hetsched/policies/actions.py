@@ -66,8 +66,8 @@ def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Clu
         Policy.objects.get_or_create(name=spec.name, defaults={"keeper": kept_by})
         policy = locked(spec.name, kept=kept_by is not None)
         latest = policy.revisions.order_by("-version").first()
-        told_before = kept_by is not None and latest is not None and latest.state == RevisionState.DRAFT
-        if told_before and latest is not None and same(latest.spec, spec):
+        may_repeat = kept_by is not None and latest is not None and latest.state == RevisionState.DRAFT
+        if may_repeat and latest is not None and same(latest.spec, spec):
             return latest
         return _add_revision(policy, latest.version if latest else 0, spec, actor, reason)
 

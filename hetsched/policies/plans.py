@@ -150,12 +150,12 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
 def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> str:
     """Return a note on the golden placements that the plan's versions would break at present."""
     versions = _versions(once, condition)
-    told = []
+    problems = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):
         broken = [one.golden for one in check_goldens(revision.spec).results if one.state == "broken"]
         if broken:
-            told.append(f"version {revision.version} is rejected now: it breaks {', '.join(broken[:5])}")
-    return "; ".join(told)[:1000]
+            problems.append(f"version {revision.version} is rejected now: it breaks {', '.join(broken[:5])}")
+    return "; ".join(problems)[:1000]
 
 
 def _versions(once: Once | None, condition: Condition | None) -> set[int]:

@@ -56,10 +56,10 @@ def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
         _change(registry, old.get(name), new[name], moved=name in old and old[name][0] not in stay) for name in new
     ]
     changes += [_change(registry, old[name], None, moved=False) for name in old if name not in new]
-    told = tuple(change for change in changes if _differs(change))
+    differing = tuple(change for change in changes if _differs(change))
     ties = _field("ties", before.ties if before else None, after.ties)
     description = _field("description", before.description if before else "", after.description)
-    return PolicyDiff(not (told or ties or description), told, ties, description)
+    return PolicyDiff(not (differing or ties or description), differing, ties, description)
 
 
 def _field(name: str, before: Any, after: Any) -> SettingChange | None:

@@ -106,8 +106,8 @@ class GoldenForm(ActedForm):
         if self.instance.pk:
             self.fields["name"].disabled = True
             kind, value = next(iter(msgspec.to_builtins(self.instance.expectation).items()))
-            told = [f"{key}={one}" for key, one in value.items()] if kind == "selector" else value
-            self.initial.update(kind=kind, which=", ".join(told) if isinstance(told, list | tuple) else told)
+            shown = [f"{key}={one}" for key, one in value.items()] if kind == "selector" else value
+            self.initial.update(kind=kind, which=", ".join(shown) if isinstance(shown, list | tuple) else shown)
 
     @property
     def expectation(self) -> Expectation:

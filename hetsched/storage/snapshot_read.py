@@ -40,8 +40,8 @@ def shared_now() -> datetime:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT clock_timestamp()")
-            told: datetime = cursor.fetchone()[0]
-            return told
+            now: datetime = cursor.fetchone()[0]
+            return now
         cursor.execute("SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')")
         return datetime.fromisoformat(cursor.fetchone()[0]).replace(tzinfo=UTC)
 

@@ -141,7 +141,7 @@ def test_amount_written_by_discovery_is_reviewed_before_it_is_written_again(clus
     def says(sequence: int, mbps: int) -> list[str]:
         use = MachineUsage({"cpu": 1}, {"hetsched.io/network-mbps": mbps})
         told(cluster, sequence, None, usage=use)
-        return [one.told for one in NodeFacts.objects.get().quarantined]
+        return [one.reported for one in NodeFacts.objects.get().quarantined]
 
     told(cluster, 1)  # the first report has no measurements
     assert says(2, 1000) == []

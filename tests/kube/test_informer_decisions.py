@@ -177,7 +177,7 @@ def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
 def test_nothing_is_written_once_another_installation_may_hold_the_lease(
     api: Api, followed: Follower, live: Live
 ) -> None:
-    live._stands = lambda: False
+    live._is_elected = lambda: False
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
         make_pod(api, "decided")
         eventually(followed, lambda: states() == {"decided": "binding"} and not live._binding)

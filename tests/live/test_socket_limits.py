@@ -137,7 +137,7 @@ async def test_all_sockets_of_a_process_share_one_subscription(
 def test_a_reader_that_never_reads_holds_a_bounded_queue_and_is_owed_a_snapshot() -> None:
     listener = Listener()
     for topic in ("busy", "calm"):
-        listener.heard[topic] = 0
+        listener.revisions[topic] = 0
     listener.offer("calm", 1, "c1")
     for revision in range(1, 1000):
         listener.offer("busy", revision, f"b{revision}")

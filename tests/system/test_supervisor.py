@@ -22,7 +22,7 @@ from pathlib import Path
 from hetsched.cli.server.supervisor import StopRequested, SupervisedProgram, Supervisor
 folder = Path(sys.argv[1])
 def tell(text): print(text, flush=True)
-supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, tell=tell)
+supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, write_line=tell)
 pool = "sleep 1000 & sleep 1000 & wait"
 try:
     supervisor.start(SupervisedProgram("pool", ("sh", "-c", "echo $$ > pid; " + pool), grace_seconds=2.0))
@@ -62,7 +62,7 @@ from hetsched.cli.server import probe, supervisor
 folder = Path(sys.argv[1])
 probe.ASK_EVERY_SECONDS, supervisor.SILENT_SECONDS = 0.2, 2.0
 def tell(text): print(text, flush=True)
-found = supervisor.Supervisor(env={}, cwd=folder, log_dir=folder, tell=tell)
+found = supervisor.Supervisor(env={}, cwd=folder, log_dir=folder, write_line=tell)
 asked = probe.Probe()
 argv = (sys.executable, "-c", sys.argv[2], str(asked.descriptor))
 found.start(supervisor.SupervisedProgram("web", argv, fds=(asked.descriptor,), probe=asked))

@@ -59,7 +59,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     pods = [ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
     schedule.run(made.pk)
-    assert Pod.objects.filter(report.untold(made.pk)).count() == 5
+    assert Pod.objects.filter(report.unreported(made.pk)).count() == 5
     return made
 
 

@@ -190,14 +190,14 @@ def refusal_of(error: Exception) -> RequestRefused:
         case RequestRefused():
             return error
         case GoldenPlacementBroken():
-            told = {"goldens": error.broken}
-            return RequestRefused(409, error.code, error.message, place=error.place, hint=error.hint, members=told)
+            goldens = {"goldens": error.broken}
+            return RequestRefused(409, error.code, error.message, place=error.place, hint=error.hint, members=goldens)
         case InputError():
             status = _STATUS.get(error.code, 400)
             later = {"Retry-After": _LATER[error.code]} if error.code in _LATER else {}
-            beside = {"warnings": error.warnings}
+            warnings = {"warnings": error.warnings}
             return RequestRefused(
-                status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=beside
+                status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=warnings
             )
         case exceptions.APIException():
             return _of_framework(error)

@@ -73,7 +73,7 @@ class Listener:
         self.ready = asyncio.Event()
         self.merges = False
         self.since: dict[str, int] = {}
-        self.heard: dict[str, int] = {}
+        self.revisions: dict[str, int] = {}
         self.stale: dict[str, None] = {}
         self.queue: deque[tuple[str, str]] = deque()
 
@@ -81,17 +81,17 @@ class Listener:
         """Queue the event if it is the next one of a topic that is not stale; `since`: the revision before it."""
         if topic in self.stale:
             return
-        heard = self.heard[topic]
-        if revision <= heard:
+        known = self.revisions[topic]
+        if revision <= known:
             return
-        if (revision - 1 if since is None else since) > heard:
+        if (revision - 1 if since is None else since) > known:
             self.mark_stale(topic)
             return
         if len(self.queue) >= QUEUE_EVENTS:
             self.mark_stale(next((queued for queued, _ in self.queue if queued != ERROR), topic))
             if topic in self.stale:
                 return
-        self.heard[topic] = revision
+        self.revisions[topic] = revision
         self.put(topic, text)
 
     def put(self, topic: str, text: str) -> None:
@@ -108,7 +108,7 @@ class Listener:
         self.ready.set()
 
     def forget(self, topic: str) -> None:
-        self.heard.pop(topic, None)
+        self.revisions.pop(topic, None)
         self.stale.pop(topic, None)
         self.since.pop(topic, None)
         self.queue = deque(item for item in self.queue if item[0] != topic)
@@ -124,7 +124,7 @@ class _Topic:
         self.caught: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
-        self.told_at = 0.0
+        self.sent_at = 0.0
         self.flushing: asyncio.TimerHandle | None = None
         self.newest = 0
         self.snapshot: SnapshotMessage | None = None
@@ -180,7 +180,7 @@ class Hub:
         """Subscribe a socket to topics; each begins with a snapshot, or after `since` if the later events are known."""
         for topic in topics:
             self._topics.setdefault(topic, _Topic()).listeners.add(listener)
-            listener.heard[topic] = -1
+            listener.revisions[topic] = -1
             if since is not None:
                 listener.since[topic] = since
             listener.mark_stale(topic)
@@ -214,7 +214,7 @@ class Hub:
         if found is None or found.snapshot is None or topic not in listener.stale:
             return None
         del listener.stale[topic]
-        listener.heard[topic] = found.snapshot.revision
+        listener.revisions[topic] = found.snapshot.revision
         self._catch_up(listener, topic, found)
         return found.snapshot.text
 
@@ -238,18 +238,18 @@ class Hub:
         if len(later) > QUEUE_EVENTS // 2 and not listener.merges:
             return False
         del listener.stale[topic]
-        listener.heard[topic] = since
+        listener.revisions[topic] = since
         self._catch_up(listener, topic, found)
         return True
 
     def _catch_up(self, listener: Listener, topic: str, found: _Topic) -> None:
         """Queue the events after the revision of a socket."""
-        heard = listener.heard[topic]
+        known = listener.revisions[topic]
         if listener.merges:
-            for since, revision, text in found.after(topic, heard):
+            for since, revision, text in found.after(topic, known):
                 listener.offer(topic, revision, text, since)
             return
-        for revision, text in [event for event in found.recent if event[0] > heard]:
+        for revision, text in [event for event in found.recent if event[0] > known]:
             listener.offer(topic, revision, text)
 
     async def _fill(self, topic: str, found: _Topic) -> None:
@@ -287,12 +287,12 @@ class Hub:
                 listener.offer(topic, revision, text)
         if found.flushing is None:
             loop = asyncio.get_running_loop()
-            wait = max(0.0, found.told_at + TICK_SECONDS - loop.time())
+            wait = max(0.0, found.sent_at + TICK_SECONDS - loop.time())
             found.flushing = loop.call_later(wait, self._send, topic, found)
 
     def _send(self, topic: str, found: _Topic) -> None:
         """Send the events since the last tick, merged, to sockets that accept merged events."""
-        found.flushing, found.told_at = None, asyncio.get_running_loop().time()
+        found.flushing, found.sent_at = None, asyncio.get_running_loop().time()
         events, found.pending = found.pending, []
         merging = [listener for listener in found.listeners if listener.merges]
         if merging:

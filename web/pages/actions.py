@@ -207,7 +207,7 @@ class _OnNode:
         return f"{said % {'count': len(names)}} {listed(names)}."
 
     def rule(self, at: Any) -> list[ActionButton]:
-        names = {"fact": f"{at.fact} {at.item}".strip(), "node": self.node.name, "known": at.known, "told": at.told}
+        names = {"fact": f"{at.fact} {at.item}".strip(), "node": self.node.name, "known": at.known, "told": at.reported}
         shrunk = at.change == "shrunk"
         label = _("Confirm removal") if shrunk else _("Approve")
         text = _("Known value: %(known)s. Reported value: %(told)s.") % names

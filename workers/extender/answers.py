@@ -49,16 +49,16 @@ class Extender(Binder):
         self.turns.begin(pod.uid, until - self.seconds / 2)
         fits = False
         try:
-            told = self._fitting(self._with_images(cluster, spec, pod), list(nodes), until)
-            fits = bool(told.fitting)
+            answer = self._fitting(self._with_images(cluster, spec, pod), list(nodes), until)
+            fits = bool(answer.fitting)
         finally:
             if not fits:
                 self.turns.end(pod.uid)
-        result = FilterResult(failed_nodes=told.refused, failed_and_unresolvable_nodes=told.hopeless)
+        result = FilterResult(failed_nodes=answer.refused, failed_and_unresolvable_nodes=answer.hopeless)
         if args.node_names is not None:
-            result.node_names = told.fitting
+            result.node_names = answer.fitting
         else:
-            result.nodes = {"items": [nodes[name] for name in told.fitting]}
+            result.nodes = {"items": [nodes[name] for name in answer.fitting]}
         return result
 
     def prioritize(self, args: Args) -> list[HostPriority]:
@@ -68,8 +68,8 @@ class Extender(Binder):
         cluster, reader = self._cluster()
         pod = self._pod(cluster, read_pod(bytes(args.pod), reader))
         with self._asking(pod, until) as asking:
-            told = priorities(asking.scheduler, pod.spec, list(nodes))
-        return [HostPriority(name, score) for name, score in told.items()]
+            scores = priorities(asking.scheduler, pod.spec, list(nodes))
+        return [HostPriority(name, score) for name, score in scores.items()]
 
     def preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """Return the victims on each of the offered nodes. Raises: InputError."""
@@ -79,11 +79,11 @@ class Extender(Binder):
         pod = self._pod(cluster, read_pod(bytes(args.pod), reader))
         uids = {name: [one.uid for one in victims.pods or ()] for name, victims in offered.items()}
         with self._asking(pod, until) as asking:
-            told = leaving(asking.scheduler, pod.spec, uids)
+            chosen = leaving(asking.scheduler, pod.spec, uids)
         return PreemptionResult(
             {
                 name: MetaVictims([MetaPod(uid) for uid in left], offered[name].num_pdb_violations)
-                for name, left in told.items()
+                for name, left in chosen.items()
                 if left
             }
         )
@@ -106,11 +106,11 @@ class Extender(Binder):
         patient_until = began + self.seconds / 8 if began > self._impatient_until else began
         while True:
             with self._asking(pod, until) as asking:
-                told, revision = fitting(asking.scheduler, pod.spec, names), asking.loaded.revision
-            if told.fitting or not told.refused or not self._is_changed(revision, patient_until):
+                answer, revision = fitting(asking.scheduler, pod.spec, names), asking.loaded.revision
+            if answer.fitting or not answer.refused or not self._is_changed(revision, patient_until):
                 spent = time.monotonic() - began if patient_until > began else 0.0
                 self._impatient_until = max(self._impatient_until, time.monotonic() + _IMPATIENCE * spent)
-                return told
+                return answer
 
     def _is_changed(self, revision: int, until: float) -> bool:
         """Return, by `until`, whether an allocation changed after `revision`."""

@@ -157,9 +157,9 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
     if row < 0:
         raise InputError("NodeUnknown", f"node {node!r} is not known to hetsched yet")
     revision, snapshot = loaded.revision, loaded.state.digest()
-    told = fitting(scheduler, spec, [node])
-    if not told.fitting:
-        why = {**told.refused, **told.hopeless}[node]
+    answer = fitting(scheduler, spec, [node])
+    if not answer.fitting:
+        why = {**answer.refused, **answer.hopeless}[node]
         raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
     # The calling scheduler has chosen and bound the volumes.

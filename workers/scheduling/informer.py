@@ -49,7 +49,7 @@ GATHER_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
 RENEW_HOLDS = timedelta(seconds=1)
 MOST_EVENTS = 500
-TELL_SECONDS = 2.0
+REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
 OPTIONAL_TRIES = 5  # at least 15 seconds: a server that is merely busy responds within that time
 # Time of the last iteration per cluster; liveness fails when one is too old.
@@ -122,7 +122,7 @@ class Follower:
             self._renewed = now
             # a reflector thread may have set it in the meantime
             self._lost = not following.renew(self.lease) or self._lost
-        if now - self._reported_at > TELL_SECONDS and not self._lost:
+        if now - self._reported_at > REPORT_SECONDS and not self._lost:
             self._reported_at = now
             self._write_sync()
 
@@ -233,7 +233,7 @@ class Follower:
         if changed:
             self._mirror.read_pods_of(changed)
             self._changed = True
-            dispatch.wake(self.lease.cluster_id, dispatch.TELL)
+            dispatch.wake(self.lease.cluster_id, dispatch.REPORT)
 
     def _apply(self) -> None:
         passes = self._live is not None and self._live.passes

@@ -60,7 +60,7 @@ MOST_AT_ONCE = 200  # pods per batch: the first are bound while the next are dec
 MOST_BINDING = 400
 KEPT_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
-TELL_SECONDS, TELL_AT_THE_LATEST_SECONDS = 1.0, 5.0
+REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 log = structlog.get_logger(__name__)
 
@@ -118,7 +118,7 @@ class Live:
 
     def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
         self._cluster = cluster
-        self._stands = leads
+        self._is_elected = leads
         self._closing = self._unproven = False
         self._api = api
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
@@ -139,7 +139,7 @@ class Live:
         self._binding = 0
         self._untold_since: float | None = None
         dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
-        dispatch.here(cluster.pk, dispatch.TELL, self._report_later)
+        dispatch.here(cluster.pk, dispatch.REPORT, self._report_later)
 
     def look(self) -> None:
         """Mark the queue as possibly changed."""
@@ -152,7 +152,7 @@ class Live:
     def close(self) -> None:
         """Finish bindings in flight and release the leader lease."""
         dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
-        dispatch.elsewhere(self._cluster.pk, dispatch.TELL)
+        dispatch.elsewhere(self._cluster.pk, dispatch.REPORT)
         wait(set(self._futures), timeout=DRAIN_SECONDS)
         self._closing = True
         self._threads.shutdown(wait=False, cancel_futures=True)  # workers claim the remaining bindings
@@ -167,11 +167,11 @@ class Live:
         if isinstance(event, Deleted) or not self._by_uid:
             return False
         try:
-            told = _echo.decode(event.body)
+            seen = _echo.decode(event.body)
         except msgspec.DecodeError:
             return False
-        one, status = self._by_uid.get(told.metadata.uid), told.status
-        if one is None or told.spec.node != one.to.node or told.metadata.deleted is not None:
+        one, status = self._by_uid.get(seen.metadata.uid), seen.status
+        if one is None or seen.spec.node != one.to.node or seen.metadata.deleted is not None:
             return False
         if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
             return False
@@ -226,9 +226,9 @@ class Live:
     def _wake_reports(self, now: float, busy: bool) -> None:
         """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
         waited = 0.0 if self._untold_since is None else now - self._untold_since
-        if waited > TELL_AT_THE_LATEST_SECONDS or (waited > TELL_SECONDS and not busy and not self._binding):
+        if waited > MAX_REPORT_SECONDS or (waited > REPORT_SECONDS and not busy and not self._binding):
             self._untold_since = None
-            dispatch.send(self._cluster.pk, dispatch.TELL)
+            dispatch.send(self._cluster.pk, dispatch.REPORT)
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Live:
 
     def _is_ours(self, lease: Lease, until: float) -> bool:
         """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
-        return not self._closing and self._lease == lease and time.monotonic() < until and self._stands()
+        return not self._closing and self._lease == lease and time.monotonic() < until and self._is_elected()
 
     def _done(self, to: ToBind, future: Future[BindingOutcome]) -> None:
         self._futures.discard(future)

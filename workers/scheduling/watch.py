@@ -79,21 +79,21 @@ def _look(
 
 def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run the informer of one cluster; record a failure on the connection and end, so that it is retried."""
-    told = Connection.objects.filter(cluster=cluster)
+    connection = Connection.objects.filter(cluster=cluster)
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
         if in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
-            told.exclude(failure="").update(failure="")
+            connection.exclude(failure="").update(failure="")
             Follower(lease, api, ended).run()
             return
         with leadership(cluster, api, lease, ended) as (over, leads):
-            told.exclude(failure="").update(failure="")
+            connection.exclude(failure="").update(failure="")
             live = Live(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
             Follower(lease, api, over, leads=leads, live=live).run()
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
-        told.update(failure=str(failure)[:500])
+        connection.update(failure=str(failure)[:500])
         ended.wait(LOOK_SECONDS)
     except Exception:
         log.exception("cluster watch ended", cluster=cluster.name)

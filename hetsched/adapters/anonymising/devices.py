@@ -37,12 +37,12 @@ class DeviceNames:
         answers: list[dict[str, Value]] = [{} for _ in devices.devices]
         for text, verdict in devices.verdicts.items():
             key, true, unknown = f"{_DOMAIN}/{self._names.of(SELECTOR, text)}", set(verdict.true), set(verdict.unknown)
-            for place, told in enumerate(answers):
+            for place, fits in enumerate(answers):
                 if text and place not in unknown:
-                    told[key] = place in true
+                    fits[key] = place in true
         return Devices(
             devices=tuple(
-                self._device(device, told, compared) for device, told in zip(devices.devices, answers, strict=True)
+                self._device(device, fits, compared) for device, fits in zip(devices.devices, answers, strict=True)
             ),
             classes={
                 self._names.of(DEVICE_CLASS, name): renamed(self._selector_text, texts)

@@ -110,8 +110,8 @@ class NameAnonymizer:
 
     def controller(self, controller: str) -> str:
         kind, slash, name = controller.partition("/")
-        told = kind if kind in well_known.KINDS else self.of(KIND, kind)
-        return f"{told}{slash}{self.of(OWNER, name)}"
+        shown_kind = kind if kind in well_known.KINDS else self.of(KIND, kind)
+        return f"{shown_kind}{slash}{self.of(OWNER, name)}"
 
     def uid(self, uid: str) -> str:
         return self.of(UID, uid)

@@ -33,7 +33,7 @@ class Realm(NamedTuple):
 
     stem: str
     order: Callable[[str], str] = str
-    may_stand: Callable[[str, str], bool] = _is_any
+    accepts: Callable[[str, str], bool] = _is_any
     write: Callable[[str, str], str] = _as_it_is
     of: str = ""
 
@@ -93,7 +93,7 @@ def _stem(realm: Realm, low: str, high: str, numbers: dict[str, str]) -> str:
     """Return the first stem that sorts between two kept names; the realm's own if there is none."""
     for stem in _stems(realm.stem, low):
         between = low < stem and (not high or (stem < high and not high.startswith(stem)))
-        if between and all(realm.may_stand(name, realm.write(name, stem + number)) for name, number in numbers.items()):
+        if between and all(realm.accepts(name, realm.write(name, stem + number)) for name, number in numbers.items()):
             return stem
     return realm.stem
 

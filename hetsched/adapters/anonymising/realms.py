@@ -37,9 +37,9 @@ def _as_stem(stem: str, pseudonym: str) -> str:
 NODE, POD, GANG = Realm("node-"), Realm("pod-"), Realm("group-")
 # Pods are ordered by `namespace/name`, and `-` sorts before `/`.
 NAMESPACE = Realm("ns-", order=lambda name: f"{name}/")
-KEY = Realm("key-", may_stand=_may_be_key)
-VALUE = Realm("alias-", may_stand=lambda _, pseudonym: is_label_value(pseudonym))
-RESOURCE = Realm("resource-", may_stand=_may_be_resource, write=_as_resource)
+KEY = Realm("key-", accepts=_may_be_key)
+VALUE = Realm("alias-", accepts=lambda _, pseudonym: is_label_value(pseudonym))
+RESOURCE = Realm("resource-", accepts=_may_be_resource, write=_as_resource)
 ZONE_STEM = Realm("zone-", write=_as_stem)
 OWNER, KIND, UID, CARD = Realm("owner-"), Realm("Kind"), Realm("uid-"), Realm("card-")
 IMAGE, CONTAINER, GATE = Realm("example.invalid/image-"), Realm("container-"), Realm("gate-")

@@ -82,7 +82,7 @@ class HttpJson:
                 raise error.at(f"params.{field}") from None
 
     def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        params, told, naming = self.params, FactReader(), Naming(nodes)
+        params, reader, naming = self.params, FactReader(), Naming(nodes)
         listed = find(ask.json(params.url), params.nodes)
         if not isinstance(listed, list | dict) or len(listed) > MOST_ITEMS:
             raise SourceError("AnswerMalformed", f"there is no list or mapping of nodes at {params.nodes}")
@@ -91,22 +91,22 @@ class HttpJson:
         for name, item in _named(listed, params.name):
             node = naming.of(name)
             if node is not None:
-                findings[node] = self._finding(node, item, told, seen)
+                findings[node] = self._finding(node, item, reader, seen)
         if listed and not findings:
-            told.problems.append(f"none of {len(listed)} items names a node of this cluster")
-        return Collected(tuple(findings[node] for node in sorted(findings)), tuple(told.problems))
+            reader.problems.append(f"none of {len(listed)} items names a node of this cluster")
+        return Collected(tuple(findings[node] for node in sorted(findings)), tuple(reader.problems))
 
-    def _finding(self, node: str, item: Any, told: FactReader, now: str) -> CollectedNode:
+    def _finding(self, node: str, item: Any, reader: FactReader, now: str) -> CollectedNode:
         params = self.params
         state, watts, at = (
             find(item, path) if path else MISSING
             for path in (params.power_state, params.headroom_watts, params.observed_at)
         )
         power = PowerReport(
-            None if _absent(state) else told.state(node, state, params.states),
-            None if _absent(watts) else told.watts(node, watts),
+            None if _absent(state) else reader.state(node, state, params.states),
+            None if _absent(watts) else reader.watts(node, watts),
         )
-        seen = now if _absent(at) else told.moment(node, at) or now
+        seen = now if _absent(at) else reader.moment(node, at) or now
         zones = {}
         found = find(item, params.zones) if params.zones else MISSING
         if isinstance(found, dict):
@@ -115,7 +115,7 @@ class HttpJson:
             pairs = list(_named(found if isinstance(found, list) else [], params.zone_name))
             pairs = [(zone, find(inner, params.offline_capacity)) for zone, inner in pairs]
         for zone, value in pairs[:1024]:
-            millis = None if _absent(value) else told.millis(node, value)
+            millis = None if _absent(value) else reader.millis(node, value)
             if millis is not None:
                 zones[zone] = millis
         return CollectedNode(node, seen, zones=zones, power=power if power != PowerReport() else None)

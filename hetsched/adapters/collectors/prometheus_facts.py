@@ -78,7 +78,7 @@ class PrometheusFacts:
             raise InputError("CollectorParamInvalid", "there is no query to ask", place="params")
 
     def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        params, told, naming = self.params, FactReader(), Naming(nodes)
+        params, reader, naming = self.params, FactReader(), Naming(nodes)
         zones: dict[str, dict[str, int]] = {}
         states: dict[str, str | None] = {}
         watts: dict[str, int | None] = {}
@@ -93,18 +93,18 @@ class PrometheusFacts:
                     yield node, one
 
         for node, one in rows(params.offline_capacity):
-            zone, millis = one.labels.get(params.zone_label, ""), told.millis(node, one.value)
+            zone, millis = one.labels.get(params.zone_label, ""), reader.millis(node, one.value)
             if zone and millis is not None:
                 zones.setdefault(node, {})[zone] = millis
         for node, one in rows(params.power_state):
             if one.value == 1:
-                states[node] = told.state(node, one.labels.get(params.state_label, ""), {})
+                states[node] = reader.state(node, one.labels.get(params.state_label, ""), {})
         for node, one in rows(params.headroom_watts):
-            watts[node] = told.watts(node, one.value)
+            watts[node] = reader.watts(node, one.value)
         seen = rfc3339(datetime.fromtimestamp(at, UTC)) if at else ""
         findings = []
         for node in sorted({*zones, *states, *watts}):
             power = PowerReport(states.get(node), watts.get(node))
             known = power if power != PowerReport() else None
             findings.append(CollectedNode(node, seen, zones=zones.get(node, {}), power=known))
-        return Collected(tuple(findings), tuple(told.problems))
+        return Collected(tuple(findings), tuple(reader.problems))

@@ -104,8 +104,8 @@ _list = msgspec.json.Decoder(_List)
 class Api:
     """Calls to one API server under one identity. Safe for use from several threads.
 
-    `told` is called with the verb and the response status of each call, 0 if there was no response. With `reads`, the
-    client is read-only: it rejects every call that could change the cluster (shadow mode).
+    `count_call` is called with the verb and the response status of each call, 0 if there was no response. With `reads`,
+    the client is read-only: it rejects every call that could change the cluster (shadow mode).
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class Api:
         configuration: client.Configuration,
         *,
         agent: str = "hetsched",
-        told: Callable[[str, int], None] = lambda verb, status: None,
+        count_call: Callable[[str, int], None] = lambda verb, status: None,
         reads: bool = False,
     ) -> None:
         self._configuration = configuration
         self._agent = agent
-        self._count_call = told
+        self._count_call = count_call
         self._reads = reads
         configuration.retries = False
         configuration.connection_pool_maxsize = 32

@@ -318,15 +318,15 @@ def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, 
 def _policy(key: str, body: bytes) -> ObservedPolicy:
     """Read a policy with the file reader; an invalid policy carries a problem with the field."""
     meta = FieldView(json.loads(body)).view("metadata")
-    told = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
+    policy = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
     try:
         (spec,) = read_content([_document(_id(SCHEDULING_POLICIES), key, body)], workload=False).policies
     except (InputError, RecursionError) as error:
         code, place, message = _PROBLEM, "", str(error)
         if isinstance(error, InputError):
             code, place, message = error.code, error.place.partition(" ")[2], error.message
-        return msgspec.structs.replace(told, problem=Problem(code, place, message[:500]))
-    return msgspec.structs.replace(told, spec=spec)
+        return msgspec.structs.replace(policy, problem=Problem(code, place, message[:500]))
+    return msgspec.structs.replace(policy, spec=spec)
 
 
 def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:

@@ -92,19 +92,19 @@ class ServedKinds(msgspec.Struct, frozen=True):
 
 
 def plan(
-    standing: PublishedNode, known: AcceptedNodeFacts, served: ServedKinds
+    published: PublishedNode, known: AcceptedNodeFacts, served: ServedKinds
 ) -> tuple[list[Write], list[FieldConflict]]:
     """Return the writes for a node, and the values that other managers keep."""
     kept: list[FieldConflict] = []
-    writes = [_labels(standing, known, kept)]
+    writes = [_labels(published, known, kept)]
     facts = known.facts
     if facts is not None:
-        writes.append(_capacity(standing, facts, known.doubted, kept))
+        writes.append(_capacity(published, facts, known.doubted, kept))
         if served.topologies and facts.numa is not None and facts.numa.zones:
-            writes.append(_object(TOPOLOGIES, standing, standing.topology, _topology(facts.numa), kept))
-        if served.gpus and facts.gpus is not None and _counts(standing, facts):
+            writes.append(_object(TOPOLOGIES, published, published.topology, _topology(facts.numa), kept))
+        if served.gpus and facts.gpus is not None and _counts(published, facts):
             cards = {"spec": {"cards": [card_object(card) for card in facts.gpus]}}
-            writes.append(_object(NODE_GPUS, standing, standing.gpus, cards, kept))
+            writes.append(_object(NODE_GPUS, published, published.gpus, cards, kept))
     return [write for write in writes if write is not None], kept
 
 
@@ -135,39 +135,39 @@ def is_guarded(api: Api, node: str) -> bool:
 # -- labels and annotations ------------------------------------------------------------------------------------------
 
 
-def _labels(standing: PublishedNode, known: AcceptedNodeFacts, kept: list[FieldConflict]) -> Write | None:
-    by_label = owners(standing.node, "metadata", "labels")
-    by_annotation = owners(standing.node, "metadata", "annotations")
+def _labels(published: PublishedNode, known: AcceptedNodeFacts, kept: list[FieldConflict]) -> Write | None:
+    by_label = owners(published.node, "metadata", "labels")
+    by_annotation = owners(published.node, "metadata", "annotations")
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    for group, by_person in zip(_groups(standing, known), _THEIRS_BY_LABEL, strict=True):
+    for group, by_person in zip(_groups(published, known), _THEIRS_BY_LABEL, strict=True):
         theirs = [
-            *_contradicted(standing.name, "label", standing.labels, by_label, group.labels),
-            *_contradicted(standing.name, "annotation", standing.annotations, by_annotation, group.annotations),
-            *(FieldConflict(standing.name, f"label {key}", standing.labels[key], "") for key in by_person
-              if key in standing.labels),
+            *_contradicted(published.name, "label", published.labels, by_label, group.labels),
+            *_contradicted(published.name, "annotation", published.annotations, by_annotation, group.annotations),
+            *(FieldConflict(published.name, f"label {key}", published.labels[key], "") for key in by_person
+              if key in published.labels),
         ]  # fmt: skip
         kept += theirs
         if not theirs:
             labels |= group.labels
             annotations |= group.annotations
-    if (labels, annotations) == _ours(standing):
+    if (labels, annotations) == _ours(published):
         return None
     said = {name: texts for name, texts in (("labels", labels), ("annotations", annotations)) if texts}
-    return Write(NODES, standing.name, {**_head(NODES), "metadata": {**_meta(standing), **said}}, "labels")
+    return Write(NODES, published.name, {**_head(NODES), "metadata": {**_meta(published), **said}}, "labels")
 
 
-def _ours(standing: PublishedNode) -> tuple[dict[str, str], dict[str, str]]:
+def _ours(published: PublishedNode) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations that we applied before."""
     return (
-        _present(standing.labels, applied(standing.node, MANAGER, "metadata", "labels")),
-        _present(standing.annotations, applied(standing.node, MANAGER, "metadata", "annotations")),
+        _present(published.labels, applied(published.node, MANAGER, "metadata", "labels")),
+        _present(published.annotations, applied(published.node, MANAGER, "metadata", "annotations")),
     )
 
 
-def _groups(standing: PublishedNode, known: AcceptedNodeFacts) -> Iterator[LabelGroup]:
+def _groups(published: PublishedNode, known: AcceptedNodeFacts) -> Iterator[LabelGroup]:
     """Yield the desired labels and annotations of a node, group by group."""
-    labels, annotations = _ours(standing)
+    labels, annotations = _ours(published)
     facts = known.facts
     if facts is not None and facts.isa.native is not None:
         yield native_labels(facts.isa)
@@ -175,7 +175,7 @@ def _groups(standing: PublishedNode, known: AcceptedNodeFacts) -> Iterator[Label
         bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
         yield LabelGroup({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
     else:
-        yield coarse_labels(standing.labels.get(keys.KUBERNETES_ARCH, ""))
+        yield coarse_labels(published.labels.get(keys.KUBERNETES_ARCH, ""))
     if facts is not None:
         yield emulated_labels(facts.isa)
     else:
@@ -185,46 +185,46 @@ def _groups(standing: PublishedNode, known: AcceptedNodeFacts) -> Iterator[Label
 
 
 def _contradicted(
-    node: str, kind: str, standing: Mapping[str, str], by: Mapping[str, set[str]], wanted: Mapping[str, str]
+    node: str, kind: str, present: Mapping[str, str], by: Mapping[str, set[str]], wanted: Mapping[str, str]
 ) -> Iterator[FieldConflict]:
     """Yield the keys that another manager sets to a different value."""
     for key, value in wanted.items():
-        if key in standing and standing[key] != value and by.get(key, set()) != {MANAGER}:
+        if key in present and present[key] != value and by.get(key, set()) != {MANAGER}:
             yield FieldConflict(
-                node, f"{kind} {key}", standing[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER}))
+                node, f"{kind} {key}", present[key], value, ", ".join(sorted(by.get(key, set()) - {MANAGER}))
             )
 
 
-def _present(standing: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    return {key: standing[key] for key in names if key in standing}
+def _present(present: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    return {key: present[key] for key in names if key in present}
 
 
 # -- extended resources ----------------------------------------------------------------------------------------------
 
 
 def _capacity(
-    standing: PublishedNode, facts: NodeReport, doubted: frozenset[str], kept: list[FieldConflict]
+    published: PublishedNode, facts: NodeReport, doubted: frozenset[str], kept: list[FieldConflict]
 ) -> Write | None:
     """Build the write of network and disk bandwidth as extended resources."""
-    told = facts.allocatable
-    amounts = {name: str(told[name]) for name in OUR_RESOURCES if name in told and name not in doubted}
-    status = standing.node.get("status") or {}
+    allocatable = facts.allocatable
+    amounts = {name: str(allocatable[name]) for name in OUR_RESOURCES if name in allocatable and name not in doubted}
+    status = published.node.get("status") or {}
     wanted: dict[str, dict[str, str]] = {}
     differs = False
     for part in ("capacity", "allocatable"):
         there = _counted(status.get(part) or {})
-        by = owners(standing.node, "status", part)
-        held = {name: list(_contradicted(standing.name, part, there, by, {name: amounts[name]})) for name in amounts}
+        by = owners(published.node, "status", part)
+        held = {name: list(_contradicted(published.name, part, there, by, {name: amounts[name]})) for name in amounts}
         for theirs in held.values():
             kept += theirs
-        ours = _present(there, applied(standing.node, MANAGER, "status", part, part="status"))
+        ours = _present(there, applied(published.node, MANAGER, "status", part, part="status"))
         wanted[part] = {name: amount for name, amount in amounts.items() if not held[name]}
         wanted[part] |= _present(ours, doubted & ours.keys())
         differs = differs or ours != wanted[part]
     if not differs:
         return None
-    body = {**_head(NODES), "metadata": _meta(standing), "status": wanted}
-    return Write(NODES, standing.name, body, "capacity", part="status")
+    body = {**_head(NODES), "metadata": _meta(published), "status": wanted}
+    return Write(NODES, published.name, body, "capacity", part="status")
 
 
 def _counted(stated: Mapping[str, str]) -> dict[str, str]:
@@ -236,28 +236,28 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 
 
 def _object(
-    kind: Resource, standing: PublishedNode, there: Plain | None, content: Plain, kept: list[FieldConflict]
+    kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, kept: list[FieldConflict]
 ) -> Write | None:
     """Build the write of an object named after the node, unless another manager owns the object."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
             kept.append(
-                FieldConflict(standing.name, kind.kind, "an object of their own", "", ", ".join(managers(there)))
+                FieldConflict(published.name, kind.kind, "an object of their own", "", ", ".join(managers(there)))
             )
             return None
         owned = {owner.get("uid") for owner in meta.get("ownerReferences") or ()}
-        if owned == {standing.uid} and all(there.get(name) == value for name, value in content.items()):
+        if owned == {published.uid} and all(there.get(name) == value for name, value in content.items()):
             return None
-    owner = {"apiVersion": "v1", "kind": "Node", "name": standing.name, "uid": standing.uid}
-    own = {"name": standing.name, "labels": {keys.MANAGED_BY: MANAGER}, "ownerReferences": [owner]}
-    return Write(kind, standing.name, {**_head(kind), "metadata": own, **content}, kind.kind)
+    owner = {"apiVersion": "v1", "kind": "Node", "name": published.name, "uid": published.uid}
+    own = {"name": published.name, "labels": {keys.MANAGED_BY: MANAGER}, "ownerReferences": [owner]}
+    return Write(kind, published.name, {**_head(kind), "metadata": own, **content}, kind.kind)
 
 
-def _counts(standing: PublishedNode, facts: NodeReport) -> bool:
+def _counts(published: PublishedNode, facts: NodeReport) -> bool:
     """Return whether a node needs a GPU object; an empty one is written only for nodes that offer GPU resources."""
-    offered = (standing.node.get("status") or {}).get("allocatable") or {}
-    return bool(facts.gpus) or standing.gpus is not None or any(name in offered for name in GPU_RESOURCES)
+    offered = (published.node.get("status") or {}).get("allocatable") or {}
+    return bool(facts.gpus) or published.gpus is not None or any(name in offered for name in GPU_RESOURCES)
 
 
 def _topology(numa: NumaReport) -> Plain:
@@ -283,6 +283,6 @@ def _head(kind: Resource) -> Plain:
     return {"apiVersion": kind.api_version, "kind": kind.kind}
 
 
-def _meta(standing: PublishedNode) -> Plain:
+def _meta(published: PublishedNode) -> Plain:
     """Return the node's name and uid: a recreated node of the same name must not match."""
-    return {"name": standing.name, "uid": standing.uid}
+    return {"name": published.name, "uid": published.uid}

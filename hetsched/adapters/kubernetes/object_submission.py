@@ -160,8 +160,8 @@ def read(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
     for condition in found.get("status", {}).get("conditions", ()):
         ended = _ENDS.get(condition.get("type", ""))
         if ended and condition.get("status") == "True":
-            told = ": ".join(condition[name] for name in ("reason", "message") if condition.get(name))
-            return SubmissionResponse(SubmissionResult.DONE, uid, told[:1000] if ended == "failed" else "", ended)
+            message = ": ".join(condition[name] for name in ("reason", "message") if condition.get(name))
+            return SubmissionResponse(SubmissionResult.DONE, uid, message[:1000] if ended == "failed" else "", ended)
     return SubmissionResponse(SubmissionResult.UNKNOWN, uid)
 
 

@@ -89,10 +89,10 @@ def _begun(container: FieldView) -> bool:
 def _of_container(container: FieldView) -> NodeRefusal | None:
     state, last = container.view("state"), container.view("lastState")
     wait = state.view("waiting")
-    for told in (wait, state.view("terminated"), last.view("terminated")):
-        message = told.text("message")[:_LONGEST]
+    for container_state in (wait, state.view("terminated"), last.view("terminated")):
+        message = container_state.text("message")[:_LONGEST]
         if _PLATFORM.search(message):
-            return NodeRefusal(told.text("reason"), message, ("isa",))
+            return NodeRefusal(container_state.text("reason"), message, ("isa",))
     if wait.text("reason") in _ON_THIS_NODE:
         message = wait.text("message")[:_LONGEST]
         return NodeRefusal(wait.text("reason"), message, _named(message))

@@ -151,11 +151,11 @@ class _Connection:
             self._rest += self._more()
         first, *lines = self._rest[:end].decode("latin-1").split("\r\n")
         self._rest = self._rest[end + 4 :]
-        version, _, told = first.partition(" ")
-        if not version.startswith("HTTP/1.") or not told[:3].isdecimal():
+        version, _, status = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not status[:3].isdecimal():
             raise ValueError("the answer is not HTTP/1.1")
         pairs = (line.partition(":") for line in lines)
-        return int(told[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def _body(self, method: str, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
         """Return the body, and whether the end of the connection delimits it."""

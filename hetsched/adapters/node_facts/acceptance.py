@@ -60,13 +60,13 @@ class _Scales:
     def is_first(self) -> bool:
         return self.growth == float("inf")
 
-    def ruled(self, fact: str, item: str, change: str, known: str, told: str) -> str:
+    def ruled(self, fact: str, item: str, change: str, known: str, reported: str) -> str:
         """Return `approved`, `rejected` or `open`; anything that is not approved is put in quarantine."""
-        key = fact_id(fact, item, told)
+        key = fact_id(fact, item, reported)
         if key in self.approved:
             return "approved"
         state = "rejected" if key in self.rejected else "open"
-        self.found[key] = FactInQuarantine(key, fact, item, change, known, told, self.source, self.now, state)
+        self.found[key] = FactInQuarantine(key, fact, item, change, known, reported, self.source, self.now, state)
         return state
 
 
@@ -77,7 +77,7 @@ def accept(
     growth: float,
     now: str,
     source: str = "agent",
-    standing: Iterable[FactInQuarantine] = (),
+    quarantined: Iterable[FactInQuarantine] = (),
     approved: Collection[str] = (),
     first: bool = False,
     trusted_cards: bool = False,
@@ -88,11 +88,11 @@ def accept(
     `trusted_cards`: the GPUs are listed by a source other than the node, so new ones are accepted. `stated` are amounts
     that the node itself reports while other sources are in use: they are compared too, before the cluster adopts them.
     """
-    stood = {one.id: one for one in standing}
+    stood = {one.id: one for one in quarantined}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
-    anew = known.uid != candidate.uid and bool(known.uid)
-    scales = _Scales(rejected, approved, float("inf") if first or anew else growth, source, now)
-    counted_cards, known_cards = _accept_cards(scales, known, candidate, anew=anew, trusted=trusted_cards)
+    recreated = known.uid != candidate.uid and bool(known.uid)
+    scales = _Scales(rejected, approved, float("inf") if first or recreated else growth, source, now)
+    counted_cards, known_cards = _accept_cards(scales, known, candidate, recreated=recreated, trusted=trusted_cards)
     counted_numa, known_numa = _accept_zones(scales, known.numa, candidate.numa)
     counted_amounts, known_amounts = _accept_amounts(scales, known, candidate, stated or {})
     found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
@@ -107,14 +107,14 @@ Cards = tuple[GpuCard, ...] | None
 
 
 def _accept_cards(
-    scales: _Scales, known: NodeReport, candidate: NodeReport, *, anew: bool, trusted: bool
+    scales: _Scales, known: NodeReport, candidate: NodeReport, *, recreated: bool, trusted: bool
 ) -> tuple[Cards, Cards]:
     before = {card.index: card for card in known.gpus or ()}
-    told = candidate.gpus or ()
-    same = _same(told, before, anew=anew)
+    reported = candidate.gpus or ()
+    same = _same(reported, before, recreated=recreated)
     unlimited = trusted or scales.is_first or known.gpus is None
     counted, kept = [], []
-    for card, place in zip(_in_place(told, same, before), told, strict=True):
+    for card, place in zip(_in_place(reported, same, before), reported, strict=True):
         if card is None:
             continue
         if unlimited:
@@ -130,9 +130,9 @@ def _accept_cards(
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
-        ruling = scales.ruled("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
-        if ruling != "approved":
-            counted.append(card if ruling == "rejected" else _replace(card, healthy=False))
+        decision = scales.ruled("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
+        if decision != "approved":
+            counted.append(card if decision == "rejected" else _replace(card, healthy=False))
             kept.append(card)
     if candidate.gpus is None and not before:
         return None, None
@@ -169,26 +169,26 @@ def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
     return next((text for text in candidate.problems if text.startswith(split)), "missing")
 
 
-def _same(told: tuple[GpuCard, ...], before: dict[int, GpuCard], *, anew: bool) -> dict[int, int]:
+def _same(reported: tuple[GpuCard, ...], before: dict[int, GpuCard], *, recreated: bool) -> dict[int, int]:
     """Map the index of each reported GPU to that of the known one: by uuid, otherwise by index.
 
     A GPU without a uuid on either side is matched by its index only; so are all GPUs of a recreated node.
     """
-    by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not anew}
-    found = {card.index: by_uuid[card.uuid] for card in told if card.uuid in by_uuid}
-    for card in told:
+    by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not recreated}
+    found = {card.index: by_uuid[card.uuid] for card in reported if card.uuid in by_uuid}
+    for card in reported:
         known = before.get(card.index)
         if card.index in found or known is None or known.index in found.values():
             continue
-        if anew or not (card.uuid and known.uuid):
+        if recreated or not (card.uuid and known.uuid):
             found[card.index] = known.index
     return found
 
 
-def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
+def _in_place(reported: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
     """Give known GPUs their known index, and others an index that no known GPU has."""
     moved, used = dict(same), set(before)
-    for card in told:
+    for card in reported:
         if card.index not in moved:
             free = (index for index in (card.index, *range(MAX_CARDS)) if index not in used)
             index = next(free, None)
@@ -203,18 +203,18 @@ def _in_place(told: tuple[GpuCard, ...], same: dict[int, int], before: dict[int,
         )
         if card.index in moved
         else None
-        for card in told
+        for card in reported
     ]
 
 
 def _accept_zones(
-    scales: _Scales, known: NumaReport | None, told: NumaReport | None
+    scales: _Scales, known: NumaReport | None, reported: NumaReport | None
 ) -> tuple[NumaReport | None, NumaReport | None]:
     before = _named(known)
     if not before:
-        return told, told
-    now = _named(told)
-    counted = told if told is not None else NumaReport()
+        return reported, reported
+    now = _named(reported)
+    counted = reported if reported is not None else NumaReport()
     kept_zones = {zone.name: zone for zone in counted.zones}
     assert known is not None
     if len(now) > scales.growth * len(before):
@@ -225,20 +225,20 @@ def _accept_zones(
             kept_zones = {zone.name: zone for zone in known.zones}
     lost = before - now
     if lost:
-        ruling = scales.ruled("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
-        if ruling == "rejected":
+        decision = scales.ruled("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
+        if decision == "rejected":
             counted = _replace(counted, zones=_with(counted.zones, known.zones, lost))
-        elif ruling == "open":
+        elif decision == "open":
             counted = _replace(counted, lost_cpus=format_cpuset(lost))
-        if ruling != "approved":
+        if decision != "approved":
             kept_zones = {zone.name: zone for zone in _with(tuple(kept_zones.values()), known.zones, lost)}
-    memory_before, memory_now = _memory(known.zones), _memory(told.zones if told else ())
+    memory_before, memory_now = _memory(known.zones), _memory(reported.zones if reported else ())
     if memory_now and memory_before > memory_now * (1 + MEMORY_TOLERANCE):
         words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
-        ruling = scales.ruled("numa", "memory", "shrunk", *words)
-        if ruling == "rejected":
+        decision = scales.ruled("numa", "memory", "shrunk", *words)
+        if decision == "rejected":
             counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
-        if ruling != "approved":
+        if decision != "approved":
             kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
     elif memory_before and memory_now > scales.growth * memory_before:
         words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)

@@ -92,13 +92,13 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
     """Return the machine's instruction sets; the native one is complete if the source it came from is exact."""
     native = _isa(machine.canonical, problems)
-    believed = _believed(machine, native)
+    chosen = _believed(machine, native)
     return IsaReport(
         native=native,
         emulated=_distinct(_isa(offer.isa, problems) for offer in machine.emulated),
         cross=_distinct(_isa(offer, problems) for offer in machine.cross),
-        source=f"{SOURCE}: {believed.source}" if believed is not None else SOURCE if native else "",
-        complete=believed is None or believed.bound == "exact",
+        source=f"{SOURCE}: {chosen.source}" if chosen is not None else SOURCE if native else "",
+        complete=chosen is None or chosen.bound == "exact",
     )
 
 

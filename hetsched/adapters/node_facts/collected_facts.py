@@ -94,10 +94,10 @@ def words_of(fact: CollectedFact) -> dict[str, str]:
     return words
 
 
-def _zones(numa: NumaReport | None, collector: str, told: dict[str, int], problems: list[str]) -> NumaReport | None:
+def _zones(numa: NumaReport | None, collector: str, by_zone: dict[str, int], problems: list[str]) -> NumaReport | None:
     names = tuple(zone.name for zone in numa.zones) if numa is not None else ()
-    found = {zone_of(text, names): millis for text, millis in told.items()}
-    unknown = sorted(text for text in told if zone_of(text, names) is None)
+    found = {zone_of(text, names): millis for text, millis in by_zone.items()}
+    unknown = sorted(text for text in by_zone if zone_of(text, names) is None)
     if unknown:
         problems.append(
             f"{UNKNOWN_ZONE}: collector {collector} tells of {', '.join(unknown[:4])}, which is no zone here"

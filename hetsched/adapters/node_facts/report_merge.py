@@ -17,10 +17,10 @@ MOST_PROBLEMS = 200
 _replace = msgspec.structs.replace
 
 
-def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
+def laid_over(base: NodeReport, report: NodeReport) -> NodeReport:
     """Return the facts of both reports; those of the agent take precedence."""
     allocatable = dict(base.allocatable)
-    for resource, amount in told.allocatable.items():
+    for resource, amount in report.allocatable.items():
         if resource in (CPU, MEMORY) and resource in allocatable:
             allocatable[resource] = min(allocatable[resource], amount)
         else:
@@ -28,11 +28,11 @@ def laid_over(base: NodeReport, told: NodeReport) -> NodeReport:
     return _replace(
         base,
         allocatable=allocatable,
-        isa=_isa(base.isa, told.isa),
-        gpus=_cards(base.gpus, told.gpus),
-        numa=_numa(base.numa, told.numa),
-        usage=newer(base.usage, told.usage),
-        problems=(*base.problems, *told.problems)[:MOST_PROBLEMS],
+        isa=_isa(base.isa, report.isa),
+        gpus=_cards(base.gpus, report.gpus),
+        numa=_numa(base.numa, report.numa),
+        usage=newer(base.usage, report.usage),
+        problems=(*base.problems, *report.problems)[:MOST_PROBLEMS],
     )
 
 
@@ -45,18 +45,18 @@ def newer(one: Usage | None, other: Usage | None) -> Usage | None:
     return other if (seconds(other.observed_at) or 0) >= (seconds(one.observed_at) or 0) else one
 
 
-def _isa(base: IsaReport, told: IsaReport) -> IsaReport:
-    mixed = {"emulated": told.emulated or base.emulated, "cross": told.cross or base.cross}
-    return _replace(base if told.native is None else told, **mixed)
+def _isa(base: IsaReport, report: IsaReport) -> IsaReport:
+    mixed = {"emulated": report.emulated or base.emulated, "cross": report.cross or base.cross}
+    return _replace(base if report.native is None else report, **mixed)
 
 
-def _cards(base: tuple[GpuCard, ...] | None, told: tuple[GpuCard, ...] | None) -> tuple[GpuCard, ...] | None:
-    if told is None or not base:
-        return base if told is None else told
+def _cards(base: tuple[GpuCard, ...] | None, reported: tuple[GpuCard, ...] | None) -> tuple[GpuCard, ...] | None:
+    if reported is None or not base:
+        return base if reported is None else reported
     by_uuid = {card.uuid: card for card in base if card.uuid}
     by_index = {card.index: card for card in base}
     filled = []
-    for card in told:
+    for card in reported:
         below = by_uuid.get(card.uuid) if card.uuid else by_index.get(card.index)
         filled.append(card if below is None else _filled(card, below))
     return tuple(filled)
@@ -73,23 +73,23 @@ def _filled(card: GpuCard, below: GpuCard) -> GpuCard:
     return _replace(card, **missing)
 
 
-def _numa(base: NumaReport | None, told: NumaReport | None) -> NumaReport | None:
-    if told is None or base is None:
-        return base if told is None else told
+def _numa(base: NumaReport | None, report: NumaReport | None) -> NumaReport | None:
+    if report is None or base is None:
+        return base if report is None else report
     below = {zone.name: zone for zone in base.zones}
-    zones = tuple(_zone(zone, below.get(zone.name)) for zone in told.zones) if told.zones else base.zones
+    zones = tuple(_zone(zone, below.get(zone.name)) for zone in report.zones) if report.zones else base.zones
     return NumaReport(
         zones=zones,
-        cpu_manager_policy=told.cpu_manager_policy or base.cpu_manager_policy,
-        topology_manager_policy=told.topology_manager_policy or base.topology_manager_policy,
-        topology_manager_scope=told.topology_manager_scope or base.topology_manager_scope,
-        reserved_cpus=told.reserved_cpus or base.reserved_cpus,
-        cpu_manager_options=told.cpu_manager_options or base.cpu_manager_options,
-        topology_manager_options=told.topology_manager_options or base.topology_manager_options,
-        memory_manager_policy=told.memory_manager_policy or base.memory_manager_policy,
-        sockets=told.sockets or base.sockets,
-        caches=told.caches or base.caches,
-        grants=told.grants,
+        cpu_manager_policy=report.cpu_manager_policy or base.cpu_manager_policy,
+        topology_manager_policy=report.topology_manager_policy or base.topology_manager_policy,
+        topology_manager_scope=report.topology_manager_scope or base.topology_manager_scope,
+        reserved_cpus=report.reserved_cpus or base.reserved_cpus,
+        cpu_manager_options=report.cpu_manager_options or base.cpu_manager_options,
+        topology_manager_options=report.topology_manager_options or base.topology_manager_options,
+        memory_manager_policy=report.memory_manager_policy or base.memory_manager_policy,
+        sockets=report.sockets or base.sockets,
+        caches=report.caches or base.caches,
+        grants=report.grants,
     )
 
 

@@ -131,9 +131,9 @@ def _image(place: Path | IO[bytes]) -> Inspection:
             if at >= MAX_IMAGES:
                 problems.append(f"only the first {MAX_IMAGES} images are looked into")
                 break
-            needs, untold = _entry(layout, image)
+            needs, unread = _entry(layout, image)
             programs += needs
-            problems += [f"{image.platform}: {reason}" for reason in untold]
+            problems += [f"{image.platform}: {reason}" for reason in unread]
             warnings += _raised(requirements, image, needs)
         form = "oci-layout" if layout.is_oci else "docker-archive"
     return Inspection(form, requirements, platforms, tuple(programs), _printable(warnings), _printable(problems))

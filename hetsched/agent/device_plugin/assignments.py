@@ -85,10 +85,10 @@ class AssignmentRecord:
     def _write(self, entries: list[AssignedGpus]) -> None:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self.path.with_suffix(".new")
-            with beside.open("wb") as file:
+            temporary = self.path.with_suffix(".new")
+            with temporary.open("wb") as file:
                 file.write(msgspec.json.encode(_File(_VERSION, entries)))
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(self.path)
+            temporary.replace(self.path)
         self.entries = entries

@@ -111,14 +111,14 @@ class CardPlugin:
 
     def list_and_watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
         """Send all slots, and again whenever a GPU appears, disappears or changes its health."""
-        told = 0
+        sent_version = 0
         while True:
             with self._changed:
-                while self._version == told and not self.stopped and context.is_active():
+                while self._version == sent_version and not self.stopped and context.is_active():
                     self._changed.wait(_LOOK_SECONDS)
                 if self.stopped or not context.is_active():
                     return
-                told, slots = self._version, self._slots
+                sent_version, slots = self._version, self._slots
             yield api.ListAndWatchResponse(devices=[_device(slot) for slot in slots])
 
     def preferred(

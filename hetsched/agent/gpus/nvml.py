@@ -223,8 +223,8 @@ def _bus(pci: Any) -> str | None:
 
 def _processes(asker: _Asker) -> int | None:
     kinds = [asker.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
-    told = [processes for processes in kinds if processes is not None]
-    return len({one.pid for processes in told for one in processes}) if told else None
+    answered = [processes for processes in kinds if processes is not None]
+    return len({one.pid for processes in answered for one in processes}) if answered else None
 
 
 def _mig(asker: _Asker, card: CardReading) -> tuple[MigDevice, ...] | None:

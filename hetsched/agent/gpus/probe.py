@@ -88,8 +88,8 @@ def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReadi
 
 def _number(tree: Tree, cards: list[CardReading]) -> None:
     """Give each GPU an index: its driver's, else the next free one."""
-    told = Counter(card.index for card in cards)
-    taken = {card.index for card in cards if card.index is not None and told[card.index] == 1}
+    uses = Counter(card.index for card in cards)
+    taken = {card.index for card in cards if card.index is not None and uses[card.index] == 1}
     taken = {index for index in taken if index < MAX_CARDS}
     free = iter(index for index in range(2 * MAX_CARDS) if index not in taken)
     for card in cards:

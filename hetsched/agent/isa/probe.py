@@ -29,7 +29,7 @@ from hetsched.isa.x86 import X86
 
 # Enough for two thousand x86 CPUs with all their fields.
 MAX_CPUINFO_BYTES = 4 << 20
-_MAX_SHOWN, _MAX_TOLD = 4096, 1000
+_MAX_SHOWN, _MAX_TEXT = 4096, 1000
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 _LOADER_LEVEL = re.compile(r"^ +(x86-64-v[1-9]) \(supported", re.MULTILINE)
 _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
@@ -57,21 +57,21 @@ def probe_isa(tree: Tree) -> MachineIsa:
     if compiler := native_compiler(tree):
         text = f"Target: {compiler.target}" + (f" --with-arch={compiler.stated}" if compiler.stated else "")
         readings.append(Reading(f"{compiler.path} -v", text, compiler.isa, _names(compiler.isa), exact=False))
-    believed = next((reading for reading in readings if reading.isa is not None), None)
-    _report_conflicts(tree, report, believed)
-    sources = tuple(_source(reading, believed) for reading in readings)
+    chosen = next((reading for reading in readings if reading.isa is not None), None)
+    _report_conflicts(tree, report, chosen)
+    sources = tuple(_source(reading, chosen) for reading in readings)
     found = MachineIsa(
-        family=report.family if report else believed.isa.arch if believed and believed.isa else None,
-        canonical=believed.isa.canonical if believed and believed.isa else None,
+        family=report.family if report else chosen.isa.arch if chosen and chosen.isa else None,
+        canonical=chosen.isa.canonical if chosen and chosen.isa else None,
         sources=sources,
         emulated=probe_emulation(tree),
         cross=cross_isas(tree),
     )
-    return _with_details(found, report, believed)
+    return _with_details(found, report, chosen)
 
 
-def _with_details(found: MachineIsa, report: CpuReport | None, believed: Reading | None) -> MachineIsa:
-    isa = believed.isa if believed else None
+def _with_details(found: MachineIsa, report: CpuReport | None, chosen: Reading | None) -> MachineIsa:
+    isa = chosen.isa if chosen else None
     if found.family == "riscv":
         return structs.replace(found, extensions=tuple(sorted(isa.extensions)) if isa else ())
     if report is not None:
@@ -152,43 +152,43 @@ def _loader_levels() -> tuple[str, ...]:
     return tuple(sorted(_LOADER_LEVEL.findall(said.output))) if said and said.status == 0 else ()
 
 
-def _source(reading: Reading, believed: Reading | None) -> IsaSource:
+def _source(reading: Reading, chosen: Reading | None) -> IsaSource:
     return IsaSource(
         source=reading.source,
         text=reading.text[:_MAX_SHOWN],
         canonical=reading.isa.canonical if reading.isa else None,
         bound="exact" if reading.exact else "lower",
-        conflict=_conflict(reading, believed),
+        conflict=_conflict(reading, chosen),
     )
 
 
-def _conflict(reading: Reading, believed: Reading | None) -> str | None:
+def _conflict(reading: Reading, chosen: Reading | None) -> str | None:
     """Describe the contradiction of a source to the accepted one."""
-    if believed is None or reading is believed:
+    if chosen is None or reading is chosen:
         return None
-    if reading.isa and believed.isa and (reading.isa.arch, reading.isa.xlen) != (believed.isa.arch, believed.isa.xlen):
+    if reading.isa and chosen.isa and (reading.isa.arch, reading.isa.xlen) != (chosen.isa.arch, chosen.isa.xlen):
         return f"it describes a {reading.isa.xlen}-bit {reading.isa.arch} machine"
-    more = reading.names - believed.names
+    more = reading.names - chosen.names
     less: frozenset[str] = frozenset()
     if reading.domain is not None:
-        less = (believed.names & reading.domain) - reading.names
+        less = (chosen.names & reading.domain) - reading.names
     elif reading.exact:
-        less = believed.names - reading.names - _SHORT
-    told = [f"names {' '.join(sorted(more))}, which {believed.source} does not"] if more else []
-    told += [f"does not name {' '.join(sorted(less))}"] if less else []
-    text = "it " + ", and ".join(told)
-    return text[:_MAX_TOLD] if told else None
+        less = chosen.names - reading.names - _SHORT
+    differences = [f"names {' '.join(sorted(more))}, which {chosen.source} does not"] if more else []
+    differences += [f"does not name {' '.join(sorted(less))}"] if less else []
+    text = "it " + ", and ".join(differences)
+    return text[:_MAX_TEXT] if differences else None
 
 
-def _report_conflicts(tree: Tree, report: CpuReport | None, believed: Reading | None) -> None:
+def _report_conflicts(tree: Tree, report: CpuReport | None, chosen: Reading | None) -> None:
     for note in report.notes if report else ():
         rejected = report is not None and note in report.rejected
         _problem(tree, "IsaNotBelieved" if rejected else "IsaDiffersBetweenCpus", note, "/proc/cpuinfo")
-    if believed is None:
+    if chosen is None:
         where = f": a {report.xlen}-bit {report.family} machine is not supported" if report else ""
         _problem(tree, "IsaUnknown", f"the ISA of the machine is unknown{where}", "")
-    elif believed.source != "/proc/cpuinfo":
-        _problem(tree, "IsaFromSecondSource", f"it is read from {believed.source}", believed.source)
+    elif chosen.source != "/proc/cpuinfo":
+        _problem(tree, "IsaFromSecondSource", f"it is read from {chosen.source}", chosen.source)
 
 
 def _family_of_this(tree: Tree) -> str | None:
@@ -215,4 +215,4 @@ def _names(isa: Isa | None) -> frozenset[str]:
 
 def _problem(tree: Tree, code: str, message: str, about: str) -> None:
     text = f"{about}: {message}" if about else message
-    tree.problems.append(MachineProblem(code, text if len(text) <= _MAX_TOLD else f"{text[:_MAX_TOLD]}…", about))
+    tree.problems.append(MachineProblem(code, text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…", about))

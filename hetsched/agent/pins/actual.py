@@ -37,12 +37,12 @@ class CpuReader:
         """Return the CPUs, empty for all of them, None if unknown. Raises: RuntimeFailure."""
         if (found := self._read(container_id)) is not None:
             return found
-        told = self._runtime.status(container_id)
-        if told.pid is not None and (file := self._file(container_id, told.pid)) is not None:
+        status = self._runtime.status(container_id)
+        if status.pid is not None and (file := self._file(container_id, status.pid)) is not None:
             self._files[container_id] = file
             if (found := self._read(container_id)) is not None:
                 return found
-        return None if told.cpus is None else _parsed(told.cpus)
+        return None if status.cpus is None else _parsed(status.cpus)
 
     def _read(self, container_id: str) -> frozenset[int] | None:
         file = self._files.get(container_id)

@@ -39,7 +39,7 @@ _LABEL = "hetsched.io/bench"
 _OURS, _THEIRS = "hetsched", "default-scheduler"
 _PATIENCE_SECONDS = 300.0
 _ZONES = 3
-_WORTH_TELLING_MS = 0.005
+_MIN_REPORTED_MS = 0.005
 _SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
 
 
@@ -86,7 +86,7 @@ def run(
         raise InputError(
             "ClusterInUse", "the API server has nodes", hint="Use an empty API server, for example from `make kube-up`"
         )
-    tell = progress or (lambda *_: None)
+    notify = progress or (lambda *_: None)
     rivals = _rivals(kube_scheduler)
     rows: list[BenchmarkRow] = []
     missing = 0
@@ -96,7 +96,7 @@ def run(
         path.write_text(json.dumps(kubeconfig))
         rates: dict[str, float] = {}
         for number, rival in enumerate(rivals):
-            tell(number, len(rivals))
+            notify(number, len(rivals))
             found, rates[rival.case], lost = _measure(api, rival, path, Path(folder), pods)
             rows += found
             missing += lost
@@ -165,7 +165,7 @@ def _measure(
         rows.append(row(f"{rival.case}: created to bound, p99", "ms", [waited[int(0.99 * (len(waited) - 1))]]))
     for part, before, after in zip(("backlog", "steady"), used, used[1:], strict=False):
         for program, seconds in spent(before, after).items():
-            if 1000 * seconds / pods >= _WORTH_TELLING_MS:
+            if 1000 * seconds / pods >= _MIN_REPORTED_MS:
                 rows.append(row(f"{rival.case}: {part}, CPU of {program}", "ms/pod", [1000 * seconds / pods]))
     return rows, rate, missing
 

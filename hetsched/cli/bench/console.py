@@ -53,19 +53,19 @@ _POOLS = (
 
 def run(nodes: int, pods: int, sockets: int, seconds: int, *, progress: Progress | None = None) -> Scenario:
     """Measure the console of a large live cluster. Raises: InputError `BenchmarkFailed`."""
-    tell = progress or (lambda *_: None)
+    notify = progress or (lambda *_: None)
     steps = 6
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         lists = stack.enter_context(Lists(folder, nodes, pods, _node))
         server = stack.enter_context(_Server(folder, sockets))
-        tell(1, steps)
+        notify(1, steps)
         server.connect(lists, folder)
         server.wait_for_first_list(pods)
-        tell(2, steps)
+        notify(2, steps)
         browser = stack.enter_context(Browser(server.url, server.password))
         rows = _first_screens(browser)
-        tell(3, steps)
+        notify(3, steps)
         listening = stack.enter_context(Sockets(server.url, server.token(), _TOPIC, sockets))
         before = cpu_of(server.pid)
         began = time.monotonic()
@@ -73,7 +73,7 @@ def run(nodes: int, pods: int, sockets: int, seconds: int, *, progress: Progress
         with changes.going_on(seconds):
             seen = browser.watch(seconds)
         used, took = spent(before, cpu_of(server.pid)), time.monotonic() - began
-        tell(4, steps)
+        notify(4, steps)
         time.sleep(2)
         pushed = server.pushed()
         rows += _latencies(changes, seen, listening, pushed)
@@ -81,10 +81,10 @@ def run(nodes: int, pods: int, sockets: int, seconds: int, *, progress: Progress
         rows += [row(f"memory of {program}", "MiB", [mib]) for program, mib in memory_of(server.pid).items()]
         with changes.going_on(5):
             server.kill_web()
-        tell(5, steps)
+        notify(5, steps)
         checks = _converged(server, browser, listening)
         rows.append(row("gaps noticed and closed", "", [listening.gaps]))
-        tell(6, steps)
+        notify(6, steps)
     facts = {
         **machine(), "nodes": nodes, "pods": pods, "sockets": sockets, "changesPerSecond": CHANGES_PER_SECOND,
         "browser": browser.version, "server": "standalone, embedded defaults",

@@ -70,7 +70,7 @@ class _Socket:
         self.whole = whole
         self.revision = -1
         self.document: Any = {}
-        self.heard: list[tuple[int, int, float]] = []
+        self.deltas: list[tuple[int, int, float]] = []
         self.greeted: list[float] = []
         self.gaps = 0
 
@@ -101,7 +101,7 @@ class _Socket:
                 self.gaps += 1
                 self.revision = -1
                 return "refetch"
-            self.heard.append((self.revision, message.revision, time.time()))
+            self.deltas.append((self.revision, message.revision, time.time()))
             self.revision = message.revision
             if self.whole:
                 self.document = merged(self.document, msgspec.json.decode(message.data))
@@ -197,14 +197,14 @@ class Sockets:
     def received(self) -> Iterator[tuple[int, float]]:
         """Yield each revision that reached a socket live, with the time, for every socket."""
         for made in self._made:
-            for before, revision, at in list(made.heard):
+            for before, revision, at in list(made.deltas):
                 for number in range(before + 1, revision + 1):
                     yield number, at
 
     def rates(self) -> list[float]:
         """Return the messages a second of each socket so far."""
         took = max(time.time() - self._began, 1e-9)
-        return [len(made.heard) / took for made in self._made]
+        return [len(made.deltas) / took for made in self._made]
 
     @property
     def gaps(self) -> int:

@@ -42,7 +42,7 @@ _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8
 
 def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None) -> Scenario:
     """Measure the first list, and then events for some seconds. Raises: InputError `BenchmarkFailed`."""
-    tell = progress or (lambda *_: None)
+    notify = progress or (lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, Lists(Path(name), nodes, pods) as lists:
         folder = Path(name)
         kubeconfig = folder / "kubeconfig"
@@ -60,7 +60,7 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             env.pop(name, None)
         for words in (["prepare"], ["connect", "bench", f"--kubeconfig={kubeconfig}"]):
             subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
-        tell(1, 3)
+        notify(1, 3)
         with _watching(env, folder / "log") as process:
             ledger = _Ledger(folder / "data" / "hetsched.sqlite3")
             began = time.monotonic()
@@ -68,7 +68,7 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             rows = [row("first list in the ledger", "s", [time.monotonic() - began])]
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
-            tell(2, 3)
+            notify(2, 3)
             # reads during the sending; reading afterwards would measure the duration of the sending
             with ThreadPoolExecutor(1) as threads:
                 sending = threads.submit(lists.send_events, seconds)

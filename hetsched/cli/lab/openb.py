@@ -97,8 +97,8 @@ class OpenbOptions(msgspec.Struct, frozen=True):
         if not self.lists:
             hint = "Use --list openb_pod_list_default.csv"
             raise InputError("ListsMissing", "a pod list is missing", place="--list", hint=hint)
-        beside = Path(self.lists[0]).parent
-        cluster = self.cluster or [str(beside / NODE_LIST)]
+        folder = Path(self.lists[0]).parent
+        cluster = self.cluster or [str(folder / NODE_LIST)]
         lists: dict[str, tuple[PodSpec, ...]] = {}
         asked: Any = None
         for path in self.lists:
@@ -112,7 +112,7 @@ class OpenbOptions(msgspec.Struct, frozen=True):
             compile_choice(spec)
         points, shown = _loads(self.arrival)
         return Study(
-            nodes.nodes, lists, tuple(specs), self._ties(), self.seeds, points, shown, _published(beside / FILE)
+            nodes.nodes, lists, tuple(specs), self._ties(), self.seeds, points, shown, _published(folder / FILE)
         )
 
     def _ties(self) -> Any:

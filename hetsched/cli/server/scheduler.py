@@ -77,7 +77,7 @@ def scheduler(
         lock.flush()
         socket_file = None if _given(*_STORE) else store.socket_path(data_dir)
         supervisor = Supervisor(
-            env=environment(data_dir, host, socket_file), cwd=data_dir, log_dir=data_dir / "logs", tell=note
+            env=environment(data_dir, host, socket_file), cwd=data_dir, log_dir=data_dir / "logs", write_line=note
         )
         cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
         try:

@@ -80,7 +80,7 @@ def standalone(
             env=environment(data_dir, host, socket_file, demo=not no_demo),
             cwd=data_dir,
             log_dir=data_dir / "logs",
-            tell=note,
+            write_line=note,
         )
         try:
             programs = (*webs_at(door, webs), *workers_called("standalone", workers), watch(), beat())

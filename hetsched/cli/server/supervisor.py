@@ -68,11 +68,11 @@ class _Child:
 class Supervisor:
     """Supervisor of programs with one environment; each writes its output to its own file in `log_dir`."""
 
-    def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, write_line: Callable[[str], None]) -> None:
         self._env = dict(env)
         self._cwd = cwd
         self.log_dir = log_dir
-        self._print = tell
+        self._print = write_line
         self._children: list[_Child] = []
         self._stop_signals = 0
         self._next_log_check = 0.0

@@ -79,19 +79,19 @@ def batch(
     ]
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
     with connect(server, token) as client:
-        told = list(_submitted(client, items, key, all_or_nothing, common, [name for name, _ in files]))
-        for (name, _), one in zip(files, told, strict=True):
+        answers = list(_submitted(client, items, key, all_or_nothing, common, [name for name, _ in files]))
+        for (name, _), one in zip(files, answers, strict=True):
             print_warnings(msgspec.structs.replace(each, place=f"{name} {each.place}") for each in one.warnings)
         ends = {}
         if wait_for or goal:
-            ends = _waited(client, told, goal or Goal.PLACED, timeout, patient=patient)
+            ends = _waited(client, answers, goal or Goal.PLACED, timeout, patient=patient)
     if output is OutputFormat.JSON:
         print_json(
-            {"items": [_document(name, one, ends.get(one.id)) for (name, _), one in zip(files, told, strict=True)]}
+            {"items": [_document(name, one, ends.get(one.id)) for (name, _), one in zip(files, answers, strict=True)]}
         )
     else:
-        _show([name for name, _ in files], told, ends)
-    if any(one.problem for one in told):
+        _show([name for name, _ in files], answers, ends)
+    if any(one.problem for one in answers):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(max((end.exit_code for _, end in ends.values()), default=0))
 
@@ -115,11 +115,11 @@ def _submitted(
 
 
 def _waited(
-    client: Client, told: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
+    client: Client, answers: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
 ) -> dict[str, tuple[str, End]]:
     """Wait for all workloads within one time-out and return state and result of each."""
     until = time.monotonic() + timeout_seconds
-    accepted = [one.id for one in told if one.id]
+    accepted = [one.id for one in answers if one.id]
     ends = {}
     with ProgressDisplay("waiting", len(accepted)) as track:
         for done, workload in enumerate(accepted, start=1):
@@ -146,9 +146,9 @@ def _problem_text(problem: ItemProblem) -> str:
     return f"{problem.place}: " * bool(problem.place) + f"{problem.detail} [{problem.code}]"
 
 
-def _show(names: Sequence[str], told: Sequence[ItemAnswer], ends: dict[str, tuple[str, End]]) -> None:
+def _show(names: Sequence[str], answers: Sequence[ItemAnswer], ends: dict[str, tuple[str, End]]) -> None:
     shown = table("file", "id", "state", "")
-    for name, one in zip(names, told, strict=True):
+    for name, one in zip(names, answers, strict=True):
         if one.problem is not None:
             shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_problem_text(one.problem)))
             continue

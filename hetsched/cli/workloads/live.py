@@ -30,7 +30,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 def follow(
     changes: Iterable[Seen],
     draw: Callable[[Seen, int], Iterable[Text]],
-    tell: Callable[[Seen | None, Seen], Iterable[str]],
+    describe: Callable[[Seen | None, Seen], Iterable[str]],
     *,
     over: Callable[[Seen], bool],
     stream: TextIO | None = None,
@@ -38,15 +38,15 @@ def follow(
 ) -> Seen | None:
     """Show the values of `changes` until it is `over` or ends, and return the last.
 
-    `draw` returns the lines of a view with a given height, `tell` the log lines of a change; with `keep` the last view
-    stays on the terminal.
+    `draw` returns the lines of a view with a given height, `describe` the log lines of a change; with `keep` the last
+    view stays on the terminal.
     """
     stream = sys.stderr if stream is None else stream
     last: Seen | None = None
     if not stream.isatty():
         out = console(stream)
         for now in changes:
-            for line in tell(last, now):
+            for line in describe(last, now):
                 out.print(Text(f"{time.strftime('%H:%M:%S')}  {line}"), soft_wrap=True)
             last = now
             if over(now):

@@ -18,7 +18,7 @@ COLOURS = {
     "cancelled": "dim",
 }  # fmt: skip
 # States in order of relevance, for views that cannot show every pod.
-_TELLING = (
+_BY_RELEVANCE = (
     "failed", "misconfigured", "never-fits", "not-now", "pending", "binding", "bound", "placed", "running",
     "succeeded", "cancelled",
 )  # fmt: skip
@@ -36,10 +36,10 @@ def show(workload: Workload) -> None:
         out.print(line, soft_wrap=True)
     objects = [one for one in workload.objects if one.state != "made" or one.message]
     if objects:
-        told = table("object", "state", "message")
+        rows = table("object", "state", "message")
         for one in objects:
-            told.add_row(Text(f"{one.kind} {one.namespace}/{one.name}"), Text(one.state), Text(one.message))
-        out.print(told)
+            rows.add_row(Text(f"{one.kind} {one.namespace}/{one.name}"), Text(one.state), Text(one.message))
+        out.print(rows)
     pods = table("pod", "state", "node", "message")
     for pod in workload.pods:
         pods.add_row(Text(pod.pod), coloured(pod.state), Text(pod.node or "-"), Text(_message(pod)))
@@ -79,7 +79,7 @@ def view(workload: Workload, height: int) -> list[Text]:
         return lines[: max(height, 1)]
     pods: Sequence[PodRow] = workload.pods
     if len(pods) > room:
-        order = {state: at for at, state in enumerate(_TELLING)}
+        order = {state: at for at, state in enumerate(_BY_RELEVANCE)}
         pods = sorted(pods, key=lambda pod: order.get(pod.state, len(order)))[: room - 1]
     names = max((len(pod.pod) for pod in pods), default=0)
     nodes = max((len(pod.node or "-") for pod in pods), default=0)
@@ -94,7 +94,7 @@ def view(workload: Workload, height: int) -> list[Text]:
 def _counts(pods: Iterable[PodRow], total: int) -> Text:
     counted = Counter(pod.state for pod in pods)
     line = Text(f"{total} pods: " if total != 1 else "1 pod: ")
-    for at, state in enumerate(state for state in _TELLING if counted[state]):
+    for at, state in enumerate(state for state in _BY_RELEVANCE if counted[state]):
         line.append(", " * bool(at)).append(f"{counted[state]} {state}", style=COLOURS.get(state, ""))
     return line
 

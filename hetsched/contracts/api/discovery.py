@@ -1,13 +1,14 @@
 """Result of the last discovery run on a live cluster.
 
-`writes` false means that the run was read-only, and `reason` is why. Lists are cut at `MOST_TOLD`; counts are complete.
+`writes` false means that the run was read-only, and `reason` is why. Lists are cut at `MOST_LISTED`; counts are
+complete.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-MOST_TOLD = 100
+MOST_LISTED = 100
 
 
 class FieldConflict(msgspec.Struct, frozen=True, rename="camel"):

@@ -96,11 +96,11 @@ class GoldenPlacementBroken(InputError):
     """A policy places a golden pod elsewhere than expected; `broken` lists the placements."""
 
     def __init__(self, name: str, broken: tuple[Judged, ...]) -> None:
-        told = "; ".join(str(one) for one in broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
+        first = "; ".join(str(one) for one in broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
         many = "a golden placement" if len(broken) == 1 else f"{len(broken)} golden placements"
         super().__init__(
             "GoldenPlacementBroken",
-            f"policy {name} breaks {many}: {told}",
+            f"policy {name} breaks {many}: {first}",
             place="version",
             hint="Change the policy, or the golden placement if it is out of date",
         )

@@ -33,7 +33,7 @@ Claims = dict[str, tuple[Said, ...]]
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
     """Part of a node that is missing (`shrunk`) or not accepted yet (`grown`), with the operator's review decision.
 
-    `known` is the value in effect before, `told` the reported value; `state` is open or rejected.
+    `known` is the value in effect before, `reported` the new one; `state` is open or rejected.
     """
 
     id: str
@@ -41,7 +41,7 @@ class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
     item: str
     change: str
     known: str
-    told: str
+    reported: str = msgspec.field(name="told")  # the name in the API and the database
     source: str
     since: str
     state: str = "open"
@@ -58,9 +58,9 @@ class Override(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
 
 
-def fact_id(fact: str, item: str, told: str) -> str:
+def fact_id(fact: str, item: str, reported: str) -> str:
     """Return the ID of a quarantined fact: the same as long as the same value is reported."""
-    return sha256("\0".join((fact, item, told)).encode()).hexdigest()[:12]
+    return sha256("\0".join((fact, item, reported)).encode()).hexdigest()[:12]
 
 
 def noted(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:

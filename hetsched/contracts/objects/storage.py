@@ -92,7 +92,7 @@ class Storage(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.volumes or self.claims or self.classes)
 
-    def beside(self, other: Storage) -> Storage:
+    def united_with(self, other: Storage) -> Storage:
         """Return these objects and the additional ones of `other`."""
         return Storage(
             {**other.volumes, **self.volumes}, {**other.claims, **self.claims}, {**other.classes, **self.classes}

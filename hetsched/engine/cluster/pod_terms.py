@@ -114,7 +114,7 @@ def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
     return came
 
 
-def beside(state: StateView, topology_key: str, rows: Rows) -> Bools:
+def in_same_domain(state: StateView, topology_key: str, rows: Rows) -> Bools:
     """Return (N,) which nodes are in the same domain of a topology label as one of `rows`."""
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)

@@ -106,7 +106,7 @@ class ClusterState:
         self.log: list[int] = []
         self.epoch = 0
         self._digests = Digests()
-        self.mix, self.mix_is_told = Mix(), False
+        self.mix, self.mix_is_set = Mix(), False
         self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and the values computed in it
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._label_keys: frozenset[str] | None = None
@@ -225,7 +225,7 @@ class ClusterState:
 
     def use_mix(self, mix: Mix) -> None:
         """Set the workload mix; evaluations under another mix are dropped."""
-        self.mix_is_told = True
+        self.mix_is_set = True
         if mix != self.mix:
             self.mix = mix
             self._digests.keep_over(self)

@@ -73,7 +73,7 @@ class VolumeState:
     def add(self, more: Storage) -> None:
         """Add storage that comes with pods; entries that are known or used by booked pods stay unchanged."""
         claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
-        self.storage = self.storage.beside(Storage(more.volumes, claims, more.classes))
+        self.storage = self.storage.united_with(Storage(more.volumes, claims, more.classes))
         self.digest = _digest(self.storage)
 
     def copy(self) -> VolumeState:
@@ -241,14 +241,14 @@ def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
 
 def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
     """Return (N,) which nodes match the zone labels of a volume; a volume without zone labels matches all."""
-    told: Bools = np.zeros(len(state.reports), np.bool_)
+    labelled: Bools = np.zeros(len(state.reports), np.bool_)
     fits: Bools = np.ones(len(state.reports), np.bool_)
     for key, beta in BETA_ZONES.items():
-        told |= (state.label(key)[0] >= 0) | (state.label(beta)[0] >= 0)
+        labelled |= (state.label(key)[0] >= 0) | (state.label(beta)[0] >= 0)
     for zone in zones:
         older = Expression(BETA_ZONES.get(zone.key, zone.key), zone.operator, zone.values)
         fits &= nodes_with(state, zone) | nodes_with(state, older)
-    return fits | ~told
+    return fits | ~labelled
 
 
 def nodes_made(state: StateView, waiting: PendingClaim) -> Bools:

@@ -147,8 +147,8 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
     head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
-    told = first.message if first.field in first.message else f"{first.field}: {first.message}"
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {told}")
+    text = first.message if first.field in first.message else f"{first.field}: {first.message}"
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {text}")
 
 
 def gated(pod: PodSpec) -> Diagnosis:
@@ -219,12 +219,12 @@ def _sentence(
     head = _HEADS[verdict].format(pod=pod.key)
     if not nodes:
         return f"{head}: the cluster has no nodes"
-    told = list(reasons)
-    if len(told) > _MOST_REASONS:
-        told.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
-        del told[_MOST_REASONS - 1 :]
-    parts = [f"{r.nodes} {r.message}" for r in sorted(told, key=lambda reason: -reason.nodes)]
-    others = [r.nodes for r in reasons if r not in told]
+    shown = list(reasons)
+    if len(shown) > _MOST_REASONS:
+        shown.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
+        del shown[_MOST_REASONS - 1 :]
+    parts = [f"{r.nodes} {r.message}" for r in sorted(shown, key=lambda reason: -reason.nodes)]
+    others = [r.nodes for r in reasons if r not in shown]
     if others:
         parts.append(f"{sum(others)} for {len(others)} other reasons")
     return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")

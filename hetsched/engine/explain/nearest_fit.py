@@ -97,11 +97,11 @@ def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = No
         search = _GangSearch(scheduler, pod, budget, list(roll.members.values()))
     names = scheduler.state.columns.names
     answers: list[SufficientChange] = []
-    told: set[tuple[str, ...]] = set()
+    found_fields: set[tuple[str, ...]] = set()
     for candidate in sorted(search.candidates(), key=lambda candidate: candidate.order):
         fields = tuple(step.field for step in candidate.steps)
-        if fields not in told and search.places(candidate):
-            told.add(fields)
+        if fields not in found_fields and search.places(candidate):
+            found_fields.add(fields)
             answers.append(SufficientChange(_answer(candidate, names), search.changed(candidate)))
         if len(answers) == MOST_ANSWERS:
             break

@@ -32,7 +32,7 @@ from .status import Eviction, Refusal, Wait
 from .waiting_pods import PermitRoom
 
 ANY_ISA = IsaGrant("any")
-NOBODY_ELSE = Refusal("PermitWaiting", "others it must start with are not placed yet")
+OTHERS_NOT_PLACED = Refusal("PermitWaiting", "others it must start with are not placed yet")
 
 
 class Scheduler:
@@ -45,7 +45,7 @@ class Scheduler:
     def __init__(self, state: ClusterState, policy: Policy, *, evicts: bool = False) -> None:
         self.state = state
         self.policy = policy
-        if policy.wants_mix and not state.mix_is_told:
+        if policy.wants_mix and not state.mix_is_set:
             state.use_mix(state.booked_mix())
         self.evaluator = Evaluator(state, policy)
         self.room = PermitRoom(state)
@@ -207,7 +207,7 @@ class Scheduler:
     def settle(self) -> None:
         """Undo the placements that still wait for a permit: the queue is empty, so no further members arrive."""
         for key, held in list(self.room.held.items()):
-            self.room.reject(key, (min(held.holders), NOBODY_ELSE))
+            self.room.reject(key, (min(held.holders), OTHERS_NOT_PLACED))
         self._undo_rejected()
 
     def expire(self, now_seconds: float) -> None:

@@ -46,16 +46,16 @@ class Fitting(msgspec.Struct):
 
 def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting:
     """Return for each named node whether `pod` may run there now, or the reason why not."""
-    told = Fitting()
+    result = Fitting()
     whole = _of_the_pod(pod)
     if whole:
-        told.hopeless = dict.fromkeys(names, whole)
-        return told
+        result.hopeless = dict.fromkeys(names, whole)
+        return result
     state = scheduler.state
     booked = state.bookings.get(pod.key)
     if booked is not None:
-        _booked_already(told, pod, names, booked, state.columns.names[booked.row])
-        return told
+        _booked_already(result, pod, names, booked, state.columns.names[booked.row])
+        return result
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     rows = {name: state.row_of[name] for name in names if name in state.row_of}
@@ -70,15 +70,15 @@ def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting
     for name in names:
         row = rows.get(name, -1)
         if row < 0:
-            told.refused[name] = UNKNOWN_NODE
+            result.refused[name] = UNKNOWN_NODE
         elif row in ungranted:
-            told.refused[name] = ungranted[row]
+            result.refused[name] = ungranted[row]
         elif total[row] > INFEASIBLE:
-            told.fitting.append(name)
+            result.fitting.append(name)
         else:
             reason, resolvable = refused[row]
-            (told.refused if resolvable else told.hopeless)[name] = reason.message
-    return told
+            (result.refused if resolvable else result.hopeless)[name] = reason.message
+    return result
 
 
 def _of_the_pod(pod: PodSpec) -> str:
@@ -92,30 +92,30 @@ def _of_the_pod(pod: PodSpec) -> str:
     return "wait for scheduling gates" if pod.gates else ""
 
 
-def _booked_already(told: Fitting, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
+def _booked_already(result: Fitting, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
     same = booked.pod.uid == pod.uid
     why = f"are not {node}, where its binding is on its way" if same else "wait for the pod that had this name before"
     for name in names:
         if same and name == node:
-            told.fitting.append(name)
+            result.fitting.append(name)
         else:
-            told.refused[name] = why
+            result.refused[name] = why
 
 
 def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
     """Return a priority of 0 to 10 for each named node; 0 if the node is unknown or the pod does not fit."""
     state = scheduler.state
-    told = dict.fromkeys(names, 0)
+    scores = dict.fromkeys(names, 0)
     booked = state.bookings.get(pod.key)
     if _of_the_pod(pod) or booked is not None:
         node = state.columns.names[booked.row] if booked is not None else ""
         return {name: MOST_PRIORITY if name == node else 0 for name in names}
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
-    rows = {name: state.row_of[name] for name in told if name in state.row_of}
+    rows = {name: state.row_of[name] for name in scores if name in state.row_of}
     rows = {name: row for name, row in rows.items() if total[row] > INFEASIBLE}
     if not rows:
-        return told
+        return scores
     named = np.full(len(total), INFEASIBLE)
     chosen = list(rows.values())
     named[chosen] = total[chosen]
@@ -123,8 +123,8 @@ def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict
     least, most = float(total[chosen].min()), float(total[chosen].max())
     for name, row in rows.items():
         share = (float(total[row]) - least) / (most - least) if most > least else 1.0
-        told[name] = MOST_PRIORITY if row == first else int(share * (MOST_PRIORITY - 1))
-    return told
+        scores[name] = MOST_PRIORITY if row == first else int(share * (MOST_PRIORITY - 1))
+    return scores
 
 
 def leaving(scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

@@ -69,7 +69,7 @@ def waits_for(
     """
     if verdict is Verdict.MISCONFIGURED:
         return ()
-    vain = LOADS if verdict is Verdict.NEVER_FITS else frozenset()
+    ignored = LOADS if verdict is Verdict.NEVER_FITS else frozenset()
     plugins = {plugin.name: plugin for plugin in policy.gates}
     found = []
 
@@ -80,7 +80,7 @@ def waits_for(
     for name in dict.fromkeys(reason.plugin for reason in reasons):
         sets = [(name,)] if together is None else [each for each in together if each[0] == name]
         text = ", or ".join(" and ".join(map(condition, each)) for each in sets)
-        found.append(_wait(name, plugins[name].info.helped_by - vain, text))
+        found.append(_wait(name, plugins[name].info.helped_by - ignored, text))
     if not state.reports:
         found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
     elif not refused_all:

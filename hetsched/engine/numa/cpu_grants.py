@@ -28,13 +28,13 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
     own = busy_hours(profile)
 
     def rank(core: Core) -> Rank:
-        beside = [
+        neighbours = [
             busy_hours(state.bookings[holder].pod.shape.load_profile) if holder in state.bookings else None
             for cpu in core
             if cpu not in free
             for holder in held.get(cpu, ("",))
         ]
-        return strain(own, beside)
+        return strain(own, neighbours)
 
     return pick(count, state.zones.nodes[row].cores[position], free, "spread" if own else order, rank)
 
@@ -72,8 +72,8 @@ def pairings(state: ClusterState, key: str) -> Iterator[str]:
                 yield f"CPUs {cpu} and {sibling} are threads of one core, both its own"
             for holder in held.get(sibling, ()):
                 if holder != key:
-                    beside = state.bookings.get(holder)
-                    other = None if beside is None else busy_hours(beside.pod.shape.load_profile)
+                    neighbour = state.bookings.get(holder)
+                    other = None if neighbour is None else busy_hours(neighbour.pod.shape.load_profile)
                     yield SHARES_CORE.format(cpu=cpu, sibling=sibling, pods=holder, load=_together(own, other))
 
 

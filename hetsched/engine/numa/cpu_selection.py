@@ -26,7 +26,7 @@ Rank = tuple[int, int]
 
 ALWAYS: Hours = frozenset(range(24))
 NEVER: Hours = frozenset()
-_BESIDE_QUIET, _BESIDE_UNKNOWN = 1, 2
+_NEXT_TO_QUIET, _NEXT_TO_UNKNOWN = 1, 2
 
 
 def cores_of(cpus: Iterable[int], siblings: str | None) -> tuple[Core, ...]:
@@ -63,10 +63,10 @@ def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
     worst = 0
     for hours in others:
         if hours is None:
-            level = _BESIDE_UNKNOWN
+            level = _NEXT_TO_UNKNOWN
         else:
             shared = len(own & hours)
-            level = _BESIDE_UNKNOWN + shared if shared else _BESIDE_QUIET
+            level = _NEXT_TO_UNKNOWN + shared if shared else _NEXT_TO_QUIET
         worst = max(worst, level)
     return worst, len(others)
 

@@ -87,9 +87,9 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
     needs = []
     for name in _RESOURCES:
         row = state.resources.index[name]
-        beside = np.repeat(nodes.static("allocatable")[row] / np.maximum(cards, 1), cards)
-        if beside.size and float(np.median(beside)) > 0:
-            needs.append(Need(row, float(np.median(beside)), 0.0))
+        per_card = np.repeat(nodes.static("allocatable")[row] / np.maximum(cards, 1), cards)
+        if per_card.size and float(np.median(per_card)) > 0:
+            needs.append(Need(row, float(np.median(per_card)), 0.0))
     return tuple(needs)
 
 

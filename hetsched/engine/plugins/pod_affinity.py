@@ -23,7 +23,7 @@ from hetsched.contracts.objects.workload import PodTerm
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
-from hetsched.engine.cluster.pod_terms import beside, per_domain
+from hetsched.engine.cluster.pod_terms import in_same_domain, per_domain
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
@@ -158,7 +158,7 @@ def _away_from_friends(request: Request, state: ClusterState) -> Bools | None:
         return None
     matchers = tuple(Matcher.of(term, pod.namespace) for term in terms)
     friends = np.flatnonzero(state.neighbours.matching(state, matchers))
-    together = [beside(state, term.topology_key, friends) for term in terms]
+    together = [in_same_domain(state, term.topology_key, friends) for term in terms]
     alone = not any(rows.any() for rows in together)
     if alone and all(matcher.matches(pod, state.namespaces) for matcher in matchers):
         together = [state.label(term.topology_key)[0] >= 0 for term in terms]
@@ -174,7 +174,7 @@ def _near_foes(request: Request, state: ClusterState) -> Bools | None:
     near: Bools = np.zeros(len(state.reports), np.bool_)
     for term in terms:
         foes = state.neighbours.matching(state, (Matcher.of(term, pod.namespace),))
-        near |= beside(state, term.topology_key, np.flatnonzero(foes))
+        near |= in_same_domain(state, term.topology_key, np.flatnonzero(foes))
     return near
 
 
@@ -184,7 +184,7 @@ def _repelled(request: Request, state: ClusterState) -> Bools | None:
     rules = state.neighbours
     for rule in rules.meaning(rules.repelling, request.pod, state):
         holders = rules.repelling[rule]
-        near = beside(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
+        near = in_same_domain(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
         repelled = near if repelled is None else repelled | near
     return repelled
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 SUM_OFFSET = 2**31  # added per pod to sums of priorities, so that fewer victims outweigh lower priorities
-_NOBODY = 2**31
+_EMPTY = 2**31
 _NEWEST = 99999999999999
 _KEPT = 16
 
@@ -113,7 +113,7 @@ class Removable:
         self._zones = state.zones.copy()
         self.on_row: list[list[Booking]] = [[] for _ in range(count)]
         self._slots = 1
-        self._priority: Ints = np.full((1, count), _NOBODY, np.int64)
+        self._priority: Ints = np.full((1, count), _EMPTY, np.int64)
         self._amounts: Ints = np.zeros((1, columns.layout.resources, count), np.int64)
         self._start: Ints = np.zeros((1, count), np.int64)
         self._booked: list[dict[int, Booking]] = [{} for _ in range(count)]
@@ -142,7 +142,7 @@ class Removable:
         self._booked[row] = _by_id(state, row)
         if len(leaving) > self._slots:
             self._widen(len(leaving))
-        self._priority[:, row] = _NOBODY
+        self._priority[:, row] = _EMPTY
         self._amounts[:, :, row] = 0
         requested = state.columns.layout.load["requested"]
         for slot, booking in enumerate(leaving):
@@ -155,7 +155,7 @@ class Removable:
         more = max(least, 2 * self._slots) - self._slots
         count = len(self.on_row)
         self._slots += more
-        self._priority = np.concatenate([self._priority, np.full((more, count), _NOBODY, np.int64)])
+        self._priority = np.concatenate([self._priority, np.full((more, count), _EMPTY, np.int64)])
         self._start = np.concatenate([self._start, np.zeros((more, count), np.int64)])
         self._amounts = np.concatenate([self._amounts, np.zeros((more, self._amounts.shape[1], count), np.int64)])
 
@@ -176,11 +176,11 @@ class Removable:
             if len(self._bounds) >= _KEPT:
                 self._bounds.clear()
             known = self._bounds[id(shape), id(owner)] = Bounds(len(self.on_row), (shape, owner))
-        rows = np.flatnonzero(self._priority[0] != _NOBODY)
+        rows = np.flatnonzero(self._priority[0] != _EMPTY)
         if known.seen >= 0:
             changed = np.array(list(set(self._changed[known.seen :])), np.intp)
             known.possible[changed] = False
-            rows = changed[self._priority[0, changed] != _NOBODY]
+            rows = changed[self._priority[0, changed] != _EMPTY]
         known.seen = len(self._changed)
         rows = possible(self.relieved, rows) if rows.size else rows
         if rows.size:

@@ -186,10 +186,10 @@ def _of_refusal(refused: Unplaced, not_now: Level) -> Iterator[Finding]:
             )  # fmt: skip
         return
     never = refused.verdict is Verdict.NEVER_FITS
-    told = "; ".join(map(_reason, refused.reasons)) or "no node takes it"
+    causes = "; ".join(map(_reason, refused.reasons)) or "no node takes it"
     yield Finding(
         "NeverFits" if never else "NotNow", Level.ERROR if never else not_now, refused.pod,
-        f"{'never fits this cluster' if never else 'does not fit now'}: {told}",
+        f"{'never fits this cluster' if never else 'does not fit now'}: {causes}",
         hint="; or ".join(map(_change, refused.nearest_fit[:_SHOWN])), verdict="never-fits" if never else "not-now",
     )  # fmt: skip
 
@@ -214,12 +214,12 @@ def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding], waiting: int)
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     total = len(pods)
     wrong = len({finding.pod for finding in findings if finding.level is Level.ERROR and finding.pod})
-    told = ", ".join(f"{count} {level.value}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
+    totals = ", ".join(f"{count} {level.value}{'s' if count != 1 else ''}" for level, count in counts.items() if count)
     if wrong:
-        return f"{wrong} of {len(pods)} pods would not run as {'it is' if len(pods) == 1 else 'they are'}: {told}"
+        return f"{wrong} of {len(pods)} pods would not run as {'it is' if len(pods) == 1 else 'they are'}: {totals}"
     if counts[Level.ERROR]:
-        return f"the manifests may not be merged: {told}"
-    counted = f": {told}" if told else ""
+        return f"the manifests may not be merged: {totals}"
+    counted = f": {totals}" if totals else ""
     if waiting:
         do = "does" if waiting == 1 else "do"
         whole = "the pod does not fit now" if total == 1 else f"{waiting} of {total} pods {do} not fit now"

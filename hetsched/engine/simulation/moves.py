@@ -114,12 +114,12 @@ class Board:
 
     def _keep_off(self, unit: Unit) -> None:
         names = self.state.columns.names
-        told = dict(self.state.avoided)
+        avoided = dict(self.state.avoided)
         for booking in unit:
             owner = booking.pod.owner
-            known = told.get(owner, Avoided({}))
-            told[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.rest)
-        self.state.avoided = told
+            known = avoided.get(owner, Avoided({}))
+            avoided[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.rest)
+        self.state.avoided = avoided
 
     # -- report ------------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,9 @@ def room_on(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeRoom
 
 
 def _reason(scheduler: Scheduler, pod: PodSpec, row: int) -> Reason | None:
-    told = of_node(scheduler, pod, row)
-    if not told.feasible:
-        return told.refused
+    answer = of_node(scheduler, pod, row)
+    if not answer.feasible:
+        return answer.refused
     short = scheduler.refusal_to_reserve(scheduler.state.compile(pod), row)
     return None if short is None else Reason(short.code, "reserve", 1, short.message, short.missing, short.field)
 

@@ -24,9 +24,9 @@ def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
     wanted = _below(root, found)
     servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
     parents = {found[pid][0] for pid in servers}
-    beside = {pid for pid, (parent, words, _) in found.items() if parent in parents and _program(words) == "etcd"}
+    etcd = {pid for pid, (parent, words, _) in found.items() if parent in parents and _program(words) == "etcd"}
     seconds: dict[str, float] = defaultdict(float)
-    for pid in wanted | servers | beside:
+    for pid in wanted | servers | etcd:
         _, words, used = found[pid]
         seconds[_program(words)] += used
     return dict(seconds)

@@ -26,7 +26,7 @@ from .outcome import ExpectedResult, Experiment, ResultRow
 
 _SEEDS = (1, 2, 3)
 _BLIND, _CASSINI, _DEFAULT = "default-kube", "cassini", "hetsched"
-_ONLINE, _NOBODY, _STEAL_ONLY = "online workloads", "no online workloads", "online workloads, no cost of remoteness"
+_ONLINE, _NO_ONLINE, _STEAL_ONLY = "online workloads", "no online workloads", "online workloads, no cost of remoteness"
 _BASIC = ("ran", "finished", "rejections", "evictions")
 _PUBLISHED_SPEEDUP = 3.0
 _MACHINES, _BURST_MACHINES, _BURST_PODS = 12, 200, 2000
@@ -53,20 +53,22 @@ def run(progress: Progress) -> Experiment:
     model = CostModel()
     local = CostModel(memory_penalty=0.0, card_penalty=0.0)
     burst = _burst(progress)
-    plan = [(policy, case) for policy in (_BLIND, _CASSINI) for case in (_ONLINE, _NOBODY, _STEAL_ONLY)]
+    plan = [(policy, case) for policy in (_BLIND, _CASSINI) for case in (_ONLINE, _NO_ONLINE, _STEAL_ONLY)]
     plan.append((_DEFAULT, _ONLINE))
     found: dict[tuple[str, str], list[RunCounts]] = {}
     for done, (policy, case) in enumerate(plan, 1):
         costs = local if case == _STEAL_ONLY else model
         worlds = [
-            TrainingRun(policy, machines(_MACHINES), jobs(seed), costs, seed=seed, online=case != _NOBODY)
+            TrainingRun(policy, machines(_MACHINES), jobs(seed), costs, seed=seed, online=case != _NO_ONLINE)
             for seed in _SEEDS
         ]
         found[policy, case] = [world.run() for world in worlds]
         progress(done, len(plan))
     three = (_BLIND, _CASSINI, _DEFAULT)
     rows = [row for policy in three for row in _rows(policy, _ONLINE, found[policy, _ONLINE], _COUNTED)]
-    rows += [row for policy in (_BLIND, _CASSINI) for row in _rows(policy, _NOBODY, found[policy, _NOBODY], _BASIC)]
+    rows += [
+        row for policy in (_BLIND, _CASSINI) for row in _rows(policy, _NO_ONLINE, found[policy, _NO_ONLINE], _BASIC)
+    ]
     ratios = {case: _ratios(found, case) for case in (_ONLINE, _STEAL_ONLY)}
     for policy, tally in burst.items():
         rows += [ResultRow(policy, _BURST, _COUNTED[field], float(getattr(tally, field))) for field in _ADMITTED]
@@ -142,7 +144,7 @@ def _expectations(found: dict[tuple[str, str], list[RunCounts]], speed: list[flo
 
     ours = {field: total(_CASSINI, field) for field in _COUNTED}
     blind = {field: total(_BLIND, field) for field in _COUNTED}
-    alone = total(_CASSINI, "evictions", _NOBODY)
+    alone = total(_CASSINI, "evictions", _NO_ONLINE)
     return [
         ExpectedResult(
             f"kubelets reject {ours['rejections']} pods of cassini and {blind['rejections']} of default-kube",

@@ -187,12 +187,12 @@ def _group_expectations(ends: dict[str, _End], group: int) -> list[ExpectedResul
     degrees = {name: ends[name].degree for name in ("mbcgt", "dynamic", "default")}
     order = " > ".join(f"{name} {degree:.4f}" for name, degree in degrees.items())
     gains = {rival: _percent(ends["mbcgt"], ends[rival]) for rival in _PUBLISHED}
-    told = " and ".join(f"{gains[rival]:.2f} % over {rival}" for rival in gains)
+    measured = " and ".join(f"{gains[rival]:.2f} % over {rival}" for rival in gains)
     figures = " and ".join(f"{figures[group]:.2f} %" for figures in _PUBLISHED.values())
     within = all(_LEAST_GAIN <= gain <= _MOST_GAIN for gain in gains.values())
     return [
         ExpectedResult(f"group {group + 1}: {order}", degrees["mbcgt"] > degrees["dynamic"] > degrees["default"]),
-        ExpectedResult(f"group {group + 1}: mbcgt gains {told}, within 5-9 % (published {figures})", within),
+        ExpectedResult(f"group {group + 1}: mbcgt gains {measured}, within 5-9 % (published {figures})", within),
         ExpectedResult(
             f"group {group + 1}: were S = 1 - std it would gain {_percent_as_std(ends):.2f} %, so S is 1 - variance",
             _percent_as_std(ends) > 2 * _MOST_GAIN,
@@ -203,9 +203,9 @@ def _group_expectations(ends: dict[str, _End], group: int) -> list[ExpectedResul
 def _large_expectation(groups: list[dict[str, _End]]) -> ExpectedResult:
     gains = [_percent(ends["mbcgt"], ends["default"]) for ends in groups]
     as_many = all(ends["mbcgt"].pending <= ends["default"].pending for ends in groups)
-    told = ", ".join(f"{gain:.2f} %" for gain in gains)
+    measured = ", ".join(f"{gain:.2f} %" for gain in gains)
     placed = "as many pods placed" if as_many else "fewer pods placed"
-    text = f"{_LARGE_NODES} nodes: mbcgt gains {told} over default, at least {_LARGE_GAIN} % wanted, and {placed}"
+    text = f"{_LARGE_NODES} nodes: mbcgt gains {measured} over default, at least {_LARGE_GAIN} % wanted, and {placed}"
     return ExpectedResult(text, min(gains) >= _LARGE_GAIN and as_many)
 
 

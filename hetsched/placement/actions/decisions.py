@@ -123,24 +123,24 @@ def record(
             change = ClusterTransaction(cluster)
             if spent:
                 change.charge(spent)
-            told, news_at = _news(results, change.now)
-            decisions = _insert_decisions(change, told, revision, snapshot)
+            recorded, news_at = _news(results, change.now)
+            decisions = _insert_decisions(change, recorded, revision, snapshot)
             deciding = {decision.pod_id: decision.pk for decision in decisions}
             for result in results:
                 _evict(change, result, deciding.get(result.waiting.pod_id))
             if cluster.kind == ClusterKind.KUBERNETES:
                 _nominate(change, results)
             _move(change, results, deciding, revision, news_at)
-            placed = [result for result in told if result.verdict is Verdict.PLACED]
+            placed = [result for result in recorded if result.verdict is Verdict.PLACED]
             use(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
             change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
-            for result in told:
+            for result in recorded:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             begun = [result.waiting.pod_id for result in placed if binding and bindable(result)]
             _begin_binding(begun)
             change.close(decisions)
-            if told and cluster.kind == ClusterKind.KUBERNETES:
-                dispatch.wake(cluster_id, dispatch.TELL)
+            if recorded and cluster.kind == ClusterKind.KUBERNETES:
+                dispatch.wake(cluster_id, dispatch.REPORT)
             if len(placed) > len(begun) and cluster.kind != ClusterKind.OFFLINE:
                 dispatch.wake(cluster_id, dispatch.BIND)
     except IntegrityError as error:
@@ -292,27 +292,27 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
     ]
     if not again:
         return list(results), {}
-    known = {row[0]: row[1:] for row in _TOLD_BEFORE(decisions=again)}
-    told: list[Result] = []
+    known = {row[0]: row[1:] for row in _LAST_RECORDED(decisions=again)}
+    recorded: list[Result] = []
     later: dict[int, datetime] = {}
     for result in results:
         last = known.get(result.waiting.decision_id or 0)
         if last is None or result.evicted:
-            told.append(result)
+            recorded.append(result)
             continue
         policy, reasons, summary, nominated_node, at, came = last
         if nominated_node != result.nominated_node:
-            told.append(result)
+            recorded.append(result)
         elif _said(policy, reasons, summary) != _said(result.policy_name, _kept(result.reasons), result.summary):
             due = at + min(max((at - came) / 4, NEWS_SOON), NEWS_AFTER)
             if due <= now:
-                told.append(result)
+                recorded.append(result)
             else:
                 later[result.waiting.pod_id] = due
-    return told, later
+    return recorded, later
 
 
-_TOLD_BEFORE: PreparedQuery[Any] = PreparedQuery(
+_LAST_RECORDED: PreparedQuery[Any] = PreparedQuery(
     lambda: Decision.objects.filter(pk__in=ListParameter("decisions")).values_list(
         "pk", "policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at"
     )

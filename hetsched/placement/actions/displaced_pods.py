@@ -37,12 +37,12 @@ _UNBOUND = PreparedQuery(
 
 def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
     """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
-    yielding: dict[int, list[Pod]] = defaultdict(list)
+    candidates: dict[int, list[Pod]] = defaultdict(list)
     for pod in sorted(_UNBOUND(nodes=set(node_ids)), key=_is_pod):
-        yielding[pod.node_id or 0].append(pod)
+        candidates[pod.node_id or 0].append(pod)
     count, displaced = 0, dict[str, list[Pod]]()
-    for node in Node.objects.filter(pk__in=yielding).defer("report"):
-        over = _over(node, yielding[node.pk])
+    for node in Node.objects.filter(pk__in=candidates).defer("report"):
+        over = _over(node, candidates[node.pk])
         if over:
             reason = FILLED.format(node=node.name, pods=by)
             pods = [pod for pod in over if _is_pod(pod)]
@@ -62,7 +62,7 @@ def _is_pod(row: Pod) -> bool:
     return row.origin != Pod.HELD
 
 
-def _over(node: Node, yielding: list[Pod]) -> list[Pod]:
+def _over(node: Node, candidates: list[Pod]) -> list[Pod]:
     """Return the shortest prefix of these pods without which the node fits, or all of them if it never fits."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
@@ -71,7 +71,7 @@ def _over(node: Node, yielding: list[Pod]) -> list[Pod]:
     for requests in held.values():
         total.update(requests)
     over: list[Pod] = []
-    for pod in yielding:
+    for pod in candidates:
         if all(total[name] <= room for name, room in node.allocatable.items()):
             return over
         total.subtract({**held.get(pod.pk, {}), "pods": 1})

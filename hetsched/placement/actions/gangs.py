@@ -61,18 +61,18 @@ def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reas
     holding = [pod for pod in members if pod.pk not in absent]
     if gang is None or not holding or len(holding) >= gang.min_available:
         return
-    told = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
+    message = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
         change.free(unbound, "not all pods of its gang could be bound")
-        change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=told)
+        change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=message)
         change.requeue()
     if len(unbound) < len(holding):
         seconds = PATIENCE.total_seconds() if gang.timeout_seconds is None else gang.timeout_seconds
         HalfGang.objects.get_or_create(
             cluster=change.cluster, namespace=missing.namespace, gang=missing.gang,
             defaults={
-                "least": gang.min_available, "since": change.shared_now, "reason": told,
+                "least": gang.min_available, "since": change.shared_now, "reason": message,
                 "patience_seconds": int(max(seconds, LEAST_PATIENCE.total_seconds())),
             },
         )  # fmt: skip
@@ -108,8 +108,8 @@ def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
 def _take_back(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    told = f"Binding reverted, {one.reason}"[:500]
-    rows = (Eviction(cluster=change.cluster, victim=pod, reason=told) for pod in leaving)
+    message = f"Binding reverted, {one.reason}"[:500]
+    rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
     alone = f"The pod waits for its incomplete gang; no controller would recreate it. {one.reason}"
     Pod.objects.filter(pk__in=staying).update(message=alone)

@@ -248,15 +248,15 @@ def _update_pods(cluster: Cluster, news: set[str]) -> list[int]:
         if not news.isdisjoint(map(kept_under, spec.images))
     ]
     found = look_up(cluster, [spec for _, spec, _ in concerned])
-    told: list[Pod] = []
+    changed: list[Pod] = []
     others: list[Pod] = []
     for (pk, before, until), (spec, now_until) in zip(concerned, found, strict=True):
         waits = now_until if now_until is None else min(now_until, until)
         row = Pod(pk=pk, spec=spec, images_until=waits, queued=not spec.gates, attempts=0, not_before=None)
-        (others if spec == before else told).append(row)
-    write_columns(told, ("spec", "images_until", "queued", "attempts", "not_before", "flushed"))
+        (others if spec == before else changed).append(row)
+    write_columns(changed, ("spec", "images_until", "queued", "attempts", "not_before", "flushed"))
     write_columns(others, ("images_until",))
-    return [row.pk for row in told]
+    return [row.pk for row in changed]
 
 
 def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:

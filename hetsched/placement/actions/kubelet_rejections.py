@@ -57,8 +57,8 @@ def note_refused(change: ClusterTransaction, refused: Sequence[tuple[Pod, Observ
         spec, why = specs[row.pk], seen.refusal
         rows.append(rounds.next(row, spec, why.reason, why.message))
         for fact in why.facts:
-            told = FactConflict(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
-            doubts[row.node_id or 0].append(told)
+            conflict = FactConflict(fact, rfc3339(change.now), row.key, why.reason, why.message[:300], spec.owner)
+            doubts[row.node_id or 0].append(conflict)
     Rejection.objects.bulk_create(rows, batch_size=500)
     reasons = [row.reason for row in rows]
     transaction.on_commit(lambda: _count(change.cluster.name, reasons))

@@ -202,8 +202,8 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
     with write_transaction():
         change = ClusterTransaction(_held(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
-        told = {"uid": uid or one.uid, "not_before": not_before}
-        if not row.filter(state=one.state).update(state=state, message=message[:1000], **told):
+        columns = {"uid": uid or one.uid, "not_before": not_before}
+        if not row.filter(state=one.state).update(state=state, message=message[:1000], **columns):
             # The workload was withdrawn in the meantime: keep the uid for the deletion, due at once.
             row.update(uid=uid or one.uid, not_before=None)
         change.touch_workload(one.workload_id)

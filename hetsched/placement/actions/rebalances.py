@@ -222,7 +222,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
 
     Raises: Conflict if something was reserved since the state was read.
     """
-    told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
+    message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with write_transaction():
         change = ClusterTransaction(advance(plan.cluster_id, revision=found.revision))
         _check_open(plan, moves)
@@ -230,9 +230,9 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
         if len(pods) != len(moves):
             raise Conflict("a pod of the step was deleted")
         leaving = [pods[move.pod_key] for move in moves]
-        change.free(leaving, told)
-        _keep_off(change.cluster, moves, pods, told)
-        change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=told)
+        change.free(leaving, message)
+        _keep_off(change.cluster, moves, pods, message)
+        change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=message)
         stir(change.cluster, {Event.POD_RELEASED}, at_once=True)
         change.close()
         at = change.cluster.revision
@@ -240,7 +240,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
             _result(plan, pods[move.pod_key], move, found, position, moved) for position, move in enumerate(moves)
         ]
         record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_decided_on(found, moved))
-        Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=told)
+        Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=message)
         for move in moves:
             _note(move, RebalanceMove.MOVED, came_to=move.target)
             _audit_move(plan, move, "pod.move")
@@ -288,7 +288,7 @@ def _result(
 
 def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
-    told = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
+    message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with write_transaction():
         cluster = advance(plan.cluster_id)
         _check_open(plan, moves)
@@ -299,9 +299,9 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
                 raise Conflict(f"{move.pod_key} was deleted from {move.source}")
         Eviction.objects.bulk_create(
-            Eviction(cluster=cluster, victim=pods[move.pod_key], move=move, reason=told) for move in moves
+            Eviction(cluster=cluster, victim=pods[move.pod_key], move=move, reason=message) for move in moves
         )
-        _keep_off(cluster, moves, pods, told)
+        _keep_off(cluster, moves, pods, message)
         for move in moves:
             _note(move, RebalanceMove.LEAVING)
             _audit_move(plan, move, "pod.evict")
@@ -351,7 +351,7 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], told: str) -> None:
+def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], message: str) -> None:
     """Keep the owners of a step's pods off the nodes they leave, as the plan assumed."""
     now = timezone.now()
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
@@ -367,7 +367,7 @@ def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[st
                 pod=move.pod_key,
                 uid=(move.uid if live else "") or f"moved-{move.pk}",
                 reason=MOVED_AWAY,
-                message=told,
+                message=message,
                 created_at=now,
                 until=now + KEPT_OFF,
                 ran_elsewhere=True,  # no statement about the owner's pods on other nodes

@@ -255,11 +255,11 @@ def take_in(
     *,
     actor: Actor,
     origin: str = Pod.WATCHED,
-    told: bool = True,
+    publishes: bool = True,
 ) -> list[Pod]:
     """Accept pending pods of a live cluster, one workload per group, inside the caller's transaction.
 
-    `told` False: the caller publishes the cluster's topic; new workloads have no subscribers yet.
+    `publishes` False: the caller publishes the cluster's topic; new workloads have no subscribers yet.
     Raises: IntegrityError if another pod of one of these names is live.
     """
     wanted = list(groups)
@@ -270,7 +270,7 @@ def take_in(
         made.append((_workload(cluster, pods, actor, ""), pods))
     if made:
         _insert(made, actor)
-        if told:
+        if publishes:
             _publish(cluster, made)
     return [pod for _, pods in made for pod in pods]
 

@@ -236,8 +236,8 @@ class _Batch:
             self.messages[_how_it_ended(seen)].append(row)
             return
         self._compare(row, seen)
-        if row.message != (told := _what_it_waits_for(seen)):
-            self.messages[told].append(row)
+        if row.message != (message := _what_it_waits_for(seen)):
+            self.messages[message].append(row)
 
     def _compare(self, row: Pod, seen: ObservedPod) -> None:
         """Record a pod if its requests, labels or owner have changed."""
@@ -386,7 +386,7 @@ class _Batch:
         for seen in self.arriving:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
-        take_in(self.cluster, groups.values(), actor=SYSTEM, told=False)
+        take_in(self.cluster, groups.values(), actor=SYSTEM, publishes=False)
 
 
 def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
@@ -438,9 +438,9 @@ def _how_it_ended(seen: ObservedPod) -> str:
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
         return of_pod[:1000]
-    told = f"container {end.container} ended with exit code {end.exit_code}"
-    told = f"{told} ({end.reason})" if end.reason else told
-    return f"{told}; {of_pod}"[:1000] if of_pod else told
+    message = f"container {end.container} ended with exit code {end.exit_code}"
+    message = f"{message} ({end.reason})" if end.reason else message
+    return f"{message}; {of_pod}"[:1000] if of_pod else message
 
 
 def _what_it_waits_for(seen: ObservedPod) -> str:

@@ -35,7 +35,7 @@ from ..notifications import callbacks
 
 MOST_WEBHOOKS = 50  # per owner
 LONGEST_OVERLAP = timedelta(days=7)
-TOLD = frozenset(State) - {State.PENDING}
+NOTIFIED_STATES = frozenset(State) - {State.PENDING}
 TEST_EVENT = "webhook.test"
 
 
@@ -198,9 +198,9 @@ def _check(wanted: WebhookSettings) -> None:
     if not wanted.url or len(wanted.url) > LONGEST_URL:
         raise InputError("CallbackUrlInvalid", "the value is not an http or https URL", place="url")
     callbacks.refuse_foreign(wanted.url, "url")
-    unknown = sorted(set(wanted.states) - TOLD)
+    unknown = sorted(set(wanted.states) - NOTIFIED_STATES)
     if unknown:
-        known = ", ".join(state.value for state in State if state in TOLD)
+        known = ", ".join(state.value for state in State if state in NOTIFIED_STATES)
         raise InputError(
             "StateUnknown", f"{unknown[0][:40]!r} is not a state that sends events", place="states", hint=f"Use {known}"
         )

@@ -58,8 +58,8 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
 
 def due(host: str | None = None) -> QuerySet[Delivery]:
     """Return the due deliveries, to one host or to all; those of paused webhooks wait."""
-    told = Q(webhook=None) | Q(webhook__enabled=True)
-    rows = Delivery.objects.filter(told, state=Delivery.DUE, not_before__lte=timezone.now())
+    enabled = Q(webhook=None) | Q(webhook__enabled=True)
+    rows = Delivery.objects.filter(enabled, state=Delivery.DUE, not_before__lte=timezone.now())
     return rows if host is None else rows.filter(host=host).order_by("not_before", "id")
 
 
@@ -125,16 +125,16 @@ def note(one: Delivery, outcome: DeliveryOutcome) -> None:
         state = Delivery.DELIVERED
     elif outcome.final or attempts >= MOST_ATTEMPTS or now - one.began_at > LONGEST_AGE:
         state = Delivery.DEAD
-    told = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message[:300]}
+    result = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message[:300]}
     with write_transaction():
         row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
         ended = None if state == Delivery.DUE else now
         if not row.update(
             state=state, attempts=attempts, ended_at=ended, not_before=now + pause(attempts, outcome.wait_seconds),
-            **told,
+            **result,
         ):  # fmt: skip
             return
-        DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **told)
+        DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **result)
         if one.webhook_id and state != Delivery.DUE:
             _judge(one.webhook_id, outcome)
     counters.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))

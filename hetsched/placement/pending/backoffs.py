@@ -94,17 +94,17 @@ def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
 
 
 def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
-    return _STANDING(cluster=cluster_id, at=at)
+    return _ACTIVE_REJECTIONS(cluster=cluster_id, at=at)
 
 
-_STANDING = PreparedQuery(
+_ACTIVE_REJECTIONS = PreparedQuery(
     lambda: _active(Parameter("cluster"), Parameter("at")).select_related("node").defer("node__report").order_by("id")
 )
 
 
-def _avoided(cluster_id: int, standing_rows: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:
+def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:
     by_owner: dict[str, dict[str, list[Rejection]]] = defaultdict(lambda: defaultdict(list))
-    for row in standing_rows:
+    for row in rejections:
         by_owner[row.owner][row.node.name].append(row)
     if not by_owner:
         return {}

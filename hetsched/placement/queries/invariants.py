@@ -86,10 +86,10 @@ def _violations(cluster: Cluster | None) -> Iterator[Violation]:
     for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
         for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
             yield from check(one)
-        yield from (Violation(*told) for told in promises.broken(one))
+        yield from (Violation(*fields) for fields in promises.broken(one))
     if cluster is None:
         yield from (*_judges_present(), *_idempotency(), *_events())
-        yield from (Violation(*told) for told in promises.overdrawn())
+        yield from (Violation(*fields) for fields in promises.overdrawn())
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:

@@ -58,7 +58,7 @@ class InLine(msgspec.Struct, frozen=True):
     gang: str | None
     state: str
     attempts: int
-    standing: QueueState
+    queue_state: QueueState
     position: int | None
     again_at: datetime | None
     tried_at: datetime | None
@@ -72,12 +72,12 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
     """Return the number of pods in each queue state, without those that never fit, and the number of the latter."""
     counted = dict.fromkeys(QueueState, 0)
     never = 0
-    rows = _pending(cluster_id, timezone.now()).order_by().values_list("standing", "state").annotate(n=Count("id"))
-    for standing, state, count in rows:
+    rows = _pending(cluster_id, timezone.now()).order_by().values_list("queue_state", "state").annotate(n=Count("id"))
+    for queue_state, state, count in rows:
         if state == State.NEVER_FITS.value:
             never += count
         else:
-            counted[QueueState(standing)] += count
+            counted[QueueState(queue_state)] += count
     return counted, never
 
 
@@ -99,9 +99,9 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
             ]
         found.sort(key=lambda one: one.position or 0)
     if only is not QueueState.DUE and len(found) < limit:
-        rest = rows.exclude(standing=QueueState.DUE) if only is None else rows.filter(standing=only)
-        rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "standing")
-        later = [_in_line(row, QueueState(row["standing"]), None) for row in rest[: limit - len(found)]]
+        rest = rows.exclude(queue_state=QueueState.DUE) if only is None else rows.filter(queue_state=only)
+        rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "queue_state")
+        later = [_in_line(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
         found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
     return found
 
@@ -110,7 +110,7 @@ def _pending(cluster_id: int, now: datetime) -> Any:
     """Return the pending pods, annotated with their queue state."""
     waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
     return waiting.annotate(
-        standing=Case(
+        queue_state=Case(
             When(due(now), then=Value(QueueState.DUE.value)),
             When(Q(queued=True, images_until__gt=now), then=Value(QueueState.IMAGES.value)),
             When(queued=True, then=Value(QueueState.BACK_OFF.value)),
@@ -121,7 +121,7 @@ def _pending(cluster_id: int, now: datetime) -> Any:
     )
 
 
-def _in_line(row: dict[str, Any], standing: QueueState, position: int | None) -> InLine:
+def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None) -> InLine:
     return InLine(
         pod_id=row["id"],
         key=f"{row['namespace']}/{row['name']}",
@@ -133,9 +133,9 @@ def _in_line(row: dict[str, Any], standing: QueueState, position: int | None) ->
         gang=f"{row['namespace']}/{row['gang']}" if row["gang"] else None,
         state=row["state"],
         attempts=row["attempts"],
-        standing=standing,
+        queue_state=queue_state,
         position=position,
-        again_at=_again_at(row, standing),
+        again_at=_again_at(row, queue_state),
         tried_at=row["tried_at"],
         waits_for=row["waits_for"],
         message=row["message"],
@@ -144,14 +144,14 @@ def _in_line(row: dict[str, Any], standing: QueueState, position: int | None) ->
     )
 
 
-def _again_at(row: dict[str, Any], standing: QueueState) -> datetime | None:
+def _again_at(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
     """Return the latest time of a pod's next try; None for one that never fits, which needs a change of the cluster."""
     if row["state"] == State.NEVER_FITS:
         return None
-    if standing is QueueState.BACK_OFF:
+    if queue_state is QueueState.BACK_OFF:
         return row["not_before"]
-    if standing is QueueState.IMAGES:
+    if queue_state is QueueState.IMAGES:
         return row["images_until"]
-    if standing is QueueState.RESTING and row["tried_at"] is not None:
+    if queue_state is QueueState.RESTING and row["tried_at"] is not None:
         return row["tried_at"] + (LOOK_AGAIN if row["helped_by"] & _TIMED else FLUSH)
     return None

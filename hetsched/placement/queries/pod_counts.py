@@ -56,9 +56,11 @@ def published_metrics(cluster: Cluster) -> Document:
 
     Values are the current ones if the published event has been deleted already.
     """
-    told = OutboxEvent.objects.filter(topic=cluster_topic(cluster)).order_by("-revision").values_list("data", flat=True)
-    head = told.filter(data__has_key="revision").first() or {}
-    counted = told.filter(data__has_key="counts").first() or cluster_counts(cluster)
+    events = (
+        OutboxEvent.objects.filter(topic=cluster_topic(cluster)).order_by("-revision").values_list("data", flat=True)
+    )
+    head = events.filter(data__has_key="revision").first() or {}
+    counted = events.filter(data__has_key="counts").first() or cluster_counts(cluster)
     return {name: head.get(name, now) for name, now in cluster_head(cluster).items()} | {"counts": counted["counts"]}
 
 
@@ -67,11 +69,11 @@ class _Pace:
 
     def __init__(self) -> None:
         self.at = -COUNT_SECONDS
-        self.changes = self.told = 0
+        self.changes = self.published = 0
 
     @property
     def owed(self) -> bool:
-        return self.changes != self.told
+        return self.changes != self.published
 
     def owe(self) -> None:
         """Mark the transaction's changes as pending once it is committed: earlier counts do not include them."""
@@ -124,7 +126,7 @@ def counts_are_due(cluster_id: int) -> bool:
         return False
 
     def note_published() -> None:
-        pace.at, pace.told = now, changes
+        pace.at, pace.published = now, changes
 
     transaction.on_commit(note_published)
     return True

@@ -23,21 +23,21 @@ from hetsched.placement.models import Charge, HalfGang, Pod, Reservation
 from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import shared_now
 
-Told = tuple[str, str, str]
+Breach = tuple[str, str, str]
 LATE = timedelta(minutes=10)  # by then a sweep has run, unless none is alive
 
 _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"
 
 
-def broken(cluster: Cluster) -> Iterator[Told]:
+def broken(cluster: Cluster) -> Iterator[Breach]:
     """Yield (invariant, place, message) of a cluster."""
     yield from _zones(cluster)
     yield from _gangs(cluster)
     yield from _half_gangs(cluster)
 
 
-def _zones(cluster: Cluster) -> Iterator[Told]:
+def _zones(cluster: Cluster) -> Iterator[Breach]:
     placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=_HOLDING).exclude(allocation=None)
     for pod in placed.only("namespace", "name", "spec", "allocation").iterator(2000):
         held, wish = pod.allocation, pod.spec.shape.numa
@@ -51,7 +51,7 @@ def _zones(cluster: Cluster) -> Iterator[Told]:
                 yield "I6", pod.key, f"is counted with {zone.cpu_millis}m in zone {zone.name} and has {cpus} CPUs"
 
 
-def _gangs(cluster: Cluster) -> Iterator[Told]:
+def _gangs(cluster: Cluster) -> Iterator[Breach]:
     counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(gang="")
     for namespace, gang, state in rows.values_list("namespace", "gang", "state"):
@@ -79,13 +79,13 @@ def _placed_whole(pod: Pod) -> bool:
     return any(use.name == "gang" for revision in by for use in revision.spec.plugins)
 
 
-def _half_gangs(cluster: Cluster) -> Iterator[Told]:
+def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
     for one in HalfGang.objects.filter(cluster=cluster):
         if shared_now() > one.since + timedelta(seconds=one.patience_seconds) + LATE:
             yield "I13", str(one), f"is half bound since {one.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
 
 
-def overdrawn() -> Iterator[Told]:
+def overdrawn() -> Iterator[Breach]:
     """Yield (I14, owner, message) of owners charged beyond their quota."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     bounds: dict[str, dict[str, int]] = {}

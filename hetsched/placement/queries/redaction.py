@@ -102,8 +102,8 @@ class Redaction:
 
     def changed(self, changed: Changed) -> Changed:
         """Redact the difference of two decisions."""
-        told = (replace(one, message=self._reason_message(one.plugin, one.message)) for one in changed.reasons)
-        return replace(changed, reasons=tuple(told))
+        reasons = (replace(one, message=self._reason_message(one.plugin, one.message)) for one in changed.reasons)
+        return replace(changed, reasons=tuple(reasons))
 
     def again(self, again: Again) -> Again:
         """Redact the result of a re-run decision."""

@@ -271,14 +271,14 @@ def _casts(
     after = {key: spec if asked.scope == "all" or key[0] == spec.name else known for key, known in before.items()}
     order = active.get(cluster.policy_name) or next(iter(before.values()))
     draft_order = spec if asked.scope == "all" or order.name == spec.name else order
-    told = {known.version for key, known in before.items() if key[0] == spec.name}
+    versions = {known.version for key, known in before.items() if key[0] == spec.name}
     everybody = {known.name for known in before.values()}
-    name = spec.name if told or len(everybody) != 1 else next(iter(everybody))
+    name = spec.name if versions or len(everybody) != 1 else next(iter(everybody))
     return ReplayPolicies(
         RunPolicies(policy(order), {key: policy(of) for key, of in before.items()}),
         RunPolicies(policy(draft_order), {key: policy(of) for key, of in after.items()}),
         name,
-        told.pop() if len(told) == 1 else 0,
+        versions.pop() if len(versions) == 1 else 0,
         {key: (of.name, of.version) for key, of in before.items()},
     )
 
@@ -325,5 +325,5 @@ def _fidelity(
             reasons["nominated"] += 1
         else:
             reasons["consequence" if reasons else "unknown"] += 1
-    told = tuple(ReplayCount(code, pods) for code, pods in sorted(reasons.items(), key=lambda item: -item[1]))
-    return ReplayFidelity(len(entries), equal, told)
+    counts = tuple(ReplayCount(code, pods) for code, pods in sorted(reasons.items(), key=lambda item: -item[1]))
+    return ReplayFidelity(len(entries), equal, counts)

@@ -159,10 +159,10 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
         if last and decision is None and State(pod.state) in HOLDING | FINISHED:
             code, plugin, message, pending = PLACED_CODE, "", "", False  # it ran before the first decision here
         open_ = last and finished is None
-        told = None if open_ else rfc3339(until)
+        ended_at = None if open_ else rfc3339(until)
         seconds = round((until - since).total_seconds(), 3)
         pk = decision.pk if decision else None
-        spans.append(ReasonSpan(code, plugin, message, pending, rfc3339(since), told, seconds, pk))
+        spans.append(ReasonSpan(code, plugin, message, pending, rfc3339(since), ended_at, seconds, pk))
     return spans
 
 

@@ -89,7 +89,7 @@ class TestCpus:
 
     def test_returned_part_leaves_quarantine(self) -> None:
         first = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
-        again = weighed(first.known, self.KNOWN, standing=first.quarantined)
+        again = weighed(first.known, self.KNOWN, quarantined=first.quarantined)
         assert (again.quarantined, again.report.numa.lost_cpus) == ((), None)
 
     def test_cpus_that_move_to_another_zone_are_not_lost(self) -> None:
@@ -138,7 +138,7 @@ class TestCards:
     def test_a_card_that_is_split_says_so(self) -> None:
         problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
         told = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
-        assert weighed(self.KNOWN, told).quarantined[0].told == problem
+        assert weighed(self.KNOWN, told).quarantined[0].reported == problem
 
     def test_cards_that_cannot_be_listed_take_nothing_new(self) -> None:
         found = weighed(self.KNOWN, report(gpus=None))
@@ -147,7 +147,7 @@ class TestCards:
     def test_rejected_loss_is_ignored_until_another_report(self) -> None:
         told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
         stood = tuple(msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, told).quarantined)
-        again = weighed(self.KNOWN, told, standing=stood)
+        again = weighed(self.KNOWN, told, quarantined=stood)
         assert self.cards(again)[2] == (2, "G2", True)
 
     def test_the_first_report_counts_as_it_is(self) -> None:
@@ -171,10 +171,10 @@ class TestWhatAKnownCardIs:
         found = weighed(self.KNOWN, told)
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
-        assert found.quarantined[0].told == "H100-SXM5-80GB, 8000000 MiB, 16896 cores"
-        again = weighed(found.known, told, standing=found.quarantined)
+        assert found.quarantined[0].reported == "H100-SXM5-80GB, 8000000 MiB, 16896 cores"
+        again = weighed(found.known, told, quarantined=found.quarantined)
         assert (self.offers(again), again.quarantined) == (self.offers(found), found.quarantined)
-        approved = weighed(again.known, told, standing=again.quarantined, approved=[found.quarantined[0].id])
+        approved = weighed(again.known, told, quarantined=again.quarantined, approved=[found.quarantined[0].id])
         assert self.offers(approved) == ("H100-SXM5-80GB", 8_000_000, 16896)
         assert weighed(approved.known, told).quarantined == ()
 
@@ -220,7 +220,7 @@ class TestWhatAKnownCardIs:
         found = weighed(self.KNOWN, told)
         assert found.report.gpus[0].healthy is False
         stood = tuple(msgspec.structs.replace(one, state="rejected") for one in found.quarantined)
-        assert self.offers(weighed(found.known, told, standing=stood)) == ("Tesla-T4", 15360, 2560)
+        assert self.offers(weighed(found.known, told, quarantined=stood)) == ("Tesla-T4", 15360, 2560)
 
     def test_trusted_source_may_set_the_gpu_model(self) -> None:
         told = self.told(model="H100-SXM5-80GB", memory_mib=81559)

@@ -7,7 +7,7 @@ from hetsched.adapters.anonymising.pseudonyms import Pseudonyms, Realm
 from hetsched.adapters.objects.fields import is_label_value
 
 PLAIN = Realm("node-")
-WORDS = Realm("alias-", may_stand=lambda _, pseudonym: is_label_value(pseudonym))
+WORDS = Realm("alias-", accepts=lambda _, pseudonym: is_label_value(pseudonym))
 NAMES = st.sets(st.from_regex(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,6}[A-Za-z0-9]", fullmatch=True), max_size=20)
 
 

@@ -53,13 +53,13 @@ class AgentReportsView(ApiView):
     def post(self, request: Any) -> HttpResponse:
         """Accept the report of a node agent."""
         message = _message(request)
-        speaker = agent_of(request)
-        if message.node != speaker.node:
-            detail = f"this token reports for node {speaker.node}, not for {message.node[:80]!r}"
+        agent = agent_of(request)
+        if message.node != agent.node:
+            detail = f"this token reports for node {agent.node}, not for {message.node[:80]!r}"
             raise RequestRefused(403, "NodeNotYours", detail, place="node")
-        cluster = request_scope.cluster_of(speaker.cluster, hint=False)
+        cluster = request_scope.cluster_of(agent.cluster, hint=False)
         try:
-            heard = receive(cluster, message, known=lambda kubelet: pods_with_grants(cluster, message.node, kubelet))
+            result = receive(cluster, message, known=lambda kubelet: pods_with_grants(cluster, message.node, kubelet))
         except InputError as error:
             if error.code == "NodeUnknown":
                 raise RequestRefused(404, error.code, error.message, place=error.place) from None
@@ -70,7 +70,7 @@ class AgentReportsView(ApiView):
             uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
             follow_actual_cards(cluster.pk, message.node, devices, advisory=not message.gives_cards, uuids=uuids)
         confidential = request.is_secure() or settings.HETSCHED_AGENT_KEYS_OVER_HTTP
-        return answer(request, _answer(cluster, heard.node, wanted=heard.wanted, confidential=confidential))
+        return answer(request, _answer(cluster, result.node, wanted=result.wanted, confidential=confidential))
 
 
 def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
@@ -115,7 +115,7 @@ def _answer(cluster: Cluster, node: Node, *, wanted: bool, confidential: bool) -
         problems.append(MachineProblem("KeyWithheld", f"the node's key is not sent over plain HTTP: {hint}"))
     row = NodeFacts.objects.filter(node=node).only("quarantined").first()
     for one in row.quarantined if row is not None else ():
-        text = f"{one.fact} {one.item}: accepted {one.known}, reported {one.told}"
+        text = f"{one.fact} {one.item}: accepted {one.known}, reported {one.reported}"
         problems.append(MachineProblem("FactQuarantined", text, one.id))
     return AgentAnswer(
         cluster=cluster.name,

@@ -57,10 +57,10 @@ class AgentTokens(BearerAuthentication):
             return super().authenticate(request)
         if len(given) > _MOST_BYTES or not _SIGNED.fullmatch(given):
             raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
-        speaker = _identity(request.GET.get("cluster", ""), given.decode())
-        if speaker is None:
+        identity = _identity(request.GET.get("cluster", ""), given.decode())
+        if identity is None:
             raise AuthenticationFailed("The token is not valid.", code="TokenInvalid")
-        return service_account("agent"), speaker
+        return service_account("agent"), identity
 
 
 class AgentScheme(BearerScheme):
@@ -109,11 +109,11 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
             503, "TokenNotReviewed", f"the API server of {cluster.name} did not authenticate the token",
             headers={"Retry-After": "5"},
         ) from None  # fmt: skip
-    speaker = None
+    identity = None
     if holder is not None and holder.account in settings.HETSCHED_AGENT_ACCOUNTS and holder.node:
-        speaker = AgentIdentity(cluster.name, holder.node)
-    cache.set(key, speaker or "nobody", HELD_SECONDS if speaker else _REFUSED_SECONDS)
-    return speaker
+        identity = AgentIdentity(cluster.name, holder.node)
+    cache.set(key, identity or "nobody", HELD_SECONDS if identity else _REFUSED_SECONDS)
+    return identity
 
 
 def _brake(cluster: Cluster) -> None:

@@ -244,12 +244,12 @@ def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
     decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))
     live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")
     followed = {cluster.name: in_step(cluster) for cluster in live}
-    heard = dict(
+    alive_at = dict(
         Sync.objects.filter(required=True).values_list("cluster__name").annotate(at=Min("alive_at")).order_by()
     )
     return {
         name: {
-            "syncAgeSeconds": _age(heard.get(name) if name in followed else at, now),
+            "syncAgeSeconds": _age(alive_at.get(name) if name in followed else at, now),
             "decisionAgeSeconds": _age(decided.get(name), now),
             "inStep": followed.get(name, True),
         }

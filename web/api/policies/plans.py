@@ -149,8 +149,8 @@ class PlanTrialView(ApiView):
         """Try a condition on the figures of the last week; nothing is written."""
         asked = bodies.read(request, PlanTrial)
         found = forecast_switches(asked.condition)
-        told = PlanPreview(found.known, found.start, found.end, found.samples, found.switches, found.note)
-        return answer(request, told)
+        preview = PlanPreview(found.known, found.start, found.end, found.samples, found.switches, found.note)
+        return answer(request, preview)
 
 
 def _save(view: ApiView, asked: PlanDraft, name: str) -> PolicyPlan:

@@ -320,11 +320,11 @@ def _respond(request: Any, name: str) -> HttpResponse:
 
 
 def _document(policy: Policy) -> PolicyDetail:
-    told = policy_document(policy)
+    document = policy_document(policy)
     active = next((r.spec for r in policy.revisions.all() if r.version == policy.active_version), None)
     return PolicyDetail(
-        policy.name, policy.description, policy.active_version, active, told["versions"], told["keptIn"],
-        told["objects"],
+        policy.name, policy.description, policy.active_version, active, document["versions"], document["keptIn"],
+        document["objects"],
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class PolicyCheckView(ApiView):
             check(spec)
         except InputError as error:
             fault = Fault(error.code, error.message, error.place, error.hint, _plugin_of(error, spec))
-        told = Checked(
+        checked = Checked(
             valid=fault is None,
             problem=fault,
             spec=spec,
@@ -75,7 +75,7 @@ class PolicyCheckView(ApiView):
             against=against,
             diff=diff(before, spec) if spec and before else None,
         )
-        return answer(request, told)
+        return answer(request, checked)
 
 
 def _version(name: str, asked: str) -> PolicyRevision | None:

@@ -28,7 +28,7 @@ from ..problems import RequestRefused
 from ..views import ApiView, answer
 
 # Resources that the fields of a shape below show; its manifest contains all others.
-_TOLD = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
+_SHOWN_RESOURCES = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
 class HeadroomPool(Document, frozen=True):
@@ -108,7 +108,7 @@ def _shape(line: Line, subject: Subject) -> HeadroomShape:
     pod, like = line.common.pod, line.common.like
     shape = pod.shape
     isa, gpu = shape.isa or IsaDemand(), shape.gpu or GpuDemand(0)
-    others = {name: format_amount(name, amount) for name, amount in shape.requests if name not in _TOLD}
+    others = {name: format_amount(name, amount) for name, amount in shape.requests if name not in _SHOWN_RESOURCES}
     return HeadroomShape(
         cpu=_amount(shape, CPU),
         memory=_amount(shape, MEMORY),
@@ -143,7 +143,12 @@ def _is_plain(shape: Shape) -> bool:
     odd_isa = isa.cross or isa.qemu or isa.images or by_selector
     odd_gpu = gpu.cores or gpu.exact_models or gpu.vendor not in ("", "nvidia")
     choosing = shape.node_selector or shape.node_terms is not None or shape.tolerations
-    odd = shape.numa or shape.guaranteed or shape.expected_watts or not {name for name, _ in shape.requests} <= _TOLD
+    odd = (
+        shape.numa
+        or shape.guaranteed
+        or shape.expected_watts
+        or not {name for name, _ in shape.requests} <= _SHOWN_RESOURCES
+    )
     return not (odd_isa or odd_gpu or choosing or odd)
 
 

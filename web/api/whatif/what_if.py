@@ -291,8 +291,8 @@ def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] |
     doubts = [
         DoubtfulFact(name, one.fact, one.since, one.reason)
         for some in parts(sorted({placement.node for placement in found.placements}))
-        for name, told in nodes.filter(name__in=some).order_by("name").values_list("name", "doubts")
-        for one in told
+        for name, conflicts in nodes.filter(name__in=some).order_by("name").values_list("name", "doubts")
+        for one in conflicts
     ]
     return tuple(doubts) or None
 

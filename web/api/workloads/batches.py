@@ -107,9 +107,9 @@ class BatchSubmissionsView(ApiView):
         self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
         submit = _together if batch.all_or_nothing else _each
-        told = submit(items, self.subject, key)
-        refused = sum(item.problem is not None for item in told)
-        document = BatchAnswer(len(told) - refused, refused, told)
+        answers = submit(items, self.subject, key)
+        refused = sum(item.problem is not None for item in answers)
+        document = BatchAnswer(len(answers) - refused, refused, answers)
         return answer(request, document, status=207 if refused else 202)
 
 
@@ -165,13 +165,13 @@ def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject
     """Write all items, or none. Raises: Refused `BatchRefused`."""
     with write_transaction():
         _take_locks([one for one in looked if isinstance(one, ParsedSubmission)], keys, subject)
-        told = [
+        answers = [
             _one(index, one, own_key, key, subject)
             for (index, _, own_key), one, key in zip(items, looked, keys, strict=True)
         ]
-        wrong = tuple(item.problem for item in told if item.problem is not None)
+        wrong = tuple(item.problem for item in answers if item.problem is not None)
         if not wrong:
-            return told
+            return answers
         first = wrong[0]
         raise RequestRefused(
             422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",

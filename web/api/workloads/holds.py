@@ -270,9 +270,9 @@ def tag(row: Hold, redaction: Redaction = UNLIMITED) -> str:
 
 def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
     names = ("id", "namespace", "state", "pod_count", "held_by", "note", "created_at", "expires_at", "ended_at")
-    told = {name: getattr(row, name) for name in names}
+    fields = {name: getattr(row, name) for name in names}
     return {
-        **told,
+        **fields,
         "cluster": row.cluster.name,
         "policy": row.policy_name,
         "workload": row.workload_id,

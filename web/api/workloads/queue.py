@@ -66,7 +66,7 @@ class QueueView(ApiView):
 def _queued(one: InLine) -> QueuedPod:
     return QueuedPod(
         position=one.position,
-        standing=one.standing,
+        standing=one.queue_state,
         pod=one.key,
         workload=one.workload_id,
         policy=one.policy,

@@ -28,10 +28,10 @@ _SYSTEMS = (
 )  # fmt: skip
 
 
-def device(told: str) -> str:
+def device(user_agent: str) -> str:
     """Return the short name of a browser and its system; empty if unknown."""
-    browser = next((name for sign, name in _BROWSERS if sign in told), "")
-    system = next((name for sign, name in _SYSTEMS if sign in told), "")
+    browser = next((name for sign, name in _BROWSERS if sign in user_agent), "")
+    system = next((name for sign, name in _SYSTEMS if sign in user_agent), "")
     return _("%(browser)s on %(system)s") % {"browser": browser, "system": system} if browser and system else browser
 
 

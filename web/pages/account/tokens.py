@@ -56,12 +56,12 @@ def _reach(row: Token) -> str:
 
 
 def _bounds(row: Token) -> str:
-    told = [f"{name}={amount}" for name, amount in row.quota.items()]
+    bounds = [f"{name}={amount}" for name, amount in row.quota.items()]
     if row.submits and row.priority_ceiling is not None:
-        told.append(_("priority up to %(number)s") % {"number": row.priority_ceiling})
+        bounds.append(_("priority up to %(number)s") % {"number": row.priority_ceiling})
     if row.submits_per_minute is not None:
-        told.append(_("%(number)s submissions per minute") % {"number": row.submits_per_minute})
-    return ", ".join(told)
+        bounds.append(_("%(number)s submissions per minute") % {"number": row.submits_per_minute})
+    return ", ".join(bounds)
 
 
 def _preempts(row: Token) -> str:

@@ -15,12 +15,12 @@ from django.utils.translation import gettext_lazy
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
-from hetsched.placement.actions.webhooks import TOLD
+from hetsched.placement.actions.webhooks import NOTIFIED_STATES
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Delivery, Webhook
 from hetsched.placement.notifications import deliveries
 from hetsched.placement.notifications.callbacks import allowed
-from web.api.webhooks import deliveries as told
+from web.api.webhooks import deliveries as delivery_reads
 from web.api.webhooks import webhooks as hooks
 
 from ..actions import ActionButton, body_of
@@ -58,7 +58,7 @@ def again(row: Delivery) -> ActionButton | None:
         text=_("%(host)s receives %(event)s again with the same ID and content and a new signature.") % names,
         confirm=_("Deliver again"),
         body="{}",
-        etag=told.tag(row),
+        etag=delivery_reads.tag(row),
         done=_("The delivery to %(host)s is queued.") % names,
     )
 
@@ -122,13 +122,13 @@ def webhooks(shell: Shell) -> HttpResponseBase:
     view = ListView(shell, LISTING)
     if view.wanted_values:
         return view.answer_values(())
-    rows = told.visible(subject).select_related("webhook").defer("body")
+    rows = delivery_reads.visible(subject).select_related("webhook").defer("body")
     if not view.format:
         view.columns = [*view.columns, _ACT]
     context = {
         "hooks": [_shown(hook) for hook in hooks.visible(subject).select_related("cluster")[:_MOST_HOOKS]],
-        "total": told.visible(subject).count(),
-        "states": [(state.value, LABELS[state]) for state in State if state in TOLD],
+        "total": delivery_reads.visible(subject).count(),
+        "states": [(state.value, LABELS[state]) for state in State if state in NOTIFIED_STATES],
         "cluster_names": [cluster.name for cluster in shell.clusters],
         "url": reverse("webhooks"),
         "most_attempts": deliveries.MOST_ATTEMPTS,
@@ -139,11 +139,11 @@ def webhooks(shell: Shell) -> HttpResponseBase:
 
 @page("webhooks")
 def delivery(shell: Shell, pk: str) -> HttpResponseBase:
-    row = told.visible(_submitter(shell)).select_related("webhook").filter(pk=pk).first()
+    row = delivery_reads.visible(_submitter(shell)).select_related("webhook").filter(pk=pk).first()
     if row is None:
         raise Http404(_("Delivery %(id)s does not exist.") % {"id": pk})
     body = msgspec.json.format(row.body.encode(), indent=2).decode()
-    log = row.log.order_by("-id")[: told.MOST_SHOWN_ATTEMPTS]
+    log = row.log.order_by("-id")[: delivery_reads.MOST_SHOWN_ATTEMPTS]
     context = {"row": row, "tone": _TONES[row.state], "body": body, "log": log, "again": again(row)}
     return shell.render("delivery", {**context, "to": _hook_name(row)})
 
@@ -152,7 +152,7 @@ def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str,
     """Return the deliveries of a workload that the user may see, the latest first."""
     if not subject.may(Action.SUBMIT):
         return []
-    rows = told.visible(subject).filter(workload=workload_id).select_related("webhook").defer("body")
+    rows = delivery_reads.visible(subject).filter(workload=workload_id).select_related("webhook").defer("body")
     return [(row, _TONES[row.state], again(row)) for row in rows.order_by("-id")[:_MOST_SHOWN]]
 
 

@@ -48,7 +48,7 @@ def _amount_cell(row: NodeRow, resource: str, amount: Callable[[NodeRow], float 
 
 
 def _card_memory_cell(row: NodeRow) -> Cell:
-    found = row.told.card_memory_bytes
+    found = row.summary.card_memory_bytes
     return Cell(None if found is None else bytes_words(found))
 
 
@@ -105,18 +105,22 @@ COLUMNS = (
     ),
     Column("total.gpu", gettext_lazy("GPUs"), lambda row: row.cards, number=True, shown=False, falling=True),
     Column(
-        "gpu.model", gettext_lazy("GPU model"), lambda row: ", ".join(row.told.models) or None, shown=False, heavy=True
+        "gpu.model",
+        gettext_lazy("GPU model"),
+        lambda row: ", ".join(row.summary.models) or None,
+        shown=False,
+        heavy=True,
     ),
     Column(
         "gpu.memory",
         gettext_lazy("GPU memory"),
-        lambda row: row.told.card_memory_bytes,
+        lambda row: row.summary.card_memory_bytes,
         _card_memory_cell,
         number=True,
         shown=False,
         heavy=True,
         falling=True,
     ),
-    Column("zones", gettext_lazy("Zones"), lambda row: row.told.zones, number=True, shown=False, heavy=True),
+    Column("zones", gettext_lazy("Zones"), lambda row: row.summary.zones, number=True, shown=False, heavy=True),
     Column("reported", gettext_lazy("Reported"), lambda row: row.updated_at, _reported_cell, shown=False, falling=True),
 )

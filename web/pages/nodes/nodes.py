@@ -44,7 +44,11 @@ def _values(rows: list[NodeRow], name: str) -> list[Any]:
         return []
     add_summaries(rows)
     if field == "taint":
-        return [taint for row in rows for taint in row.told.taints]
+        return [taint for row in rows for taint in row.summary.taints]
     if field == "gpu.model":
-        return [model for row in rows for model in row.told.models]
-    return [row.told.labels.get(key) for row in rows] if key else [label for row in rows for label in row.told.labels]
+        return [model for row in rows for model in row.summary.models]
+    return (
+        [row.summary.labels.get(key) for row in rows]
+        if key
+        else [label for row in rows for label in row.summary.labels]
+    )

@@ -42,13 +42,13 @@ class ReportSummary(msgspec.Struct, frozen=True):
 
 
 class NodeRow:
-    """One node of the list; `add_summaries` sets `told`."""
+    """One node of the list; `add_summaries` sets `summary`."""
 
     __slots__ = (
         "allocatable", "cards", "doubtful", "family", "gpu_milli_used", "held_out", "id", "installed", "isa",
-        "maintenance", "name", "pods", "pool", "requested", "state", "told", "updated_at", "version",
+        "maintenance", "name", "pods", "pool", "requested", "state", "summary", "updated_at", "version",
     )  # fmt: skip
-    told: ReportSummary
+    summary: ReportSummary
 
     def __init__(self, columns: tuple[Any, ...], layout_revision: int) -> None:
         (
@@ -111,7 +111,7 @@ def add_summaries(rows: Iterable[NodeRow]) -> None:
     for row in rows:
         kept = _kept.get(row.id)
         if kept is not None and kept[0] == row.version:
-            row.told = kept[1]
+            row.summary = kept[1]
         else:
             missing[row.id] = row
     if len(_kept) + len(missing) > MOST_KEPT:
@@ -121,10 +121,10 @@ def add_summaries(rows: Iterable[NodeRow]) -> None:
         chunk = ids[start : start + CHUNK]
         for pk, report in Node.objects.filter(pk__in=chunk).values_list("pk", "report"):
             row = missing.pop(pk)
-            row.told = _summary(report)
-            _kept[pk] = (row.version, row.told)
+            row.summary = _summary(report)
+            _kept[pk] = (row.version, row.summary)
     for row in missing.values():  # deleted in the meantime
-        row.told = ReportSummary({}, (), (), None, 0)
+        row.summary = ReportSummary({}, (), (), None, 0)
 
 
 def _summary(report: NodeReport) -> ReportSummary:

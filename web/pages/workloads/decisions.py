@@ -30,8 +30,8 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
     if found is None:
         return _expired(shell, int(pk))
     shell.turn_to(found.cluster)
-    beside = shell.text("with")
-    other = _find(shell, int(beside)) if beside.isdecimal() and len(beside) <= 18 else None
+    compared = shell.text("with")
+    other = _find(shell, int(compared)) if compared.isdecimal() and len(compared) <= 18 else None
     return shell.render(
         "decision",
         {
@@ -39,7 +39,7 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
             "why": {**why(found, found.pod), "left_out": left_out(found)},
             "other": other,
             "other_why": why(other, other.pod) if other else None,
-            "beside": beside,
+            "beside": compared,
             "rows": _side_by_side(found, other) if other else [],
             "before": _before(found),
             "policies": Policy.objects.filter(active_version__gt=0),

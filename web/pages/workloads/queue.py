@@ -46,11 +46,11 @@ NEVER_FITS = gettext_lazy("never fits")
 
 def waits(one: InLine) -> str:
     """Describe the event that a pod waits for."""
-    if one.standing is QueueState.DUE:
+    if one.queue_state is QueueState.DUE:
         return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
-    if one.standing is QueueState.IMAGES:
+    if one.queue_state is QueueState.IMAGES:
         return _("the platforms of its images (being read)")
-    if one.standing is QueueState.GATED:
+    if one.queue_state is QueueState.GATED:
         return one.message or _("removal of its scheduling gates")
     return in_words(one.waits_for) or _("a change of the cluster")
 
@@ -63,8 +63,10 @@ def _pod_cell(one: InLine) -> Cell:
 
 def _state_cell(one: InLine) -> Cell:
     if one.state == State.NEVER_FITS:
-        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.standing]))
-    return Cell(LABELS[one.standing], look="chip", tone=_TONES.get(one.standing, ""), title=state_words()[one.state])
+        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.queue_state]))
+    return Cell(
+        LABELS[one.queue_state], look="chip", tone=_TONES.get(one.queue_state, ""), title=state_words()[one.state]
+    )
 
 
 def _waits_cell(one: InLine) -> Cell:
@@ -73,13 +75,13 @@ def _waits_cell(one: InLine) -> Cell:
 
 
 def _again_cell(one: InLine) -> Cell:
-    if one.standing is QueueState.DUE:
+    if one.queue_state is QueueState.DUE:
         return Cell(_("in one of the next batches"), look="muted")
     if one.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
     if one.again_at is None:
         return Cell(_("on that event"), look="muted")
-    return Cell(one.again_at, look="time", note=_("at the latest") if one.standing is QueueState.RESTING else "")
+    return Cell(one.again_at, look="time", note=_("at the latest") if one.queue_state is QueueState.RESTING else "")
 
 
 def _policy_cell(one: InLine) -> Cell:
@@ -96,7 +98,7 @@ def _time(name: str) -> Any:
 COLUMNS = (
     Column("position", gettext_lazy("Position"), lambda one: one.position, number=True),
     Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
-    Column("standing", gettext_lazy("Queue state"), lambda one: one.standing.value, _state_cell),
+    Column("standing", gettext_lazy("Queue state"), lambda one: one.queue_state.value, _state_cell),
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
     Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
     Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),

@@ -36,12 +36,12 @@ class BackOff(Document, frozen=True):
 
 def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
     """Return the contradicted facts of a node; pods of namespaces outside the caller's scope are not named."""
-    told = []
+    conflicts = []
     for one in node.doubts:
         named = sees(_namespace(one.pod))  # messages of kubelets contain pod names too
         pod, message = (one.pod, one.message) if named else (None, None)
-        told.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
-    return told
+        conflicts.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
+    return conflicts
 
 
 def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
