@@ -20,17 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
-from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.compiled_terms import SharedReservation
+from hetsched.engine.framework.cycle import Scheduler, merged
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.request import Request
-from hetsched.engine.framework.status import Refusal
 
-# numa-fit reserves nothing for a shape that it skips; a shape that it filters is left to the cycle.
-_RESERVES = {"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"}
+from .shared_allocations import SharedAllocations
+
 # Number of pods from which loading machine code, or compiling it if it cannot be cached, pays off; a run of fewer than
 # _SHORT pods does not justify a call.
 _WORTH_LOADING = 10_000
@@ -53,7 +52,8 @@ class BatchScheduler:
         self.scheduler = scheduler
         self._shortest = shortest
         policy = scheduler.policy
-        possible = {plugin.name for plugin in policy.reserves} <= _RESERVES and all(map(_chooses, policy.permits))
+        possible = all(plugin.info.compiled_reserve is not None for plugin in policy.reserves)
+        possible = possible and all(plugin.selective for plugin in policy.permits)
         self._possible = possible and _worth_it(expected)
         self._learnt: _Learnt | None = None
 
@@ -120,24 +120,26 @@ class _Learnt:
     def __init__(self, scheduler: Scheduler) -> None:
         from . import kernel, plans  # machine code: loaded on first use by a batch
 
+        policy = scheduler.policy
         self._kernel = kernel
+        self._loop = kernel.loop_of(policy.formulas)
         self.scheduler = scheduler
-        self.plans = plans.Plans(scheduler.state, scheduler.policy, scheduler.evaluator)
+        self.plans = plans.Plans(scheduler.state, policy, scheduler.evaluator, self._loop.codes)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
         self._shapes: list[Shape] = []  # references that keep the ids valid
-        self._isa_ids: Ints = np.zeros(0, np.int64)
-        self._isa: dict[IsaDemand | None, int] = {}
-        self._parts: dict[int, Allocation] = {}
         self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
         self._log: Ints = np.zeros(0, np.int64)
         self._logged = 0
         self._synced = len(scheduler.state.log)
-        self._quota = any(plugin.name == "quota" for plugin in scheduler.policy.plugins)
-        self._post_filters = {plugin.name for plugin in scheduler.policy.post_filters}
+        self._evicts_lower = all(plugin.info.evicts_lower_priority for plugin in policy.post_filters)
         self._lowest = min((b.pod.priority for b in scheduler.state.bookings.values()), default=_HIGHEST)
-        self._choosing = [plugin.instance.concerns for plugin in scheduler.policy.plugins if _chooses(plugin)]
-        self._reserving_isa = next((p.instance for p in scheduler.policy.reserves if p.name == "isa-match"), None)
+        self._handling = [plugin.handled_pods for plugin in policy.plugins if plugin.handled_pods is not None]
+        self._shared = [
+            SharedAllocations(plugin.instance, plugin.info.compiled_reserve, scheduler.state)
+            for plugin in policy.reserves
+            if isinstance(plugin.info.compiled_reserve, SharedReservation)
+        ]
 
     @property
     def overgrown(self) -> bool:
@@ -156,14 +158,10 @@ class _Learnt:
             return None
         found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
         found[[i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]] = -1
-        if self._quota and self.scheduler.state.quotas.limits:
-            governs = self.scheduler.state.quotas.governs
-            found[[i for i, pod in enumerate(pods) if governs(pod)]] = -1
-        avoided = self.scheduler.state.avoided
-        if avoided:
-            found[[i for i, pod in enumerate(pods) if pod.owner in avoided]] = -1
-        for concerns in self._choosing:
-            found[[i for i, pod in enumerate(pods) if concerns(pod)]] = -1
+        for handled_pods in self._handling:
+            handles = handled_pods(self.scheduler.state)
+            if handles is not None:
+                found[[i for i, pod in enumerate(pods) if handles(pod)]] = -1
         plans = self.plans
         kinds = plans.shapes.kind
         if kinds.size:
@@ -176,9 +174,9 @@ class _Learnt:
 
     def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
         """Return (P,) which pods go to the cycle if they fit nowhere, because they could preempt others."""
-        if not self._post_filters <= {"preemption"}:
+        if not self._evicts_lower:
             return np.ones(len(pods), np.bool_)
-        if not self._post_filters:
+        if not self.scheduler.policy.post_filters:
             return np.zeros(len(pods), np.bool_)
         self._note_priorities(self.scheduler.state.log[self._synced :])
         lowest = self._lowest = min(self._lowest, *[pod.priority for pod in pods])
@@ -205,8 +203,8 @@ class _Learnt:
             self._shapes.append(pod.shape)
         if fresh:
             plans.learn(list(fresh.values()))
-            isa = [self._isa.setdefault(request.shape.isa, len(self._isa)) for request in fresh.values()]
-            self._isa_ids = np.concatenate([self._isa_ids, np.array(isa, np.int64)])
+            for shared in self._shared:
+                shared.learn(fresh.values())
         return True
 
     # -- placing a run -------------------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ class _Learnt:
         decided = kernel.BatchDecisions(
             np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64)
         )
-        count, self._logged = kernel.place(
+        count, self._logged = self._loop.place(
             positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
             plans.shapes, plans.kept, self._log, self._logged, decided,
         )  # fmt: skip
@@ -268,25 +266,15 @@ class _Learnt:
         self._logged += len(missed)
 
     def _allocations(self, positions: Ints, rows: Ints, cards: Ints) -> list[Allocation]:
-        """Return the pods' allocations; the ISA grant is shared by all pods of one demand on one offer."""
-        state = self.scheduler.state
+        """Return the pods' allocations."""
         allocations = [EMPTY] * len(rows)
-        if self._reserving_isa is not None:
-            offers = len(state.offers)
-            codes = (self._isa_ids[positions] * offers + state.all_rows.static("isa_offer")[rows]).tolist()
-            for code in set(codes) - self._parts.keys():
-                first = codes.index(code)
-                self._parts[code] = self._isa_part(int(positions[first]), int(rows[first]))
-            allocations = [self._parts[code] for code in codes]
+        for number, shared in enumerate(self._shared):
+            parts = shared.of(self.plans.requests, positions, rows)
+            allocations = parts if number == 0 else list(map(merged, allocations, parts))
         for i in np.flatnonzero(cards).tolist():
             grants = self._cards(int(positions[i]), int(rows[i]), int(cards[i]))
             allocations[i] = msgspec.structs.replace(allocations[i], gpus=grants)
         return allocations
-
-    def _isa_part(self, position: int, row: int) -> Allocation:
-        assert self._reserving_isa is not None
-        part = self._reserving_isa.reserve(self.plans.requests[position], row, self.scheduler.state)
-        return EMPTY if part is None or isinstance(part, Refusal) else part
 
     def _cards(self, position: int, row: int, bits: int) -> tuple[CardGrant, ...]:
         shapes = self.plans.shapes
@@ -310,11 +298,6 @@ def _worth_it(expected: int) -> bool:
     from . import kernel
 
     return kernel.KEPT or expected >= _WORTH_COMPILING
-
-
-def _chooses(plugin: ActivePlugin) -> bool:
-    """Return whether a plugin declares which pods it handles."""
-    return hasattr(plugin.instance, "concerns")
 
 
 def _draws(seed: int, keys: list[str]) -> NDArray[np.uint64]:

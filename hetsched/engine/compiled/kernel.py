@@ -3,7 +3,7 @@
 A recurring shape keeps its totals of all nodes, with the maximum of every block of 64; for its next pod only the rows
 changed since are computed again, gathered side by side first, so that both paths run the same formulas (`terms`). The
 best row is the first of the first block with the maximum total. The totals of a shape that occurs only once are not
-kept.
+kept. The formulas of the plugins are linked into the loop by `loop_of`.
 Invariants: as in `terms`; -inf marks infeasible rows.
 """
 
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetsched.engine.cluster.columns import Floats, Ints
+from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
-from .machine_code import compiled, compiled_for_good, version
-from .terms import NOWHERE, GpuDemands, Stretch, add_score, keep_out_full, keep_out_without_cards, take_cards
+from .machine_code import Linker, compiled, compiled_for_good
+from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
 # Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
@@ -28,9 +29,9 @@ _SWEEP_SHARE = 6
 
 
 class Terms(NamedTuple):
-    """The score plugins that the loop covers, in policy order, the columns they read, and the value of each GPU."""
+    """The plugins with formulas, in policy order, the columns they read, and the value of each GPU."""
 
-    weight: Floats
+    weight: Floats  # 0 for a filter
     static: Ints
     load: Ints
     cards: bool  # whether the free milli of GPUs are read
@@ -62,7 +63,7 @@ class Shapes(NamedTuple):
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
     candidates: Ints  # (B,) how many nodes pass the STATIC filters
     code: Ints  # (V, T) formula, -1 if the plugin skips the shape
-    given: Floats  # (V, T, GIVEN)
+    given: Floats  # (V, T, MOST_NUMBERS)
     cards: GpuDemands
 
 
@@ -82,7 +83,7 @@ class BatchDecisions(NamedTuple):
     cards: Ints
 
 
-@compiled
+@loop_function
 def _greatest(values: Any) -> Any:
     """Return the maximum; floats that are not NaN or -0.0 are ordered as their bits, once negative ones are flipped."""
     bits = values.view(np.int64)
@@ -94,7 +95,14 @@ def _greatest(values: Any) -> Any:
     return found.view(np.float64)[0]
 
 
-@compiled
+@loop_function
+def _add_score(
+    code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    """Run the formula with this code; `loop_of` puts the formulas of all plugins in its place."""
+
+
+@loop_function
 def _add_up(
     shape: int,
     total: Any,
@@ -118,10 +126,10 @@ def _add_up(
     for term in range(len(terms.weight)):
         code = shapes.code[variant, term]
         if code >= 0:
-            add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
+            _add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
 
 
-@compiled
+@loop_function
 def _sweep(
     shape: int, out: Any, every: Any, usable: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
 ) -> None:
@@ -134,7 +142,7 @@ def _sweep(
         _add_up(shape, out[first:last], usable, nodes, static, load, at, terms, kinds, shapes)
 
 
-@compiled
+@loop_function
 def _look_again(
     shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
@@ -192,7 +200,7 @@ def _look_again(
                 greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
 
 
-@compiled
+@loop_function
 def _first_best(totals: Any, greatest: Any) -> int:
     """Return the first row with the greatest total."""
     block = 0
@@ -205,7 +213,7 @@ def _first_best(totals: Any, greatest: Any) -> int:
     return row
 
 
-@compiled
+@loop_function
 def _drawn(totals: Any, best: float, draw: Any) -> int:
     """Return the row that the draw picks among all rows with the greatest total."""
     equal = 0
@@ -221,7 +229,7 @@ def _drawn(totals: Any, best: float, draw: Any) -> int:
     return -1
 
 
-@compiled
+@loop_function
 def _place(
     pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
     log: Any, logged: int, decided: Any,
@@ -286,7 +294,45 @@ def _place(
     return len(pods), logged
 
 
-def _made(version: str) -> tuple[Any, bool]:
+class Loop(NamedTuple):
+    """The compiled loop with the formulas of a registry; `kept`: the machine code is cached on disk."""
+
+    place: Any
+    kept: bool
+    codes: dict[Formula, int]
+
+
+def loop_of(formulas: tuple[Formula, ...]) -> Loop:
+    """Return the loop with these formulas; it is compiled, or read from the cache, at its first call."""
+    found = _LOOPS.get(formulas)
+    if found is None:
+        linker = Linker()
+        chain = compiled(_add_score)
+        for code in reversed(range(len(formulas))):
+            chain = _either(code, linker.link(formulas[code]), chain)
+        linker.replace(_add_score, chain)
+        linker.link(_place)
+        place, kept = compiled_for_good(linker.linked(_cached(linker.version())))
+        found = _LOOPS[formulas] = Loop(place, kept, {formula: code for code, formula in enumerate(formulas)})
+    return found
+
+
+_LOOPS: dict[tuple[Formula, ...], Loop] = {}
+
+
+def _either(number: int, formula: Any, others: Any) -> Any:
+    def add_score(
+        code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+    ) -> None:
+        if code == number:
+            formula(total, weight, nodes, at, delta, extra, given, cards)
+        else:
+            others(code, total, weight, nodes, at, delta, extra, given, cards)
+
+    return compiled(add_score)
+
+
+def _cached(version: str) -> Any:
     def place(
         pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
         kept: Any, log: Any, logged: int, decided: Any,
@@ -294,7 +340,7 @@ def _made(version: str) -> tuple[Any, bool]:
         assert version
         return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
 
-    return compiled_for_good(place)
+    return place
 
 
-place, KEPT = _made(version())
+KEPT = loop_of(()).kept

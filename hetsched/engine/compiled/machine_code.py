@@ -1,7 +1,8 @@
 """Compile functions with numba and cache the machine code under a key that covers all of them.
 
-numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. Every function
-passed to `compiled` contributes to `version`, which the cached function has in its closure.
+numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. A `Linker` compiles a
+function together with all functions that it calls; each contributes to `version`, which the cached function has in its
+closure. Functions marked with `loop_function` stay plain functions where they are defined, so plugins import no numba.
 """
 
 from __future__ import annotations
@@ -9,24 +10,55 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable
 from hashlib import blake2b
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
-_codes = blake2b(digest_size=8)
+
+
+class Linker:
+    """Compiled versions of functions, each linked to those of the marked functions that it calls."""
+
+    def __init__(self) -> None:
+        self._codes = blake2b(digest_size=8)
+        self._compiled: dict[Any, Any] = {}
+
+    def link(self, function: F) -> F:
+        """Compile a function as part of its callers."""
+        if function not in self._compiled:
+            self._compiled[function] = compiled(self.linked(function))
+        return cast("F", self._compiled[function])
+
+    def replace(self, function: F, other: F) -> None:
+        """Use another compiled function wherever this one is called."""
+        self._compiled[function] = other
+
+    def linked(self, function: F) -> F:
+        """Return the function with the marked functions that it calls compiled; the function itself is not."""
+        plain = cast("FunctionType", function)
+        code, names = plain.__code__, plain.__globals__
+        self._codes.update(marshal.dumps(code))
+        called = {name: self.link(names[name]) for name in code.co_names if _is_marked(names.get(name))}
+        made = FunctionType(code, {**names, **called}, plain.__name__, plain.__defaults__, plain.__closure__)
+        made.__qualname__ = plain.__qualname__
+        return cast("F", made)
+
+    def version(self) -> str:
+        """Return a hash of the code of all functions linked so far."""
+        return self._codes.hexdigest()
 
 
 def compiled(function: F) -> F:
     """Compile as part of the caller."""
-    _codes.update(marshal.dumps(function.__code__))
     return cast("F", njit(error_model="numpy")(function))
 
 
 def compiled_for_good(function: F) -> tuple[F, bool]:
     """Compile at the first call and cache the machine code on disk; return whether the cache is writable.
 
-    The cache key is the function's file and closure, not its callees: the closure must contain `version`.
+    The cache key is the function's file and closure, not its callees: the closure must contain their version.
     """
     try:
         return cast("F", njit(cache=True, error_model="numpy")(function)), True
@@ -34,6 +66,5 @@ def compiled_for_good(function: F) -> tuple[F, bool]:
         return compiled(function), False
 
 
-def version() -> str:
-    """Return a hash of the code of all functions passed to `compiled` so far."""
-    return _codes.hexdigest()
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, FunctionType) and "loop_function" in vars(value)

@@ -2,20 +2,19 @@
 
 A shape is covered if each plugin of the policy is one of
     STATIC              its answers are cached by its static key, and become part of the shape's base totals
-    a term of the loop  `formulas.TERMS`, with parameters that the formula there covers
-    resource-fit, gpu-fit
-    between pods        pod-affinity, topology-spread, host-ports, for shapes without such rules
-    quota               for pods whose namespace has none
-    admission           for pods whose owner no kubelet rejected
-    any other plugin    that skips the shape (SKIP), or declares which pods it handles (those are left to the cycle)
-and no score is normalised. Every other shape is left to the cycle. Shapes share equal parts: a *kind* is a set of
-resources, a *base* the answers of STATIC plugins, a *variant* the terms that score and their numbers.
+    compiled            it declares a `compiled_term` or `compiled_filter` that covers its parameters and the shape
+    selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); those are
+                        left to the cycle
+    any other plugin    that skips the shape (SKIP)
+and no score is normalised. Every other shape is left to the cycle, and so is one with rules between pods, claims,
+devices or zones, because its booking changes more than the loop's columns. Shapes share equal parts: a *kind* is a set
+of resources, a *base* the answers of STATIC plugins, a *variant* the formulas that run and their numbers.
 Invariants: a position denotes the same shape until the epoch changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,20 +24,16 @@ from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Bools, Floats, Ints
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import MOST_NUMBERS, BuiltinFilter, CompiledTerm, Formula
 from hetsched.engine.framework.extension_points import Scope
-from hetsched.engine.framework.policy import Policy
+from hetsched.engine.framework.policy import ActivePlugin, Policy
 from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
 from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
-from hetsched.engine.gpu.eligibility import CardDemand
 
-from .formulas import TERMS, card_worth
 from .kernel import BLOCK, RequestKinds, Shapes, ShapeTotals, Terms
-from .terms import GIVEN, NOWHERE, FieldRows, GpuDemands
+from .terms import NOWHERE, FieldRows, GpuDemands
 
-# They do not affect a shape without rules between pods, or a pod whose namespace has no quota and whose owner no
-# kubelet rejected.
-_BY_POD = {"pod-affinity", "topology-spread", "host-ports", "quota", "volumes", "devices", "admission"}
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
@@ -53,12 +48,21 @@ class _StaticPart(NamedTuple):
     alone: str
 
 
-class Plans:
-    """Compiled shapes of one policy on one epoch of a state."""
+class _Term(NamedTuple):
+    """A plugin's formulas; a filter's have weight 0."""
 
-    def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator) -> None:
+    plugin: ActivePlugin
+    declared: CompiledTerm
+    weight: float
+
+
+class Plans:
+    """Compiled shapes of one policy on one epoch of a state; `codes` are the numbers of the loop's formulas."""
+
+    def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator, codes: Mapping[Formula, int]) -> None:
         self.state = state
         self.evaluator = evaluator
+        self._codes = codes
         self.epoch = state.epoch
         self.at = FieldRows(
             **{name: state.columns.layout.start(name) for name in FieldRows._fields if name != "cards"},
@@ -68,25 +72,29 @@ class Plans:
         self.weight_sums: list[float] = []
         """By variant."""
         self._nodes = len(state.reports)
-        taking_part = [plugin for plugin in policy.plugins if not hasattr(plugin.instance, "concerns")]
+        self._handles = [plugin.handles for plugin in policy.plugins if plugin.handles is not None]
+        taking_part = [plugin for plugin in policy.plugins if not plugin.selective]
         gates = [plugin for plugin in policy.gates if plugin in taking_part]
-        self._scores = [plugin for plugin in policy.scores if plugin in taking_part and plugin.name not in _BY_POD]
+        self._scores = [plugin for plugin in policy.scores if plugin in taking_part]
         self._static_gates = [plugin for plugin in gates if plugin.static]
         static = [plugin for plugin in taking_part if plugin in self._static_gates or plugin in self._scores]
-        self._static_keys = [getattr(p.instance, "static_key", _shape_of) for p in static if p.static]
-        names = {plugin.name: plugin for plugin in gates}
-        self._fits, self._gpu_fit = "resource-fit" in names, names.get("gpu-fit")
-        known = _BY_POD | {"resource-fit", "gpu-fit"}
-        self._load_gates = [plugin for plugin in gates if not plugin.static and plugin.name not in known]
+        self._static_keys = [plugin.static_key for plugin in static if plugin.static]
+        self._fits = any(plugin.info.compiled_filter is BuiltinFilter.RESOURCES for plugin in gates)
+        self._card_filter = policy.card_filter
+        self._load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
         # A filter or score that reads the load in its own way must skip the shape.
-        self._strangers = [p for p in self._scores if not p.static and p.name not in TERMS]
-        self._possible = all(
+        self._strangers = [p for p in self._scores if not p.static and p.info.compiled_term is None]
+        self._terms = [
+            *(_Term(p, p.info.compiled_filter, 0.0) for p in gates if isinstance(p.info.compiled_filter, CompiledTerm)),
+            *(_Term(p, p.info.compiled_term, p.weight) for p in self._scores if p.info.compiled_term is not None),
+        ]
+        self._term_keys = [term.declared.key for term in self._terms]
+        worth = [term for term in self._terms if term.declared.card_worth is not None]
+        self._possible = len(worth) <= 1 and all(
             plugin.info.scope is not Scope.CLUSTER and plugin.serves(point)
             for plugins, point in ((self._load_gates, "pre-filter"), (self._strangers, "pre-score"))
             for plugin in plugins
         )
-        self._terms = [plugin for plugin in self._scores if plugin.name in TERMS]
-        self._term_keys = [TERMS[plugin.name].key for plugin in self._terms]
         self._parts: dict[tuple[Any, ...], _StaticPart | None] = {}
         self._base_ids: dict[tuple[int, int, str], int] = {}
         self._kind_ids: dict[bytes, int] = {}
@@ -110,7 +118,7 @@ class Plans:
     def _laid_out(self) -> Terms:
         layout = self.state.columns.layout
         static, load = [0, 1], [self.at.requested, self.at.requested + 1]
-        fields = {field for plugin in self._terms for field in TERMS[plugin.name].fields}
+        fields = {field for term in self._terms for field in term.declared.fields}
         for field in fields - {"card_milli_free"}:
             if field == "allocatable":
                 index = self.state.resources.index
@@ -120,12 +128,20 @@ class Plans:
                 cut = cuts[field]
                 rows.extend(range(cut.start, cut.stop) if isinstance(cut, slice) else (cut,))
         return Terms(
-            np.array([plugin.weight for plugin in self._terms], np.float64),
+            np.array([term.weight for term in self._terms], np.float64),
             np.unique(np.array(static, np.int64)),
             np.unique(np.array(load, np.int64)),
             "card_milli_free" in fields,
-            card_worth(self._terms, self.state),
+            self._card_worth(),
         )
+
+    def _card_worth(self) -> Floats:
+        """Return (G, N) the value of each GPU to the plugin that scores single GPUs, else (0, 0)."""
+        for plugin, declared, _ in self._terms:
+            if declared.card_worth is not None:
+                worth: Floats = np.ascontiguousarray(declared.card_worth(plugin.instance, self.state))
+                return worth
+        return np.zeros((0, 0))
 
     # -- compiling shapes ----------------------------------------------------------------------------------------
 
@@ -159,6 +175,7 @@ class Plans:
             or shape.claims
             or shape.devices
             or shape.numa is not None
+            or any(handles(shape) for handles in self._handles)
             or not self._possible
             or self.full
         ):
@@ -180,7 +197,7 @@ class Plans:
         if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._strangers):
             return left_to_the_cycle
         card = 0
-        if shape.gpu is not None and self._gpu_fit is not None and shape.gpu.count > 0:
+        if shape.gpu is not None and self._card_filter is not None and shape.gpu.count > 0:
             card = self._card_id(shape.gpu)
         return self._kind(touched, compiled), self._base(part, card), variant, card
 
@@ -250,23 +267,21 @@ class Plans:
 
     def _new_variant(self, request: Request, part: _StaticPart) -> int:
         codes = np.full(len(self._terms), UNKNOWN, np.int64)
-        numbers = np.zeros((len(self._terms), GIVEN))
-        weight_sum, term = 0.0, -1
+        numbers = np.zeros((len(self._terms), MOST_NUMBERS))
+        scoring = set(part.scores)
+        for position, (plugin, declared, weight) in enumerate(self._terms):
+            if part.alone and plugin.name != part.alone and weight:
+                continue
+            given = declared.inputs(plugin.instance, request, self.state, self._card_filter)
+            if given is None:
+                return UNKNOWN
+            if given is not SKIP:
+                codes[position], numbers[position, : len(given.numbers)] = self._codes[given.formula], given.numbers
+                scoring |= {plugin.name} if weight else set()
+        weight_sum = 0.0
         for plugin in self._scores:
-            known = TERMS.get(plugin.name)
-            term += known is not None
-            if part.alone and plugin.name != part.alone:
-                continue
-            if known is not None:
-                given = known.given(plugin.instance, request, self.state, self._gpu_fit)
-                if given is None:
-                    return UNKNOWN
-                if given is SKIP:
-                    continue
-                codes[term], numbers[term, : len(given[1])] = given
-            elif plugin.name not in part.scores:
-                continue
-            weight_sum += plugin.weight
+            if plugin.name in scoring:
+                weight_sum += plugin.weight
         found = len(self.weight_sums)
         self.weight_sums.append(weight_sum)
         code, given_numbers = _grown(self.shapes.code, found + 1), _grown(self.shapes.given, found + 1)
@@ -281,8 +296,8 @@ class Plans:
             found = self._card_ids[gpu] = len(self._card_ids)
             cards = GpuDemands(*(_grown(array, found + 1) for array in self.shapes.cards))
             self.shapes = self.shapes._replace(cards=cards)
-            if gpu is not None and self._gpu_fit is not None:
-                wanted = CardDemand(gpu, self.state, self._gpu_fit.instance.params.check)
+            if gpu is not None and self._card_filter is not None:
+                wanted = self._card_filter.card_demand(gpu, self.state)
                 demand = wanted.demand
                 cards.number[found], cards.milli[found] = demand.count, demand.milli
                 cards.memory[found], cards.cores[found] = demand.memory_mib, demand.cores
@@ -294,7 +309,8 @@ class Plans:
         found = self._kind_ids.get(touched)
         if found is None:
             found = self._kind_ids[touched] = len(self._kinds)
-            left = {self.state.resources.index[name] for name in GPU_RESOURCES} if self._gpu_fit is not None else set()
+            names = GPU_RESOURCES if self._card_filter is not None else ()
+            left = {self.state.resources.index[name] for name in names}
             needs = [row for row in compiled.needs_rows.tolist() if self._fits and row not in left]
             self._kinds.append((np.array(needs, np.int64), np.flatnonzero(compiled.delta)))
         return found
@@ -335,7 +351,7 @@ class Plans:
             bases=np.empty((most_bases, self._nodes)),
             candidates=np.zeros(most_bases, np.int64),
             code=np.zeros((0, terms), np.int64),
-            given=np.zeros((0, terms, GIVEN)),
+            given=np.zeros((0, terms, MOST_NUMBERS)),
             cards=GpuDemands(none, none, none, none, none, np.zeros(0, np.bool_), accepted),
         )
 
@@ -350,10 +366,6 @@ class Plans:
 
 
 _UNASKED = _StaticPart(UNKNOWN, np.zeros(0, np.bool_), {}, "")
-
-
-def _shape_of(request: Request) -> Any:
-    return request.shape
 
 
 def _grown(array: NDArray[Any], count: int) -> NDArray[Any]:

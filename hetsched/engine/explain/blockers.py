@@ -36,7 +36,7 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
     state = scheduler.state
     request = state.compile(pod)
     rule = Rule(("anybody", pod.key), lambda booking: True)
-    counted = any(plugin.name == "resource-fit" for plugin in scheduler.policy.gates)
+    counted = scheduler.policy.counts_resources
     search = _Everywhere(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
     found = sorted(search.choices(), key=lambda choice: (len(choice.victims), choice.cost))
     return tuple(_evicted(choice, state) for choice in found[:most])

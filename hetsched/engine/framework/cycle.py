@@ -185,7 +185,7 @@ class Scheduler:
                     earlier.instance.unreserve(request, row, self.state)
                 return part
             if part is not None:
-                allocation = part if allocation is EMPTY else _merged(allocation, part)
+                allocation = part if allocation is EMPTY else merged(allocation, part)
         return allocation
 
     def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
@@ -271,7 +271,8 @@ class Scheduler:
         return None
 
 
-def _merged(first: Allocation, second: Allocation) -> Allocation:
+def merged(first: Allocation, second: Allocation) -> Allocation:
+    """Return both parts of a pod's allocation as one."""
     return msgspec.structs.replace(
         first,
         gpus=first.gpus + second.gpus,

@@ -47,6 +47,9 @@ COMPANIONS = {
     "waits_to_evict": ("request", "state"),
     "arrange": ("pods", "state", "placed"),
     "concerns": ("pod",),
+    "handles": ("shape",),
+    "handled_pods": ("state",),
+    "card_demand": ("demand", "state"),
     "missed": ("request", "room", "diagnose"),
     "withdrawn": ("request", "room"),
 }

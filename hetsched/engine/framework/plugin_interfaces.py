@@ -1,33 +1,32 @@
-"""The complete interface of a plugin, one protocol for each extension point.
+"""The complete interface of a plugin: one protocol for each extension point and for each optional hook.
 
+A policy checks the optional hooks of its plugins once, when it is compiled. `PostFilter` is in `post_filter`, the
+declarations for the compiled loop are in `compiled_terms`.
 Difference from the Kubernetes Scheduling Framework: plugins see windows of columns, not one node at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hetsched.contracts.objects.allocation import Allocation
-from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
-from hetsched.engine.cluster.state import ClusterState
 
-from .diagnosis import Diagnosis
-from .post_filter import Attempt
-from .request import Request
-from .status import Allow, Eviction, NoScore, Refusal, Skip, Wait
-from .waiting_pods import PermitRoom
+from .status import Allow, NoScore, Refusal, Skip, Wait
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+
+    from .diagnosis import Diagnosis
+    from .request import Request
+    from .waiting_pods import PermitRoom
 
 
 class QueueSort(Protocol):
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
         """Order pending pods, smallest first; submission order breaks ties."""
-
-    def arrange(
-        self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
-    ) -> Iterator[PodSpec]:
-        """Optional: yield the pods in an order that depends on `state`; `placed` returns whether a pod was placed."""
 
 
 class PreFilter(Protocol):
@@ -41,17 +40,6 @@ class Filter(Protocol):
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         """Yield reasons with the rows (n,) they hold for; together they cover the rows that `filter` refuses."""
-
-    def waits(self, request: Request) -> str:
-        """Optional: describe the condition that would admit a refused pod: `a node with 4 CPUs free`."""
-
-
-class PostFilter(Protocol):
-    def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
-        """Return the victims whose eviction makes the pod fit; called only if no node was feasible."""
-
-    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
-        """Optional: describe the condition that would let other pods leave for a refused pod, None without one."""
 
 
 class PreScore(Protocol):
@@ -81,15 +69,6 @@ class Permit(Protocol):
     def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
         """Allow the placement, refuse it, or add it to the waiting pods."""
 
-    def concerns(self, pod: PodSpec) -> bool:
-        """Optional: return whether the plugin handles this pod; if not, its `permit` is skipped."""
-
-    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
-        """Optional: a pod found no node and no pod is preempted for it; allow or reject the pods that wait for it."""
-
-    def withdrawn(self, request: Request, room: PermitRoom) -> None:
-        """Optional: a placement was undone; allow or reject the pods that wait for it."""
-
 
 class PreBind(Protocol):
     def pre_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> Refusal | None:
@@ -104,3 +83,80 @@ class Bind(Protocol):
 class PostBind(Protocol):
     def post_bind(self, pod: PodSpec, node: str, allocation: Allocation) -> None:
         """Receive the notification that the pod was bound."""
+
+
+# -- optional hooks --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ArrangesQueue(Protocol):
+    """Queue order that depends on placements."""
+
+    def arrange(
+        self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
+    ) -> Iterator[PodSpec]:
+        """Yield the pods in an order that depends on `state`; `placed` returns whether a pod was placed."""
+
+
+@runtime_checkable
+class HasStaticKey(Protocol):
+    """STATIC plugin with fewer answers than there are shapes."""
+
+    def static_key(self, request: Request) -> Hashable:
+        """Return a key; requests with the same key get the same answers until the inventory changes."""
+
+
+@runtime_checkable
+class DescribesWait(Protocol):
+    """Filter that describes the end of its refusal."""
+
+    def waits(self, request: Request) -> str:
+        """Describe the condition that would admit a refused pod: `a node with 4 CPUs free`."""
+
+
+@runtime_checkable
+class DescribesEviction(Protocol):
+    """PostFilter that describes a later chance to preempt."""
+
+    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
+        """Describe the condition that would let other pods leave for a refused pod, None without one."""
+
+
+@runtime_checkable
+class HasConcerns(Protocol):
+    """Permit plugin for some pods only."""
+
+    def concerns(self, pod: PodSpec) -> bool:
+        """Return whether the plugin handles this pod; if not, its `permit` is skipped."""
+
+
+@runtime_checkable
+class HandlesShapes(Protocol):
+    """Plugin without effect on pods of most shapes, whatever the state; the compiled loop places these without it."""
+
+    def handles(self, shape: Shape) -> bool:
+        """Return whether the plugin can affect a pod of this shape."""
+
+
+@runtime_checkable
+class HandlesPods(Protocol):
+    """Plugin without effect on most pods of a state; the compiled loop places these without it."""
+
+    def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
+        """Return which pods the plugin can affect now, None for no pod; called once per batch."""
+
+
+@runtime_checkable
+class OnMissed(Protocol):
+    """Permit plugin with pods that wait for a pod that found no node."""
+
+    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
+        """Allow or reject the waiting pods: a pod found no node and no pod is preempted for it."""
+
+
+@runtime_checkable
+class OnWithdrawn(Protocol):
+    """Permit plugin with pods that wait for a placement that was undone."""
+
+    def withdrawn(self, request: Request, room: PermitRoom) -> None:
+        """Allow or reject the waiting pods: a placement was undone."""

@@ -8,7 +8,7 @@ a gang are tried one directly after the other, so that no other pod is refused b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,12 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import check_params
 
+from .compiled_terms import BuiltinFilter, FiltersCards, Formula
 from .extension_points import Reads, Scope
 from .gangs import gang_key, together
+from .plugin_interfaces import HandlesPods, HandlesShapes, HasConcerns, HasStaticKey
 from .registry import PluginInfo, Registry
+from .request import Request, shape_of
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
@@ -32,9 +35,16 @@ IMPLIED = ("admission",)
 
 
 class ActivePlugin:
-    """Plugin of a policy: its declaration, an instance with checked parameters, and its weight."""
+    """Plugin of a policy: its declaration, an instance with checked parameters, and its weight.
 
-    __slots__ = ("info", "instance", "name", "static", "weight")
+    `static_key` is the shape unless the plugin has its own; `handles` and `handled_pods` are the plugin's own, or
+    None; `selective`: it declares what it handles.
+    """
+
+    __slots__ = (
+        "_concerns", "handled_pods", "handles", "info", "instance", "name", "selective", "static", "static_key",
+        "weight",
+    )  # fmt: skip
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
         self.info = info
@@ -42,25 +52,40 @@ class ActivePlugin:
         self.instance = instance
         self.weight = weight
         self.static = info.reads is Reads.STATIC and info.scope is Scope.ROW
+        self.static_key: Callable[[Request], Hashable] = (
+            instance.static_key if isinstance(instance, HasStaticKey) else shape_of
+        )
+        self._concerns = instance.concerns if isinstance(instance, HasConcerns) else None
+        self.handles = instance.handles if isinstance(instance, HandlesShapes) else None
+        concerned = None if self._concerns is None else self._concerned
+        self.handled_pods = instance.handled_pods if isinstance(instance, HandlesPods) else concerned
+        self.selective = self.handles is not None or self.handled_pods is not None
 
     def serves(self, point: str) -> bool:
         return point in self.info.points
 
+    def _concerned(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
+        return self._concerns
+
     def concerns(self, pod: PodSpec) -> bool:
         """Return whether the plugin handles this pod; a plugin without `concerns` handles every pod."""
-        concerns = getattr(self.instance, "concerns", None)
-        return concerns is None or bool(concerns(pod))
+        return self._concerns is None or bool(self._concerns(pod))
 
 
 class Policy:
-    """Compiled policy; immutable once built."""
+    """Compiled policy; immutable once built. `formulas` are those of all plugins of its registry."""
 
-    def __init__(self, spec: PolicySpec, plugins: list[ActivePlugin]) -> None:
+    def __init__(self, spec: PolicySpec, plugins: list[ActivePlugin], formulas: tuple[Formula, ...]) -> None:
         self.spec = spec
+        self.formulas = formulas
         self.plugins = tuple(plugins)
         self.filters = self._serving("filter")
         self.pre_filters = self._serving("pre-filter")
         self.gates = tuple(plugin for plugin in self.plugins if plugin in self.filters + self.pre_filters)
+        builtin = {plugin.info.compiled_filter: plugin for plugin in self.gates}
+        self.counts_resources = BuiltinFilter.RESOURCES in builtin
+        cards = builtin.get(BuiltinFilter.CARDS)
+        self.card_filter: FiltersCards | None = None if cards is None else cards.instance
         self.post_filters = self._serving("post-filter")
         self.scores = tuple(plugin for plugin in self._serving("score") if plugin.weight > 0)
         self.reserves = self._serving("reserve")
@@ -171,7 +196,7 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[st
     active += [_activate(PluginUse(name), registry[name], "") for name in implied if name not in names]
     for plugin in active:
         plugin.instance.peers = frozenset(names)
-    return Policy(spec, active)
+    return Policy(spec, active, registry.formulas)
 
 
 def _activate(use: PluginUse, info: PluginInfo, place: str) -> ActivePlugin:

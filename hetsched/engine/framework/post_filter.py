@@ -9,17 +9,19 @@ access: it costs two full evaluations.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from hetsched.engine.cluster.columns import Bools, Columns, Rows, Window
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 
 from .diagnosis import Diagnosis
 from .handle import Handle
 from .policy import Policy
 from .request import Request
-from .status import SKIP, Refusal
+from .status import SKIP, Eviction, Refusal
 
 
 class Attempt:
@@ -84,3 +86,10 @@ class Attempt:
     def grants(self, row: int) -> bool:
         """Return whether the pod's exact devices, CPUs and zones on a feasible row can be reserved now."""
         return self._scheduler.can_reserve(self._request, row)
+
+
+class PostFilter(Protocol):
+    """Interface of a PostFilter plugin."""
+
+    def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
+        """Return the victims whose eviction makes the pod fit; called only if no node was feasible."""

@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ import msgspec
 from hetsched.contracts.params import Params, default_params, params_schema
 from hetsched.contracts.waits import ANYTHING, NODE_FACTS, Event
 
+from .compiled_terms import BuiltinFilter, CompiledReserve, CompiledTerm, Formula, LoopReserve, SharedReservation
 from .extension_points import COMPANIONS, POINTS, Reads, Scope
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -33,7 +34,8 @@ class PluginError(Exception):
 class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
-    `helped_by` are the events that may turn its refusal into an acceptance.
+    `helped_by` are the events that may turn its refusal into an acceptance. The last four are the attributes of the
+    class that the compiled loop reads: see `compiled_terms`.
     """
 
     name: str
@@ -46,6 +48,10 @@ class PluginInfo(msgspec.Struct, frozen=True):
     doc: str
     source: str
     helped_by: frozenset[Event] = ANYTHING
+    compiled_term: CompiledTerm | None = None
+    compiled_filter: CompiledTerm | BuiltinFilter | None = None
+    compiled_reserve: CompiledReserve | None = None
+    evicts_lower_priority: bool = False
 
     def build(self, params: Params) -> Any:
         """Return an instance with these parameters."""
@@ -87,6 +93,10 @@ def plugin(
             doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),
             source=cls.__module__,
             helped_by=helped,
+            compiled_term=getattr(cls, "compiled_term", None),
+            compiled_filter=getattr(cls, "compiled_filter", None),
+            compiled_reserve=getattr(cls, "compiled_reserve", None),
+            evicts_lower_priority=getattr(cls, "evicts_lower_priority", False),
         )
         _check(cls.info)
         return cls
@@ -112,10 +122,35 @@ def _check(info: PluginInfo) -> None:
         actual = tuple(inspect.signature(function).parameters)[1:]
         if actual != expected:
             raise PluginError(f"{where}: {method}({', '.join(actual)}) should be {method}({', '.join(expected)})")
+    _check_compiled(info, where)
     try:
         default_params(info.params)
     except TypeError as error:
         raise PluginError(f"{where}: every parameter needs a default ({error})") from None
+
+
+def _check_compiled(info: PluginInfo, where: str) -> None:
+    """Check the declarations for the compiled loop: their types, and that the plugin serves their points."""
+    declared: tuple[tuple[str, Any, Any, str], ...] = (
+        ("compiled_term", info.compiled_term, CompiledTerm, "score"),
+        ("compiled_filter", info.compiled_filter, CompiledTerm | BuiltinFilter, "filter"),
+        ("compiled_reserve", info.compiled_reserve, LoopReserve | SharedReservation, "reserve"),
+        ("evicts_lower_priority", info.evicts_lower_priority or None, bool, "post-filter"),
+    )
+    for name, value, kind, point in declared:
+        if value is None:
+            continue
+        if not isinstance(value, kind):
+            raise PluginError(f"{where}: {name} is of type {type(value).__name__}; see framework/compiled_terms.py")
+        if point not in info.points:
+            raise PluginError(f"{where}: {name} needs the extension point {point}")
+    formulas = [term for term in (info.compiled_term, info.compiled_filter) if isinstance(term, CompiledTerm)]
+    if formulas and (info.scope is not Scope.ROW or info.reads is not Reads.LOAD):
+        raise PluginError(f"{where}: formulas are for plugins of row scope that read the load")
+    if info.compiled_term is not None and "normalize-score" in info.points:
+        raise PluginError(f"{where}: a score with compiled_term is not normalised")
+    if any("loop_function" not in vars(formula) for term in formulas for formula in term.formulas):
+        raise PluginError(f"{where}: a formula has the decorator loop_function")
 
 
 class Registry:
@@ -135,6 +170,12 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._plugins)
+
+    @cached_property
+    def formulas(self) -> tuple[Formula, ...]:
+        """The formulas of all plugins, by the names of the plugins."""
+        terms = (term for info in self for term in (info.compiled_filter, info.compiled_term))
+        return tuple(dict.fromkeys(f for term in terms if isinstance(term, CompiledTerm) for f in term.formulas))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the descriptions of all plugins for forms, REST and docs."""

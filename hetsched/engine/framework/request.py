@@ -76,6 +76,10 @@ class CompiledShape:
         return amounts[amounts > 0]
 
 
+def shape_of(request: Request) -> Shape:
+    return request.shape
+
+
 class Request:
     """One pod in a scheduling cycle; `feasible` (N,) is set for cluster-scoped PreScore plugins.
 

@@ -173,8 +173,7 @@ class Evaluator:
         if self._static_epoch != self.state.epoch or self._static_width > _KEPT_STATIC:
             self._static.clear()
             self._static_epoch, self._static_width = self.state.epoch, 0
-        key_of = getattr(plugin.instance, "static_key", None)
-        key = (f"{plugin.name}.{method}", request.shape if key_of is None else key_of(request))
+        key = (f"{plugin.name}.{method}", plugin.static_key(request))
         answer = self._static.get(key)
         if answer is None:
             answer = self._static[key] = getattr(plugin.instance, method)(request, self.state.all_rows)

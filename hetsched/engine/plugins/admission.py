@@ -10,11 +10,12 @@ Source: kubernetes/kubernetes#84869 (runaway pods of TopologyAffinityError); the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.columns import Bools, Window
@@ -35,6 +36,10 @@ _CODE, _MOVED = "KubeletRefused", "MovedAway"
     helped_by=frozenset({Event.TIME, Event.NODE_ADDED, Event.POD_RELEASED}),
 )
 class Admission:
+    def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
+        avoided = state.avoided
+        return (lambda pod: pod.owner in avoided) if avoided else None
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         avoided = state.avoided.get(request.pod.owner) if state.avoided else None
         if avoided is None:

@@ -13,16 +13,18 @@ to use it only together with least-allocated.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
+from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
@@ -39,6 +41,34 @@ class BalancedAllocationParams(Params, frozen=True):
     )
 
 
+@loop_function
+def _balanced_allocation(
+    total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.requested, nodes.first : nodes.last]
+    memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
+    cpu, memory = delta[at.requested], delta[at.requested + 1]
+    for i in range(len(total)):
+        cpu_use = min((cpu_used[i] + cpu) / cpu_capacity[i], 1.0)
+        memory_use = min((memory_used[i] + memory) / memory_capacity[i], 1.0)
+        score = np.floor((1.0 - abs(cpu_use - memory_use) * 0.5) * 100.0)
+        total[i] += weight * (score if (cpu_capacity[i] > 0) & (memory_capacity[i] > 0) else 100.0)
+
+
+def _asks_cpu_or_memory(shape: Shape) -> bool:
+    return any(amount and name in (CPU, MEMORY) for name, amount in shape.requests)
+
+
+def _inputs(
+    plugin: BalancedAllocation, request: Request, state: ClusterState, cards: FiltersCards | None
+) -> FormulaInput | Skip | None:
+    if plugin.params.use != "requested" or plugin.params.form != "std":
+        return None
+    return FormulaInput(_balanced_allocation) if _asks_cpu_or_memory(request.shape) else SKIP
+
+
 @plugin(
     "balanced-allocation",
     summary="Prefer nodes whose CPU and memory fill up evenly.",
@@ -46,6 +76,7 @@ class BalancedAllocationParams(Params, frozen=True):
 )
 class BalancedAllocation:
     params: BalancedAllocationParams
+    compiled_term = CompiledTerm((_balanced_allocation,), _inputs, key=_asks_cpu_or_memory)
 
     @property
     def measures(self) -> bool:

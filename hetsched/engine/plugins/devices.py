@@ -15,9 +15,11 @@ import numpy as np
 
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.devices import ResourceClaim
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -43,6 +45,11 @@ class _Survey(NamedTuple):
     ),
 )  # fmt: skip
 class Devices:
+    compiled_reserve = LoopReserve.NOTHING
+
+    def handles(self, shape: Shape) -> bool:
+        return bool(shape.devices)
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         if not request.shape.devices:
             return SKIP

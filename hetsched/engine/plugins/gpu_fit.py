@@ -25,11 +25,13 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.booking import grant_card
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import BuiltinFilter, LoopReserve
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
@@ -67,12 +69,21 @@ class GpuFitParams(Params, frozen=True):
 )
 class GpuFit:
     params: GpuFitParams
+    compiled_filter = BuiltinFilter.CARDS
+    compiled_reserve = LoopReserve.CARDS
+
+    @property
+    def checks_every_fact(self) -> bool:
+        return self.params.check == "all"
+
+    def card_demand(self, demand: GpuDemand, state: ClusterState) -> CardDemand:
+        return CardDemand(demand, state, self.params.check)
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return SKIP
-        request.memo["gpu-fit"] = CardDemand(demand, state, self.params.check)
+        request.memo["gpu-fit"] = self.card_demand(demand, state)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:

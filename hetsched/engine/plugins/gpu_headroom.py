@@ -27,15 +27,18 @@ cores it takes 12 / 96: cost 1.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Hashable
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
@@ -106,9 +109,80 @@ def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
     return np.where(gpus > 0, lost, 0.0)
 
 
+@loop_function
+def _stranded_in_loop(left: float, gpus: float, mean: float) -> float:
+    return min(max(gpus - left / mean, 0.0), gpus)
+
+
+@loop_function
+def _gpu_headroom(
+    total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    """Add the score of gpu-headroom.
+
+    `given`: CPU and memory per GPU, 0 for none; tightness by CPU; number of requested GPUs; points per GPU.
+    """
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.requested, nodes.first : nodes.last]
+    memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
+    cpu, memory = float(delta[at.requested]), float(delta[at.requested + 1])
+    cpu_mean, memory_mean, tightness, taken, points = given[0], given[1], given[2], given[3], given[4]
+    free_milli = np.zeros(len(total), np.int64)
+    for card in range(at.cards):
+        card_free = nodes.load[at.card_milli_free + card, nodes.first : nodes.last]
+        for i in range(len(total)):
+            free_milli[i] += max(card_free[i], 0)
+    cost, free = np.zeros(len(total)), np.empty(len(total))
+    for i in range(len(total)):
+        free[i] = free_milli[i] / WHOLE_CARD_MILLI
+    if taken > 0.0:
+        if cpu_mean > 0.0:
+            for i in range(len(total)):
+                gpus = free[i]
+                left = float(cpu_capacity[i] - cpu_used[i])
+                after = _stranded_in_loop(left - cpu, max(gpus - taken, 0.0), cpu_mean)
+                cost[i] += after - _stranded_in_loop(left, gpus, cpu_mean)
+                cost[i] += tightness * max(left - cpu, 0.0)
+        if memory_mean > 0.0:
+            for i in range(len(total)):
+                gpus = free[i]
+                left = float(memory_capacity[i] - memory_used[i])
+                after = _stranded_in_loop(left - memory, max(gpus - taken, 0.0), memory_mean)
+                cost[i] += after - _stranded_in_loop(left, gpus, memory_mean)
+    else:
+        cpu, memory = cpu * (cpu_mean > 0.0), memory * (memory_mean > 0.0)
+        for i in range(len(total)):
+            left = float(cpu_capacity[i] - cpu_used[i])
+            share = min(cpu / max(left, 1.0), 1.0)
+            share = max(share, min(memory / max(float(memory_capacity[i] - memory_used[i]), 1.0), 1.0))
+            cost[i] = tightness * max(left - cpu, 0.0) + share * free[i]
+    for i in range(len(total)):
+        total[i] += weight * min(max(50.0 - points * cost[i], 0.0), 100.0)
+
+
+def _gpu_demand(shape: Shape) -> Hashable:
+    return shape.gpu
+
+
+def _inputs(
+    plugin: GpuHeadroom, request: Request, state: ClusterState, cards: FiltersCards | None
+) -> FormulaInput | Skip | None:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    needs, _, taken = request.memo["gpu-headroom"]
+    if any(need.deviation for need in needs):
+        return None  # logarithms differ in their last digit between libraries
+    means = {need.row: need.mean for need in needs}
+    cpu, memory = means.get(0, 0.0), means.get(1, 0.0)
+    tightness = plugin.params.tightness / cpu if cpu else 0.0
+    return FormulaInput(_gpu_headroom, (cpu, memory, tightness, taken, POINTS_PER_GPU))
+
+
 @plugin("gpu-headroom", summary="Keep the CPU and memory that free cards will need.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
+    compiled_term = CompiledTerm((_gpu_headroom,), _inputs, ("card_milli_free",), _gpu_demand)
 
     @property
     def wants_mix(self) -> bool:

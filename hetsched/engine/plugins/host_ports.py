@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hetsched.contracts.objects.workload import HostPort
+from hetsched.contracts.objects.workload import HostPort, Shape
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.pod_terms import ANY_ADDRESS
@@ -29,6 +29,9 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
     helped_by=frozenset({Event.NODE_ADDED, Event.POD_RELEASED}),
 )
 class HostPorts:
+    def handles(self, shape: Shape) -> bool:
+        return bool(shape.host_ports)
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         if not request.shape.host_ports:
             return SKIP

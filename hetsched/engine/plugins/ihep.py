@@ -20,20 +20,24 @@ Worked: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
 from __future__ import annotations
 
 import weakref
-from typing import Annotated, Literal
+from collections.abc import Hashable
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from hetsched.contracts.objects.cards import CardFacts, facts_of
 from hetsched.contracts.objects.node_report import GpuCard
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.node_class import gpu_node_ratio, gpu_nodes, is_gpu_pod
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.scoring import INFEASIBLE
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 
@@ -69,6 +73,89 @@ class IhepParams(Params, frozen=True):
     ] = "all"
 
 
+@loop_function
+def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
+    """Add the score of ihep for CPU pods.
+
+    `given`: the share of GPU nodes, the weights of CPU and memory, their sum.
+    """
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    present = nodes.static[at.cards_present, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.nonzero, nodes.first : nodes.last]
+    memory_used = nodes.load[at.nonzero + 1, nodes.first : nodes.last]
+    cpu, memory = delta[at.nonzero], delta[at.nonzero + 1]
+    ratio, cpu_weight, memory_weight, weights = given[0], given[1], given[2], given[3]
+    for i in range(len(total)):
+        cpu_share = max(cpu_capacity[i] - cpu_used[i] - cpu, 0) / max(cpu_capacity[i], 1)
+        memory_share = max(memory_capacity[i] - memory_used[i] - memory, 0) / max(memory_capacity[i], 1)
+        spare = 100.0 * ((cpu_weight * cpu_share + memory_weight * memory_share) / weights)
+        total[i] += weight * (ratio * spare if present[i] > 0 else 100.0 * ratio + (1.0 - ratio) * spare)
+
+
+@loop_function
+def _part_of(asked: float, free: float) -> float:
+    return min(asked / free, 1.0) if free > 0 else 0.0
+
+
+@loop_function
+def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
+    """Add the score of ihep for GPU pods.
+
+    `given`: GPUs, MiB and cores per GPU, CPU cores, memory GiB; 1 for the product of quality and similarity.
+    """
+    usable, worth, static, load = cards
+    for i in range(len(total)):
+        if total[i] == INFEASIBLE:
+            continue
+        row, number, quality, memory_mib, cores = nodes.rows[i], 0, 0.0, 0, 0
+        for card in range(at.cards):
+            if usable[i] >> card & 1:
+                number += 1
+                quality += worth[card, row]
+                memory_mib += load[at.card_memory_free + card, row]
+                cores += max(static[at.card_cores + card, row], 0)
+        some = max(number, 1)
+        cpu = (static[at.allocatable, row] - load[at.requested, row]) / 1000
+        memory = (static[at.allocatable + 1, row] - load[at.requested + 1, row]) / 2**30
+        similar = _part_of(given[0], float(number)) + _part_of(given[1], memory_mib / some)
+        similar += _part_of(given[2], cores / some)
+        similar += _part_of(given[3], cpu)
+        similar += _part_of(given[4], memory)
+        counted = float((number > 0) + (memory_mib > 0) + (cores > 0) + (cpu > 0) + (memory > 0))
+        similar /= max(counted, 1.0)
+        card_quality = quality / some
+        score = 50.0 * (card_quality + similar) if given[5] == 0 else 100.0 * card_quality * similar
+        total[i] += weight * score
+
+
+# -- exclusion of nodes: resource-fit and gpu-fit ---------------------------------------------------------------------
+
+
+def _for_gpu_pods(shape: Shape) -> Hashable:
+    return (shape.requests, shape.gpu) if shape.gpu is not None else None
+
+
+def _inputs(
+    plugin: Ihep, request: Request, state: ClusterState, cards: FiltersCards | None
+) -> FormulaInput | Skip | None:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    params, gpu = plugin.params, request.shape.gpu
+    if gpu is None or not is_gpu_pod(request.shape):
+        weights = params.cpu_weight + params.memory_weight
+        return FormulaInput(_ihep_cpu, (request.memo["ihep"], params.cpu_weight, params.memory_weight, weights or 1.0))
+    if params.similarity != "ratio" or cards is None or not cards.checks_every_fact:
+        return None  # the formula uses the GPUs that the loop finds usable
+    asked = request.shape.request(CPU) / 1000, request.shape.request(MEMORY) / _GIB
+    numbers = gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product")
+    return FormulaInput(_ihep_gpu, numbers)
+
+
+def _card_worth(plugin: Ihep, state: ClusterState) -> Floats:
+    return plugin.quality(state)
+
+
 @plugin(
     "ihep",
     summary="Good cards to the pods they fit most tightly; CPU pods on CPU nodes while these have room.",
@@ -76,6 +163,9 @@ class IhepParams(Params, frozen=True):
 )
 class Ihep:
     params: IhepParams
+    compiled_term = CompiledTerm(
+        (_ihep_cpu, _ihep_gpu), _inputs, ("nonzero", "cards_present"), _for_gpu_pods, _card_worth
+    )
 
     def __init__(self) -> None:
         self._known: tuple[weakref.ref[ClusterState], int, Floats] | None = None

@@ -22,10 +22,11 @@ import numpy as np
 
 from hetsched.contracts.objects.allocation import Allocation, IsaGrant
 from hetsched.contracts.objects.node_report import IsaReport
-from hetsched.contracts.objects.workload import IsaDemand
+from hetsched.contracts.objects.workload import IsaDemand, Shape
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import SharedReservation
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -55,6 +56,10 @@ class _Known(NamedTuple):
     offers: list[IsaReport]
 
 
+def _isa_demand(shape: Shape) -> Hashable:
+    return shape.isa
+
+
 @plugin(
     "isa-match",
     summary="Only nodes whose instruction set covers the pod's need; native before emulated.",
@@ -64,6 +69,7 @@ class _Known(NamedTuple):
 )
 class IsaMatch:
     params: IsaMatchParams
+    compiled_reserve = SharedReservation(_isa_demand, "isa_offer")
 
     def static_key(self, request: Request) -> Hashable:
         return request.shape.isa

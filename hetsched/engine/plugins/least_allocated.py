@@ -9,7 +9,7 @@ Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noder
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
+from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.node_class import is_gpu_pod
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -39,9 +40,47 @@ class LeastAllocatedParams(Params, frozen=True):
     ] = "all"
 
 
+@loop_function
+def hundredth(part: int, whole: int) -> int:
+    """Return 100 * part // whole for whole > 0 without an integer division, which has no vector instruction.
+
+    The floating-point quotient is off by one at most, which the remainder shows.
+    """
+    scaled = part * 100
+    quotient = np.int64(np.float64(scaled) / np.float64(whole))
+    rest = scaled - quotient * whole
+    return quotient + np.int64(rest >= whole) - np.int64(rest < 0)  # type: ignore[return-value]
+
+
+@loop_function
+def _least_allocated(
+    total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.nonzero, nodes.first : nodes.last]
+    memory_used = nodes.load[at.nonzero + 1, nodes.first : nodes.last]
+    cpu, memory = delta[at.nonzero], delta[at.nonzero + 1]
+    cpu_share, memory_share, shares = given[0], given[1], max(given[0] + given[1], 1.0)
+    for i in range(len(total)):
+        cpu_left = hundredth(max(cpu_capacity[i] - cpu_used[i] - cpu, 0), max(cpu_capacity[i], 1))
+        memory_left = hundredth(max(memory_capacity[i] - memory_used[i] - memory, 0), max(memory_capacity[i], 1))
+        total[i] += weight * np.floor((cpu_left * cpu_share + memory_left * memory_share) / shares)
+
+
+def _inputs(
+    plugin: LeastAllocated, request: Request, state: ClusterState, cards: FiltersCards | None
+) -> FormulaInput | Skip | None:
+    params = plugin.params
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    return FormulaInput(_least_allocated, (params.cpu, params.memory)) if params.use == "requested" else None
+
+
 @plugin("least-allocated", summary="Prefer nodes with the most CPU and memory left.", params=LeastAllocatedParams)
 class LeastAllocated:
     params: LeastAllocatedParams
+    compiled_term = CompiledTerm((_least_allocated,), _inputs, ("nonzero",), is_gpu_pod)
 
     @property
     def measures(self) -> bool:

@@ -28,6 +28,7 @@ from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
@@ -84,6 +85,7 @@ class _Asked(NamedTuple):
 )
 class NumaFit:
     params: NumaFitParams
+    compiled_reserve = LoopReserve.NOTHING  # a shape that it filters is left to the cycle
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         params, shape = self.params, request.shape

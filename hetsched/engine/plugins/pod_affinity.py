@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from hetsched.contracts.objects.workload import PodTerm
+from hetsched.contracts.objects.workload import PodTerm, Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
@@ -76,6 +76,10 @@ class _Refused:
 )
 class PodAffinity:
     params: PodAffinityParams
+
+    def handles(self, shape: Shape) -> bool:
+        """Return whether the shape states rules; batches leave pods that rules of booked pods select to the cycle."""
+        return bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity)
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         shape = request.shape

@@ -68,12 +68,13 @@ def _may_preempt(pod: PodSpec) -> bool:
 class Preemption:
     params: PreemptionParams
     peers: frozenset[str] = frozenset()
+    evicts_lower_priority = True
 
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
         if not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, state.spared)
-        search = Search(diagnosis, request, state, rule, counts_amounts="resource-fit" in self.peers)
+        search = Search(diagnosis, request, state, rule, counts_amounts=diagnosis.policy.counts_resources)
         return search.best(self.params.most_nodes)
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:

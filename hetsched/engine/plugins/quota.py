@@ -10,7 +10,10 @@ Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.state import ClusterState
@@ -27,6 +30,9 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
     helped_by=frozenset({Event.QUOTA_CHANGED, Event.POD_RELEASED}),
 )
 class Quota:
+    def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
+        return state.quotas.governs if state.quotas.limits else None
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         quotas, pod = state.quotas, request.pod
         if not quotas.governs(pod):

@@ -16,6 +16,7 @@ from hetsched.contracts.units import GPU_RESOURCES, format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Ints, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import BuiltinFilter
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
@@ -30,6 +31,7 @@ MOST_UNKNOWN = 8  # resources that no node has and that reasons name
 )
 class ResourceFit:
     peers: frozenset[str] = frozenset()
+    compiled_filter = BuiltinFilter.RESOURCES
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         needs = [

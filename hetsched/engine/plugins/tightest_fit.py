@@ -8,14 +8,17 @@ Source: the best-fit baseline of the openb GPU-sharing study (Weng et al., USENI
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Hashable
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Skip
@@ -34,9 +37,44 @@ class TightestFitParams(Params, frozen=True):
     ] = "all"
 
 
+@loop_function
+def _tightest_fit(
+    total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
+) -> None:
+    cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
+    memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
+    cpu_used = nodes.load[at.requested, nodes.first : nodes.last]
+    memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
+    card_free = nodes.load[at.card_milli_free : at.card_milli_free + at.cards, nodes.first : nodes.last]
+    cpu, memory, asked_milli, cpu_scale, memory_scale, cards_scale, with_cards = given[:7]
+    for i in range(len(total)):
+        score = 100.0 - cpu_scale * max(float(cpu_capacity[i] - cpu_used[i]) - cpu, 0.0)
+        score -= memory_scale * max(float(memory_capacity[i] - memory_used[i]) - memory, 0.0)
+        if with_cards:
+            free = 0
+            for card in range(at.cards):
+                free += card_free[card, i]
+            score -= cards_scale * max(float(free) - asked_milli, 0.0)
+        total[i] += weight * max(score, 0.0)
+
+
+def _whole_request(shape: Shape) -> Hashable:
+    return shape.requests, shape.gpu
+
+
+def _inputs(
+    plugin: TightestFit, request: Request, state: ClusterState, cards: FiltersCards | None
+) -> FormulaInput | Skip | None:
+    if plugin.pre_score(request, state) is not None:
+        return SKIP
+    asked, scale, with_cards = request.memo["tightest-fit"]
+    return FormulaInput(_tightest_fit, (*asked.tolist(), *scale.tolist(), float(with_cards)))
+
+
 @plugin("tightest-fit", summary="Prefer the node with the least left over: packs tightly.", params=TightestFitParams)
 class TightestFit:
     params: TightestFitParams
+    compiled_term = CompiledTerm((_tightest_fit,), _inputs, ("card_milli_free",), _whole_request)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         gpu = request.shape.gpu

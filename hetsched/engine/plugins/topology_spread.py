@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hetsched.contracts.objects.labels import selects
-from hetsched.contracts.objects.workload import SpreadConstraint
+from hetsched.contracts.objects.workload import Shape, SpreadConstraint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Window
 from hetsched.engine.cluster.selector_counts import Matcher
@@ -54,6 +54,9 @@ _NO_LABEL = -1.0
     ),
 )
 class TopologySpread:
+    def handles(self, shape: Shape) -> bool:
+        return bool(shape.spread)
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         constraints = _constraints(request, hard=True) if request.shape.spread else ()
         if not constraints:

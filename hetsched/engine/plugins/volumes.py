@@ -16,6 +16,7 @@ import numpy as np
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, VolumeGrant
 from hetsched.contracts.objects.storage import PersistentVolume
+from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import UNLIMITED, Bools, Ints, Window
@@ -28,6 +29,7 @@ from hetsched.engine.cluster.volumes import (
     nodes_of_volume,
     nodes_selected,
 )
+from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
@@ -59,6 +61,11 @@ class _Survey(NamedTuple):
     ),
 )
 class Volumes:
+    compiled_reserve = LoopReserve.NOTHING
+
+    def handles(self, shape: Shape) -> bool:
+        return bool(shape.claims)
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         if not request.shape.claims:
             return SKIP

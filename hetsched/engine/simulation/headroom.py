@@ -2,7 +2,7 @@
 
 A utilisation of 68 % does not say whether and where one more job fits. Copies of a shape without rules about other
 pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If only
-`resource-fit` depends on the load, a node takes
+the filter of amounts depends on the load, a node takes
     min over the requested resources of floor((allocatable - requested) / request)
 Otherwise copies are booked on the node one after another, by the policy's own filters and Reserve plugins, until one
 is refused; then they are undone. The result depends on the node's own columns and its assigned CPUs, so it is cached
@@ -20,6 +20,7 @@ import numpy as np
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.columns import Bools, Ints, Window
+from hetsched.engine.framework.compiled_terms import BuiltinFilter
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluation
@@ -28,8 +29,6 @@ from hetsched.engine.isa.isa_fit import run_on
 
 MOST_COPIES = 10_000  # on one node: limit for a shape that requests nothing
 _MOST_KNOWN = 200_000
-# Their Reserve plugins refuse only what their filters refuse too.
-_RESERVES = frozenset({"gpu-fit", "isa-match", "numa-fit", "volumes", "devices"})
 
 
 def alone(shape: Shape) -> Shape:
@@ -73,9 +72,10 @@ class Headroom:
         feasible: Bools = total > INFEASIBLE
         counts: Ints = np.zeros(len(feasible), np.int64)
         exact: Bools = np.ones(len(feasible), np.bool_)
-        names = {plugin.name for plugin in evaluation.load_filters}
+        amounts = all(p.info.compiled_filter is BuiltinFilter.RESOURCES for p in evaluation.load_filters)
         emulated = _emulated(scheduler, request)
-        if names <= {"resource-fit"} and {plugin.name for plugin in scheduler.policy.reserves} <= _RESERVES:
+        # A Reserve plugin that the compiled loop covers refuses only what its filter refuses too.
+        if amounts and all(plugin.info.compiled_reserve is not None for plugin in scheduler.policy.reserves):
             counts[feasible] = _quotients(scheduler, request)[feasible]
             exact = counts < MOST_COPIES
             return Copies(counts, exact, emulated)
@@ -118,7 +118,7 @@ def _emulated(scheduler: Scheduler, request: Request) -> Bools:
 def _quotients(scheduler: Scheduler, request: Request) -> Ints:
     """Return (N,) how many times the request fits into the free amounts."""
     state = scheduler.state
-    left_out = GPU_RESOURCES if any(plugin.name == "gpu-fit" for plugin in scheduler.policy.plugins) else frozenset()
+    left_out = GPU_RESOURCES if scheduler.policy.card_filter is not None else frozenset()
     rows = [row for row in request.compiled.needs_rows.tolist() if state.resources.values[row] not in left_out]
     needs = request.compiled.delta[state.columns.layout.load["requested"]][rows]
     if not rows:

@@ -235,7 +235,7 @@ class MoveSearch:
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
         """Return the requested resources (k,) except GPUs, and the shortfall of the rows (k, n)."""
         compiled, state = self._request.compiled, self.board.state
-        counted = "resource-fit" in {plugin.name for plugin in self._scheduler.policy.filters}
+        counted = self._scheduler.policy.counts_resources
         names = state.resources.values
         kept = [i for i, at in enumerate(compiled.needs_rows.tolist()) if counted and not names[at].endswith("/gpu")]
         resources, needs = compiled.needs_rows[kept], compiled.needs[kept]

@@ -11,7 +11,6 @@ import pytest
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.compiled.batch import BatchScheduler
-from hetsched.engine.compiled.formulas import TERMS
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
@@ -21,6 +20,7 @@ GATES = (
     PluginUse("node-ready"), PluginUse("isa-match"), PluginUse("taints", weight=0), PluginUse("node-affinity"),
     PluginUse("resource-fit"), PluginUse("gpu-fit"), PluginUse("pod-affinity"),
 )  # fmt: skip
+TERMS = [info.name for info in load_registry() if info.compiled_term is not None]
 KNOWN = [
     ("least-allocated", {}),
     ("least-allocated", {"cpu": 3, "memory": 0}),

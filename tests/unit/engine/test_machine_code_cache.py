@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.engine.compiled import batch, kernel, machine_code
+from hetsched.engine.framework.compiled_terms import loop_function
 
 
 def no_place(**options: Any) -> Callable[[Any], Any]:
@@ -34,7 +35,16 @@ def test_then_only_very_many_pods_are_worth_it(monkeypatch: pytest.MonkeyPatch) 
     assert batch._worth_it(50_000)
 
 
-def test_other_code_has_another_name() -> None:
-    before = machine_code.version()
-    machine_code.compiled(twice)
-    assert machine_code.version() != before
+@loop_function
+def four_times(number: int) -> int:
+    return twice(twice(number))
+
+
+def test_other_code_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = set()
+    for callee in (loop_function(lambda number: 2 * number), loop_function(lambda number: 3 * number)):
+        monkeypatch.setitem(globals(), "twice", callee)
+        linker = machine_code.Linker()
+        assert linker.link(four_times)(1) == callee(callee(1))
+        versions.add(linker.version())
+    assert len(versions) == 2

@@ -113,6 +113,31 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
             "@plugin('bare', summary='x', params=N)\nclass P:\n    def sort_key(self, pod): ...",
             "every parameter needs a default",
         ),
+        (
+            "@plugin('odd', summary='x')\nclass P:\n    compiled_term = 'fast'\n"
+            "    def score(self, request, nodes): ...",
+            "compiled_term is of type str",
+        ),
+        (
+            "from hetsched.engine.framework.compiled_terms import LoopReserve\n"
+            "@plugin('odd', summary='x')\nclass P:\n    compiled_reserve = LoopReserve.NOTHING\n"
+            "    def score(self, request, nodes): ...",
+            "compiled_reserve needs the extension point reserve",
+        ),
+        (
+            "from hetsched.engine.framework.compiled_terms import CompiledTerm\n"
+            "def formula(): ...\n"
+            "@plugin('odd', summary='x')\nclass P:\n    compiled_term = CompiledTerm((formula,), formula)\n"
+            "    def score(self, request, nodes): ...",
+            "a formula has the decorator loop_function",
+        ),
+        (
+            "from hetsched.engine.framework.compiled_terms import CompiledTerm\n"
+            "from hetsched.engine.framework.extension_points import Scope\n"
+            "@plugin('odd', summary='x', scope=Scope.CLUSTER)\nclass P:\n    compiled_term = CompiledTerm((), print)\n"
+            "    def score(self, request, nodes): ...",
+            "formulas are for plugins of row scope that read the load",
+        ),
         ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
         ("def broken(:", "cannot be loaded: SyntaxError"),
     ],

@@ -1,0 +1,123 @@
+"""Declarations with which a plugin takes part in the compiled loop, without machine code.
+
+A plugin declares as attributes of its class
+    compiled_term          its score, as formulas over stretches of nodes
+    compiled_filter        its filter: one that the loop has itself, or formulas that exclude nodes
+    compiled_reserve       how the loop gets the allocation that `reserve` would return
+    evicts_lower_priority  PostFilter: victims have a lower priority than the pod, which has to allow preemption
+A formula is a function marked with `loop_function`, of the parameters
+    total (n,)   totals of a stretch of nodes; a formula adds `weight * score`, or sets refused nodes to -inf
+    weight       weight of the plugin in the policy
+    nodes        the stretch: `static` and `load` are the blocks of columns, `first` and `last` its bounds in them,
+                 `rows` (n,) the rows of the cluster
+    at           first row of each field in its block (`compiled.terms.FieldRows`)
+    delta, extra (L,), (4,)  the pod's contribution to a load column, and its expected use minus its requests
+    given        the numbers that `inputs` returned for the shape, filled up with zeros
+    cards        usable GPUs per node as bit sets (n,), value of each GPU (G, N), both blocks for all nodes
+It may call other marked functions and NumPy; `compiled.machine_code` compiles them when a batch first needs them.
+Invariants: a formula equals the plugin's NumPy method bit for bit: same integers, same floating-point operations in
+the same order. Excluded nodes keep -inf.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from hetsched.contracts.objects.workload import GpuDemand, Shape
+from hetsched.engine.cluster.columns import Floats
+
+from .status import Skip
+
+if TYPE_CHECKING:
+    from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.gpu.eligibility import CardDemand
+
+    from .request import Request
+
+MOST_NUMBERS = 8
+"""Maximum number of numbers that a formula gets per shape."""
+
+Formula = Callable[[Any, float, Any, Any, Any, Any, Any, Any], None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def loop_function(function: F) -> F:
+    """Mark a function that the compiled loop calls; it is compiled later, and remains a plain function here."""
+    vars(function)["loop_function"] = True
+    return function
+
+
+class FiltersCards(Protocol):
+    """Filter whose choice of GPUs the loop makes itself (`BuiltinFilter.CARDS`)."""
+
+    def card_demand(self, demand: GpuDemand, state: ClusterState) -> CardDemand:
+        """Return the demand as this filter checks it."""
+
+    @property
+    def checks_every_fact(self) -> bool:
+        """Return whether no part of the demand is ignored."""
+
+
+class FormulaInput(NamedTuple):
+    """Formula for one shape, and at most `MOST_NUMBERS` numbers that it gets."""
+
+    formula: Formula
+    numbers: Sequence[float] = ()
+
+
+def _same_for_all(shape: Shape) -> None:
+    return None
+
+
+class CompiledTerm(NamedTuple):
+    """Score or filter of a plugin as formulas.
+
+    `inputs(plugin, request, state, cards)` selects the formula of a shape, with numbers from the plugin's parameters
+    and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. SKIP: the plugin skips the
+    shape. None: no formula covers these parameters, so the shape is left to the scheduling cycle. Shapes with the same
+    `key` get the same input. `fields` are the fields that a formula reads beyond CPU and memory; for `allocatable`
+    these are the resources with measured use; `used` itself is not listed. `card_worth(plugin, state)` returns (G, N)
+    the value of each GPU; one plugin of a policy may have it.
+    """
+
+    formulas: tuple[Formula, ...]
+    inputs: Callable[[Any, Request, ClusterState, FiltersCards | None], FormulaInput | Skip | None]
+    fields: tuple[str, ...] = ()
+    key: Callable[[Shape], Hashable] = _same_for_all
+    card_worth: Callable[[Any, ClusterState], Floats] | None = None
+
+
+class BuiltinFilter(enum.Enum):
+    """Filters that the loop has itself.
+
+    RESOURCES: every requested resource fits into what is left of it; GPU resources are left to a CARDS filter. CARDS:
+    enough GPUs satisfy the demand (`FiltersCards`).
+    """
+
+    RESOURCES = "resources"
+    CARDS = "cards"
+
+
+class LoopReserve(enum.Enum):
+    """Reserve plugins that the loop does not call: they refuse no node that their filter accepts.
+
+    NOTHING: `reserve` returns no allocation for a pod that the loop places. CARDS: the loop assigns the GPUs.
+    """
+
+    NOTHING = "nothing"
+    CARDS = "cards"
+
+
+class SharedReservation(NamedTuple):
+    """Reserve plugin with one allocation for all pods of a demand on all nodes of a kind; it refuses no node.
+
+    `demand(shape)` is the part of the shape that decides, `field` the static field of one row that decides.
+    """
+
+    demand: Callable[[Shape], Hashable]
+    field: str
+
+
+CompiledReserve = LoopReserve | SharedReservation
