@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hetsched.adapters.objects.nodes import POWER_PROBLEM, absent_names, isa_report
+from hetsched.adapters.objects.node_isa import absent_names, isa_report
+from hetsched.adapters.objects.node_topology import POWER_PROBLEM
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.kubelet_options import read_options

@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 
 from hetsched import isa
-from hetsched.adapters.objects.nodes import NFD_PREFIX
+from hetsched.adapters.objects.node_isa import NFD_PREFIX
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS
 from hetsched.contracts.objects.storage import BETA_ZONES

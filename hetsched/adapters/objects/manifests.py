@@ -35,7 +35,7 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodGroup, PodSpec
 
-from . import controllers, keys, nodes, quotas_and_budgets, selectors, storage
+from . import controllers, keys, node_gpus, node_topology, nodes, quotas_and_budgets, selectors, storage
 from .demands import group_name
 from .devices import DeviceReader
 from .documents import Document
@@ -244,13 +244,13 @@ class _Reading:
 
         def topology(root: FieldView) -> dict[str, Any]:
             own = problems.setdefault(root.view("metadata").text("name"), [])
-            power = nodes.power(root, own)
+            power = node_topology.power(root, own)
             # An object written only for power carries no zones.
-            numa = nodes.numa(root, own) if power is None or "zones" in root else None
+            numa = node_topology.numa(root, own) if power is None or "zones" in root else None
             return {"numa": numa, "power": power}
 
         for kind, read in (
-            ("NodeGpu", lambda root: {"gpus": nodes.cards(root)}),
+            ("NodeGpu", lambda root: {"gpus": node_gpus.cards(root)}),
             ("NodeMetrics", lambda root: {"usage": metrics.node_usage(root)}),
             ("NodeUsage", lambda root: {"usage": nodes.usage(root)}),
             ("CSINode", lambda root: {"attach_limits": storage.attach_limits(root)}),
@@ -262,7 +262,7 @@ class _Reading:
         for name, found in problems.items():
             if found and name in reports:
                 reports[name] = msgspec.structs.replace(reports[name], problems=(*reports[name].problems, *found))
-        return tuple(nodes.with_vendors(report) for report in reports.values())
+        return tuple(node_gpus.with_vendors(report) for report in reports.values())
 
 
 def _check_size(spec: FieldView) -> None:

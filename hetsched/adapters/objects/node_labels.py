@@ -7,7 +7,7 @@ string, which is authoritative. Label `QEMU` is the short form of one instructio
 toolchain adds; annotations list all of them. If the string is a lower bound, annotation `hetsched.io/isa-bound` says
 so, and readers prefer the source of a lone `ARCH` label to the label itself.
 Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
-Invariant: `nodes.isa_report` reads these labels and annotations back to the same offers.
+Invariant: `node_isa.isa_report` reads these labels and annotations back to the same offers.
 """
 
 from __future__ import annotations

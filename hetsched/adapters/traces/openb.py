@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.fields import is_dns_subdomain
-from hetsched.adapters.objects.nodes import isa_report
+from hetsched.adapters.objects.node_isa import isa_report
 from hetsched.adapters.objects.requests import container_demand
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cards import card_from_table

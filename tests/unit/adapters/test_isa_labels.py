@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from hetsched.adapters.objects.node_isa import isa_report
 from hetsched.adapters.objects.node_labels import coarse_labels, emulated_labels, native_labels
-from hetsched.adapters.objects.nodes import isa_report
 from hetsched.contracts.objects.node_report import IsaReport
 
 _VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

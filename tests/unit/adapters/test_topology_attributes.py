@@ -10,7 +10,7 @@ from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.node_facts.report_merge import laid_over
 from hetsched.adapters.objects.export.cluster import topology_object
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.adapters.objects.nodes import numa
+from hetsched.adapters.objects.node_topology import numa
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import (
     AgentReport,

@@ -15,7 +15,7 @@ from hetsched.adapters.kubernetes.resources import TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.adapters.objects.nodes import numa
+from hetsched.adapters.objects.node_topology import numa
 from hetsched.agent.probe_topology import probe_topology
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineIsa
 from hetsched.contracts.objects.node_report import NodeReport

@@ -31,7 +31,8 @@ from hetsched.contracts.objects.workload import PodGroup
 from hetsched.contracts.units import CPU, format_amount
 
 from .. import keys
-from ..nodes import POWER_PROBLEM, isa_report
+from ..node_isa import isa_report
+from ..node_topology import POWER_PROBLEM
 from .devices import device_objects
 from .pods import pod_object, tolerations
 from .selectors import label_selector

@@ -1,0 +1,72 @@
+"""Reader of a NodeGpu: the GPUs of a node and the links between them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
+from hetsched.contracts.objects.node_report import LINK_KINDS, CardLink, GpuCard, NodeReport
+from hetsched.contracts.units import GPU_RESOURCES
+
+from .fields import FieldView
+
+
+def cards(root: FieldView) -> tuple[GpuCard, ...]:
+    """Read the GPUs of a NodeGpu."""
+    found: list[GpuCard] = []
+    seen: set[int] = set()
+    uuids: set[str] = set()
+    for view in root.view("spec").views("cards"):
+        if "index" not in view:
+            view.fail("is required", "index")
+        index = view.integer("index", most=MAX_CARDS - 1)
+        if index in seen:
+            view.fail(f"two cards have index {index}", "index", code="CardDuplicate")
+        seen.add(index)
+        uuid = view.text("uuid")
+        if len(uuid) > MAX_CARD_UUID:
+            view.fail(f"may have at most {MAX_CARD_UUID} characters", "uuid")
+        if uuid in uuids:
+            view.fail(f"two cards have the uuid {uuid!r}", "uuid", code="CardDuplicate")
+        uuids |= {uuid} - {""}
+        model = view.text("model") or None
+        found.append(
+            GpuCard(
+                index=index,
+                uuid=uuid or None,
+                model=model,
+                vendor=view.text("vendor").lower() or vendor_of(model or ""),
+                memory_mib=view.maybe_integer("memoryMiB", most=2**40),
+                cores=view.maybe_integer("cores", most=2**31),
+                fp32_tflops=view.maybe_number("fp32Tflops"),
+                bandwidth_gbs=view.maybe_number("bandwidthGBs"),
+                clock_mhz=view.maybe_integer("clockMHz", most=2**31),
+                numa_zone=view.text("numaZone") or None,
+                healthy=view.flag("healthy", True) and not view.flag("maintenance", False),
+                maintenance=view.flag("maintenance", False),
+                links=_links(view, index),
+            )
+        )
+    return tuple(found)
+
+
+def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
+    """Read the links of a GPU to other GPUs of its node."""
+    found: dict[int, CardLink] = {}
+    for view in card.views("links"):
+        if "to" not in view:
+            view.fail("is required", "to")
+        to = view.integer("to", most=MAX_CARDS - 1)
+        if to == index or to in found:
+            view.fail(f"card {index} has {'a link to itself' if to == index else f'two links to card {to}'}", "to")
+        found[to] = CardLink(to, view.choice("kind", LINK_KINDS), view.maybe_number("bandwidthGBs", most=1e6))
+    return tuple(found[to] for to in sorted(found))
+
+
+def with_vendors(report: NodeReport) -> NodeReport:
+    """Set the vendor of GPUs whose model does not identify it, if the node offers only one vendor's resource."""
+    offered = [resource.split(".", 1)[0] for resource in GPU_RESOURCES if report.allocatable.get(resource)]
+    if len(offered) != 1 or not report.gpus or all(card.vendor for card in report.gpus):
+        return report
+    named = tuple(card if card.vendor else msgspec.structs.replace(card, vendor=offered[0]) for card in report.gpus)
+    return msgspec.structs.replace(report, gpus=named)

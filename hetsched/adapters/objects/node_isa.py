@@ -1,0 +1,149 @@
+"""Instruction sets of a node from its labels and annotations.
+
+The native ISA comes from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`, feature
+labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` false): an
+architecture label states only the base that every node of that name has by definition (`amd64`, `arm64`, `rv64i`), and
+the feature labels of x86 omit the features of their deny list; those of Arm omit none. A demand beyond the bound is
+therefore unknown: refused now, but never reported as impossible. A feature that NFD names and does not deny is absent
+if its label is, and so is every level above the highest level label. If `hetsched.io/isa-bound` marks the values of
+discovery as a lower bound, they are one, and label `ARCH` is skipped in favour of the source that it was derived from.
+Source: NFD docs/usage/features.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from hetsched import isa
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.node_report import IsaReport
+
+from . import keys
+from .demands import ARCH_BASE
+from .node_labels import is_short_for
+
+NFD_PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
+_NFD_LEVEL = re.compile(r"X86_64_V([1-4])")
+# NFD's names of flags with another name in Linux; all others are the Linux name in capitals.
+_NFD_X86 = {
+    "CMPXCHG8": "cx8", "FMA3": "fma", "LAHF": "lahf_lm", "LZCNT": "abm", "OSXSAVE": "xsave", "SSE3": "pni",
+    "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
+}  # fmt: skip
+# Instruction set extensions that NFD has named since it uses cpuid v2 (2020) and that its default deny list omits.
+# Newer names and level members such as MOVBE are left out, because older releases do not write them.
+_NFD_NAMES = frozenset({
+    "ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW",
+    "AVX512CD", "AVX512DQ", "AVX512F", "AVX512IFMA", "AVX512VBMI", "AVX512VBMI2", "AVX512VL", "AVX512VNNI",
+    "AVX512VPOPCNTDQ", "FMA3", "FMA4", "GFNI", "SHA", "SSE4A", "TBM", "VAES", "VPCLMULQDQ", "XOP",
+})  # fmt: skip
+_X86_LEVEL = re.compile(r"x86-64-v[2-4]")
+_TOP_LEVEL = 4
+_MOST_ABSENT = 100
+
+
+def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: list[str]) -> IsaReport:
+    """Read a node's instruction sets from its labels and annotations."""
+    native, source, complete = _native(labels, annotations, problems)
+    emulated = _several(annotations.get(keys.EMULATED_ISA) or labels.get(keys.EMULATED_ISA), problems)
+    cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
+    either = _several(labels.get(keys.QEMU), problems)
+    if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
+        either = ()  # the annotations distinguish emulated from cross
+    return IsaReport(
+        native=native,
+        emulated=tuple(dict.fromkeys(emulated + either)),
+        cross=tuple(dict.fromkeys(cross + either)),
+        source=source if native is not None else "",
+        complete=complete,
+        arch=labels.get(keys.KUBERNETES_ARCH, "") if native is None else "",
+        absent=() if complete or native is None else _absent(labels, annotations),
+    )
+
+
+def _absent(labels: dict[str, str], annotations: dict[str, str]) -> tuple[str, ...]:
+    """Return features that a node whose ISA is a lower bound certainly lacks."""
+    if keys.ISA_ABSENT in annotations:
+        return absent_names(annotations[keys.ISA_ABSENT])
+    words = _nfd_words(labels)
+    if labels.get(keys.KUBERNETES_ARCH) != "amd64" or not words:
+        return ()
+    return _absent_words(frozenset(words))
+
+
+def absent_names(text: str) -> tuple[str, ...]:
+    """Parse the annotation `hetsched.io/isa-absent`; unknown features and levels are skipped."""
+    names = text.split(",")[:_MOST_ABSENT]
+    return tuple(name for name in names if _X86_LEVEL.fullmatch(name) or _is_feature(f"x86-64-v1+{name}"))
+
+
+@lru_cache(maxsize=4096)
+def _absent_words(words: frozenset[str]) -> tuple[str, ...]:
+    levels = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
+    there = isa.parse(f"x86-64-v{max(levels, default=1)}").extensions
+    named = (_NFD_X86.get(word, word.lower()) for word in _NFD_NAMES - {word.upper() for word in words})
+    found = {next(iter(isa.parse(f"x86-64-v1+{name}", source="node-label").explicit)) for name in named} - there
+    above = [f"x86-64-v{max(levels) + 1}"] if levels and max(levels) < _TOP_LEVEL else []
+    return (*above, *sorted(found))
+
+
+def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[str]) -> tuple[str | None, str, bool]:
+    exact = annotations.get(keys.ISA_BOUND) != keys.LOWER
+    for kind, texts, key in (
+        ("annotation", annotations, keys.ISA),
+        ("label", labels, keys.ISA),
+        ("label", labels, keys.ARCH),
+    ):
+        if key in texts and (exact or key != keys.ARCH):
+            names_features = isa.published_isa(texts[key]) == texts[key]
+            return _offer(texts[key], problems), f"{kind} {key}", exact and names_features
+    arch = labels.get(keys.KUBERNETES_ARCH, "")
+    base = ARCH_BASE.get(arch)
+    words = _nfd_words(labels)
+    if words and arch in ("amd64", "arm64"):
+        offered = _from_features(arch, words)
+        if offered != base:
+            return offered, NFD_PREFIX.rstrip("."), arch == "arm64"
+    return base, keys.KUBERNETES_ARCH, base is None
+
+
+def _nfd_words(labels: dict[str, str]) -> list[str]:
+    return [
+        key.removeprefix(NFD_PREFIX) for key, value in labels.items() if key.startswith(NFD_PREFIX) and value == "true"
+    ]
+
+
+def _from_features(arch: str, words: list[str]) -> str:
+    """Return the requirement string for a set of feature labels; words unknown to the lattice are skipped."""
+    level = ARCH_BASE[arch]
+    if arch == "amd64":
+        found = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
+        level = f"x86-64-v{max(found)}" if found else level
+        words = [_NFD_X86.get(word, word.lower()) for word in words if not _NFD_LEVEL.fullmatch(word)]
+    known = sorted(word.lower() for word in words if _is_feature(f"{level}+{word.lower()}"))
+    return "+".join((level, *known))
+
+
+@lru_cache(maxsize=4096)
+def _is_feature(text: str) -> bool:
+    try:
+        isa.parse(text, source="node-label")
+    except InputError:
+        return False
+    return True
+
+
+def _several(text: str | None, problems: list[str]) -> tuple[str, ...]:
+    """Read several offers, separated by commas or white space."""
+    parts = re.split(r"[,\s]+", text.strip()) if text and text.strip() else []
+    return tuple(offer for offer in (_offer(part, problems) for part in parts) if offer is not None)
+
+
+def _offer(text: str, problems: list[str]) -> str | None:
+    offer = isa.published_isa(text).strip()
+    try:
+        isa.parse(offer, source="node-label")
+    except InputError as error:
+        problems.append(f"{error.code}: {text[:80]!r}: {error.message}")
+        return None
+    return offer
