@@ -25,7 +25,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.framework.queueing_hints import differences
-from hetsched.engine.numa.zones import availability
+from hetsched.engine.numa.reported_zones import availability
 from hetsched.journal.audit import SYSTEM, record
 from hetsched.journal.publish import publish_many
 

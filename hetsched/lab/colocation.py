@@ -29,8 +29,9 @@ from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaReport, NumaZone
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.numa.kubelet_admission import kubelet_containers
+from hetsched.engine.numa.reported_zones import zones_of
 from hetsched.engine.numa.topology_manager import Counts, ZoneResources, verdict
-from hetsched.engine.numa.zones import setup_of, zones_of
+from hetsched.engine.numa.topology_setup import setup_of
 
 Shares = tuple[float, ...]
 

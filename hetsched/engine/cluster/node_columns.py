@@ -23,7 +23,8 @@ from hetsched.contracts.objects.node_report import (
 )
 from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMORY, PODS
 from hetsched.engine.gpu.links import Table, link_table
-from hetsched.engine.numa.zones import Setup, Zones, setup_of
+from hetsched.engine.numa.topology_setup import Setup, setup_of
+from hetsched.engine.numa.zones import Zones
 
 from .columns import UNKNOWN, UNLIMITED, WHOLE_CARD_MILLI, ColumnLayout, Columns, Vocabulary
 from .state_view import StateView

@@ -31,16 +31,9 @@ from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
 from hetsched.engine.numa.kubelet_admission import predicted
-from hetsched.engine.numa.zones import (
-    KUBELET,
-    Setup,
-    Zones,
-    availability,
-    devices_by_zone,
-    words_of,
-    zoned_devices,
-    zones_of,
-)
+from hetsched.engine.numa.reported_zones import availability, devices_by_zone, zoned_devices, zones_of
+from hetsched.engine.numa.topology_setup import KUBELET, Setup, words_of
+from hetsched.engine.numa.zones import Zones
 
 from .avoided_nodes import Avoided
 from .booking import Booking, grant_card

@@ -25,7 +25,7 @@ from hetsched.engine.cluster.columns import Bools
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.isa.isa_fit import SECOND, run_on
 from hetsched.engine.isa.isa_strings import offered_isa
-from hetsched.engine.numa.zones import zones_of
+from hetsched.engine.numa.reported_zones import zones_of
 from hetsched.isa import match
 
 _FEW = 0.25

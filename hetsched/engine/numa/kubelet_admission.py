@@ -22,7 +22,8 @@ from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, 
 from hetsched.engine.cluster.state_view import StateView
 
 from .topology_manager import ContainerDemands, DeviceZones, KubeletVerdict, ZoneResources, at_most, reason, verdict
-from .zones import Setup, Zones
+from .topology_setup import Setup
+from .zones import Zones
 
 T = TypeVar("T")
 _BINDING = ("restricted", "single-numa-node")

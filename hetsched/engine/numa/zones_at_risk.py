@@ -13,7 +13,7 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints
 from hetsched.engine.cluster.state import ClusterState
 
-from .zones import NodeZones
+from .zone_columns import NodeZones
 
 
 class ZoneAtRisk(NamedTuple):

@@ -13,7 +13,7 @@ from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.contracts.objects.kubelet_options import unmodelled
 from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.contracts.units import CPU, format_amount
-from hetsched.engine.numa.zones import availability
+from hetsched.engine.numa.reported_zones import availability
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation

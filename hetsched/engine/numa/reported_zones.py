@@ -1,0 +1,62 @@
+"""NUMA zones of a node's report, in the order of their positions.
+
+Zones are sorted by name, numbers as numbers; a zone without CPUs is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hetsched.contracts.objects.node_report import NodeReport, NumaZone
+from hetsched.contracts.units import CPU, GPU_RESOURCES, is_extended
+
+MOST_ZONES = 64
+MOST_ZONED_ROWS = 512  # of devices by zone: as many resources are tracked as fit, by name
+_NUMBER_AT_END = re.compile(r"(.*?)(\d{1,9})?", re.DOTALL)
+
+
+def split_name(name: str) -> tuple[str, int]:
+    match = _NUMBER_AT_END.fullmatch(name)
+    assert match is not None
+    return match[1], int(match[2]) if match[2] else -1
+
+
+def zones_of(report: NodeReport) -> tuple[NumaZone, ...]:
+    """Return the zones with CPUs, in the order of their positions, 64 at most."""
+    if report.numa is None:
+        return ()
+    with_cpus = (zone for zone in report.numa.zones if zone.cpus or stated_amount(zone, CPU))
+    return tuple(sorted(with_cpus, key=lambda zone: (*split_name(zone.name), zone.name))[:MOST_ZONES])
+
+
+def stated_amount(zone: NumaZone, resource: str) -> int | None:
+    return zone.allocatable.get(resource, zone.capacity.get(resource))
+
+
+def use_of(zone: NumaZone, resource: str, allocatable: int) -> int:
+    """Return the reported use of a zone, 0 without a report; reserved parts are in neither amount."""
+    return allocatable - min(zone.available.get(resource, allocatable), allocatable)
+
+
+def availability(report: NodeReport) -> list[object]:
+    """Return the parts of a report that `Zones.explain` reads, empty if no zone reports what is available."""
+    zones, numa = zones_of(report), report.numa
+    if numa is None or not any(zone.available for zone in zones):
+        return []
+    amounts = [(zone.name, zone.cpus, zone.capacity, zone.allocatable, zone.available) for zone in zones]
+    return [numa.cpu_manager_policy, numa.reserved_cpus, *amounts]
+
+
+def devices_by_zone(names: Iterable[str], zones: int) -> dict[str, int]:
+    """Number the resources whose devices count by zone."""
+    most = MOST_ZONED_ROWS // max(zones, 1)
+    return {name: number for number, name in enumerate(sorted(names)[:most])}
+
+
+def zoned_devices(report: NodeReport) -> set[str]:
+    """Return the extended resources, except GPUs, whose devices belong to known zones of a node."""
+    found: set[str] = set()
+    for zone in zones_of(report):
+        found.update(name for name in zone.allocatable if is_extended(name) and name not in GPU_RESOURCES)
+    return found

@@ -1,0 +1,109 @@
+"""Topology settings of a node: awareness, its kubelet's policies and options, and its CPUs as the kubelet sees them.
+
+Source: gocrane `NodeResourceTopology`; public contract section 1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport
+from hetsched.engine.cluster.columns import WORD_BITS
+
+from .cpu_manager import Cpu, Topology
+from .cpu_selection import cores_of
+from .reported_zones import zones_of
+from .topology_manager import KubeletPolicy
+
+MOST_CPUS = 4096  # per node with individually tracked CPUs: each takes a bit of every node's columns
+KUBELET = "static"
+AWARENESS_LABELS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
+_TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+
+
+class Setup(NamedTuple):
+    """Topology settings of a node; nodes share few distinct ones.
+
+    `aware` is the default for pods that do not state it, `pins` means that the kubelet pins CPUs by itself. `kubelet`
+    holds the further inputs of its verdict.
+    """
+
+    zoned: bool = False
+    aware: bool = False
+    pins: bool = False
+    policy: str = "none"
+    pod_scope: bool = False
+    kubelet: KubeletPolicy = KubeletPolicy()
+
+
+def setup_of(report: NodeReport) -> Setup:
+    """Derive a node's topology settings: awareness by its label, else by the kubelet's `single-numa-node`."""
+    numa = report.numa
+    if numa is None:
+        return Setup()
+    policy = (numa.topology_manager_policy or "none").lower()
+    pins = numa.cpu_manager_policy == KUBELET
+    texts = (report.labels[key].lower() for key in AWARENESS_LABELS if key in report.labels)
+    stated = next((_TRUTH[text] for text in texts if text in _TRUTH), None)
+    return Setup(
+        zoned=bool(zones_of(report)),
+        aware=policy == "single-numa-node" if stated is None else stated,
+        pins=pins,
+        policy=policy,
+        pod_scope=numa.topology_manager_scope == "pod",
+        kubelet=_kubelet(report, numa, pins) if pins or policy != "none" else KubeletPolicy(),
+    )
+
+
+def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> KubeletPolicy:
+    zones = zones_of(report)
+    named = zones if pins and all(zone.cpus for zone in zones) else ()
+    if sum(len(parse_cpuset(zone.cpus or "")) for zone in named) > MOST_CPUS:
+        named = ()
+    texts = tuple((zone.cpus or "", zone.siblings, zone.parent) for zone in named)
+    rows = [tuple(zone.costs.get(other.name, -1) for other in zones) for zone in zones]
+    return KubeletPolicy(
+        options=read_options(numa.cpu_manager_options, numa.topology_manager_options),
+        topology=_topology(texts, numa.sockets, numa.caches, numa.reserved_cpus or "") if named else None,
+        distances=tuple(rows) if rows and min(map(min, rows)) >= 0 else (),
+        numa_nodes=len(numa.zones),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _topology(
+    zones: tuple[tuple[str, str | None, str | None], ...], sockets: str | None, caches: str | None, reserved: str
+) -> Topology:
+    """Return the CPUs of a node as the kubelet sees them.
+
+    A zone without a stated socket is in the socket that is its parent, else in one of its own; a CPU without a stated
+    cache is in that of its zone.
+    """
+    socket_of, cache_of = _groups(sockets), _groups(caches)
+    parents = list(dict.fromkeys(parent for _, _, parent in zones if parent))
+    cpus: list[Cpu] = []
+    seen: set[int] = set()
+    for position, (text, siblings, parent) in enumerate(zones):
+        named = parse_cpuset(text) - seen
+        seen |= named
+        own_socket = -1 - position if parent is None else len(socket_of) + parents.index(parent)
+        for core in cores_of(named, siblings):
+            for cpu in core:
+                cache = cache_of.get(cpu, -1 - position)
+                cpus.append(Cpu(cpu, position, socket_of.get(cpu, own_socket), core[0], cache))
+    return Topology(cpus, parse_cpuset(reserved))
+
+
+def _groups(text: str | None) -> dict[int, int]:
+    """Return the group number of each CPU."""
+    groups = [parse_cpuset(group) for group in (text or "").split(";")]
+    return {cpu: number for number, group in enumerate(groups) for cpu in group}
+
+
+def words_of(report: NodeReport) -> int:
+    """Return how many words of bits the free CPUs of a node take, 0 if its kubelet does not pin named CPUs."""
+    topology = setup_of(report).kubelet.topology
+    return 0 if topology is None else -(-len(topology.cpus) // WORD_BITS)
