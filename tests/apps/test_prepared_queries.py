@@ -90,12 +90,12 @@ def test_update_sets_constants_values_and_row_expressions() -> None:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
     # Without the indexes each of these queries reads all pods that a cluster ever had.
-    from hetsched.placement.actions import watch_events
+    from hetsched.placement.actions.watch import pod_transitions
     from hetsched.placement.pending import queue, retry
     from hetsched.placement.queries import pod_counts
 
     wanted = {
-        "placement_pod_live_name": (watch_events._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
+        "placement_pod_live_name": (pod_transitions._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
         "placement_pod_live_state": (pod_counts._COUNTED, {"cluster": 1}),
         "placement_pod_queue": (queue._first(500), {"cluster": 1, "now": timezone.now()}),
     }

@@ -44,7 +44,7 @@ BUGS = (
     ),
     Bug(
         "K4", "a pod that is being deleted is not charged", "Project-HAMi/HAMi#2812",
-        "hetsched/placement/actions/watch_events.py",
+        "hetsched/placement/actions/watch/pod_transitions.py",
         "        if seen.node_name:\n            self.charged.append(seen)\n",
         "        if seen.node_name and not seen.deleting:\n            self.charged.append(seen)\n",
         "tests/apps/test_live_cluster_sync.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
@@ -92,7 +92,7 @@ BUGS = (
     ),
     Bug(
         "K11", "a pod that nobody owns here never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
-        "hetsched/placement/actions/watch_events.py",
+        "hetsched/placement/actions/watch/pod_transitions.py",
         "if State(row.state) in HOLDING], \"the pod was deleted\")\n",
         "if State(row.state) in HOLDING and row.workload_id], \"the pod was deleted\")\n",
         "tests/apps/test_live_cluster_sync.py::test_pod_on_a_node_is_charged_for_any_scheduler",
@@ -106,8 +106,8 @@ BUGS = (
     ),
     Bug(
         "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
-        "hetsched/placement/actions/watch_events.py",
-        "            batch.charge_early()\n", "            pass\n",
+        "hetsched/placement/actions/watch/batches.py",
+        "            charge_early(batch.change)\n", "            pass\n",
         "tests/kube/test_watch_faults.py::"
         "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
     ),

@@ -26,7 +26,8 @@ from .removed_devices import approve_fact
 from .retention import forget_changed, forget_charged, forget_finished, forget_summaries
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
-from .watch_events import BatchOutcome, follow
+from .watch.batches import follow
+from .watch.pod_transitions import BatchOutcome
 
 __all__ = [
     "BatchOutcome",

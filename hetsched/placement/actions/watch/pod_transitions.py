@@ -1,8 +1,6 @@
-"""Controller for the watch events of a live cluster: nodes and pods become rows.
+"""Transitions of the pods of one batch of watch events.
 
-Our own writes, writes of others and status updates of kubelets arrive as the same kind of event: late, duplicated or
-merged.
-One transaction writes a batch of changes, under the epoch of the informer. A pod is identified by its uid:
+A pod is identified by its uid:
     new, without a node      a pending pod in a workload of its controller, if the scheduler name is ours
     new, on a node           charged to that node, under any scheduler, as soon as the node is known
     pending                  its spec is updated: removed gates, new groups and classes
@@ -20,53 +18,43 @@ Invariants: nothing is freed without proof of absence; a repeated event changes 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError
 from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
-from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec, is_ours
-from hetsched.contracts.pod_sentences import named
 from hetsched.contracts.waits import Event
-from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.fact_conflicts import doubt_patches
-from hetsched.inventory.ledger import Conflict, advance
-from hetsched.inventory.models import Cluster, Connection, Node
-from hetsched.inventory.node_events import follow_nodes, forget_gone
-from hetsched.inventory.signals import inventory_changed
-from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
-from hetsched.journal import counters, figures
+from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.publish import publish_many
 from hetsched.placement.bookings import BookedPod, resized
 from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.queries.pod_counts import cluster_figures
 from hetsched.placement.reservations import IN_PLACE
-from hetsched.placement.snapshot import state_of
 from hetsched.storage.batches import parts
-from hetsched.storage.bulk_rows import insert
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 from hetsched.storage.statements import change_many
-from hetsched.storage.write_lock import write_transaction
 
-from .. import dispatch
-from .change import ClusterTransaction
-from .displaced_pods import make_way
-from .evictions import mark_victims, wake_nominees, wake_nominees_of
-from .gangs import keep_whole
-from .kubelet_rejections import note_refused, note_running
-from .live_submissions import ask_about, join
-from .shadow_decisions import note
-from .submissions import prepare, take_in
-from .terminating_pods import held_by, keep_remnants, left_on
+from ..change import ClusterTransaction
+from ..displaced_pods import make_way
+from ..evictions import mark_victims, wake_nominees, wake_nominees_of
+from ..gangs import keep_whole
+from ..kubelet_rejections import note_refused, note_running
+from ..live_submissions import ask_about, join
+from ..submissions import prepare, take_in
+from ..terminating_pods import held_by, keep_remnants, left_on
+from .foreign_pods import charge
+
+_NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
+_FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
+_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
+# Every bound pod passes these states; several events may arrive as one.
+_WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
@@ -83,77 +71,7 @@ class BatchOutcome(msgspec.Struct, frozen=True):
     arrivals_only: bool = False
 
 
-def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
-    """Write a batch of changes by the informer of `epoch`.
-
-    Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
-    """
-    try:
-        return _follow(cluster_id, changes, epoch)
-    except IntegrityError as error:
-        raise Conflict(f"cluster {cluster_id}: {error}") from error
-
-
-def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
-    with write_transaction():
-        cluster = advance(cluster_id)
-        connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
-        if connection is None:
-            counters.add(figures.STALE_EPOCHS, cluster.name)
-            raise Conflict(f"another process watches cluster {cluster_id}")
-        nodes, events = follow_nodes(cluster, changes)
-        if events:
-            inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
-        batch = _Batch(cluster)
-        if cluster.layout_revision == cluster.revision:
-            batch.charge_early()
-        batch.take(changes)
-        followed = batch.write()
-        if connection.shadow_of and changes.bound:
-            note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
-        _publish_conflicts(cluster, batch.doubted)
-        among = None if nodes or changes.nodes_gone else batch.left
-        forgotten = (among is None or bool(among)) and forget_gone(cluster, among)
-        if nodes or changes.nodes_gone or forgotten:
-            _publish_nodes(cluster, nodes, changes.nodes_gone)
-        dispatch.wake(cluster_id)
-        if changes.definitions is not None:
-            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of waiting pods may be bound now
-    only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
-    return msgspec.structs.replace(followed, arrivals_only=only)
-
-
-def _events(before: PodSpec, now: PodSpec) -> set[Event]:
-    """Return the events that a pod's change in place means for pending pods: released, placed or labels."""
-    was, is_now = dict(before.shape.requests), dict(now.shape.requests)
-    events = set()
-    if any(is_now.get(name, 0) < amount for name, amount in was.items()):
-        events.add(Event.POD_RELEASED)
-    if any(was.get(name, 0) < amount for name, amount in is_now.items()):
-        events.add(Event.POD_PLACED)
-    if before.labels != now.labels:
-        events.add(Event.POD_LABELS)
-    return events
-
-
-_NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
-_FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
-_FOLLOWED = PreparedQuery(
-    lambda: Connection.objects.filter(cluster=Parameter("cluster"), follower_epoch=Parameter("epoch"))
-)
-_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
-# Every bound pod passes these states; several events may arrive as one.
-_WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
-
-
-_NODE_IDS = PreparedQuery(
-    lambda: Node.objects.filter(cluster=Parameter("cluster"), name__in=ListParameter("names", str)).values_list(
-        "name", "id"
-    )
-)
-
-
-class _Batch:
+class PodTransitions:
     """The pods of one batch, sorted by their transitions."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -273,7 +191,7 @@ class _Batch:
         for reason, rows in self.over.items():
             keep_whole(change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason)
         keep_remnants(change, left)
-        charged = self._charge()
+        charged = charge(self.change, self.charged)
         self._book_again()
         arrived = len(self.arriving)
         self.arriving = join(change, self.arriving)
@@ -344,42 +262,6 @@ class _Batch:
         for node_id, key in grown.items():
             make_way(change, {node_id}, by=key)
 
-    def _charge(self) -> int:
-        """Charge pods that another scheduler placed."""
-        node_ids = self._nodes(seen.node_name for seen in self.charged)
-        # Any user can write an annotation: a pod holds what hetsched reserved, else its requests.
-        specs = [
-            msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
-            for seen in self.charged
-            if seen.spec is not None
-        ]
-        pods = [
-            Pod.charged(self.cluster, spec, node_ids.get(spec.node_name), held, self.change.now)
-            for spec, held in zip(specs, _taken(specs, node_ids), strict=True)
-        ]
-        insert(pods)
-        booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
-        self.change.book(booked, self.cluster.leader_epoch)
-        if booked:
-            make_way(self.change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
-        return len(pods)
-
-    def charge_early(self) -> None:
-        """Charge pods that were observed before their node."""
-        homeless = Pod.objects.filter(cluster=self.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
-        node_ids = self._nodes(pod.spec.node_name for pod in homeless)
-        early = [pod for pod in homeless if pod.spec.node_name in node_ids]
-        booked = []
-        for pod, held in zip(early, _taken([pod.spec for pod in early], node_ids), strict=True):
-            node_id = node_ids[pod.spec.node_name]
-            Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
-            booked.append(BookedPod(pod.pk, node_id, pod.spec, held))
-        self.change.book(booked, self.cluster.leader_epoch)
-
-    def _nodes(self, names: Iterable[str]) -> dict[str, int]:
-        wanted = set(names)
-        return dict(_NODE_IDS(cluster=self.cluster.pk, names=wanted)) if wanted else {}
-
     def _submit(self) -> None:
         """Create workloads for our new pods, one for each controller."""
         groups: dict[tuple[str, str], list[PodSpec]] = defaultdict(list)
@@ -389,18 +271,17 @@ class _Batch:
         take_in(self.cluster, groups.values(), actor=SYSTEM, publishes=False)
 
 
-def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
-    """Return the allocation of each of these pods as the engine completes it: free GPUs, CPUs of NUMA zones."""
-    exact = [spec for spec in specs if spec.node_name in node_ids and (spec.shape.gpu or spec.shape.containers)]
-    if not exact:
-        return [EMPTY] * len(specs)
-    state = state_of({node_ids[spec.node_name] for spec in exact})
-    taken = {
-        spec.key: state.assume(state.compile(spec), state.row_of[spec.node_name]).allocation
-        for spec in exact
-        if spec.key not in state.bookings
-    }
-    return [taken.get(spec.key, EMPTY) for spec in specs]
+def _events(before: PodSpec, now: PodSpec) -> set[Event]:
+    """Return the events that a pod's change in place means for pending pods: released, placed or labels."""
+    was, is_now = dict(before.shape.requests), dict(now.shape.requests)
+    events = set()
+    if any(is_now.get(name, 0) < amount for name, amount in was.items()):
+        events.add(Event.POD_RELEASED)
+    if any(was.get(name, 0) < amount for name, amount in is_now.items()):
+        events.add(Event.POD_PLACED)
+    if before.labels != now.labels:
+        events.add(Event.POD_LABELS)
+    return events
 
 
 def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
@@ -449,20 +330,3 @@ def _what_it_waits_for(seen: ObservedPod) -> str:
         return ""
     wait = seen.wait
     return f"container {wait.container} waits: {wait.reason}{': ' if wait.message else ''}{wait.message}"[:1000]
-
-
-def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
-    """Publish the current conflicts of node facts."""
-    if nodes:
-        publish_many(doubt_patches(cluster, nodes))
-
-
-def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
-    """Publish the facts of changed nodes and the removal of deleted nodes."""
-    tiles = {node.name: tile(node) for node in nodes}
-    left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
-    for node in nodes:
-        node.cluster = cluster
-    patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
-    everything = {**tiles, **dict.fromkeys(left)}
-    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_figures(cluster), "nodes": everything}})

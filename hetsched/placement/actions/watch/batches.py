@@ -1,0 +1,93 @@
+"""Batches of watch events: one transaction writes the nodes and pods of a batch.
+
+Our own writes, writes of others and status updates of kubelets arrive as the same kind of event: late, duplicated or
+merged. A batch is written under the epoch of the informer.
+Invariant: a repeated event changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from django.db import IntegrityError
+
+from hetsched.contracts.objects.observed import Changes
+from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.fact_conflicts import doubt_patches
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.node_events import follow_nodes, forget_gone
+from hetsched.inventory.signals import inventory_changed
+from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
+from hetsched.journal import counters, figures
+from hetsched.journal.publish import publish_many
+from hetsched.placement.queries.pod_counts import cluster_figures
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.write_lock import write_transaction
+
+from ... import dispatch
+from ..shadow_decisions import note
+from .foreign_pods import charge_early
+from .pod_transitions import BatchOutcome, PodTransitions
+
+_FOLLOWED = PreparedQuery(
+    lambda: Connection.objects.filter(cluster=Parameter("cluster"), follower_epoch=Parameter("epoch"))
+)
+
+
+def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
+    """Write a batch of changes by the informer of `epoch`.
+
+    Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
+    """
+    try:
+        return _follow(cluster_id, changes, epoch)
+    except IntegrityError as error:
+        raise Conflict(f"cluster {cluster_id}: {error}") from error
+
+
+def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
+    with write_transaction():
+        cluster = advance(cluster_id)
+        connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
+        if connection is None:
+            counters.add(figures.STALE_EPOCHS, cluster.name)
+            raise Conflict(f"another process watches cluster {cluster_id}")
+        nodes, events = follow_nodes(cluster, changes)
+        if events:
+            inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
+        batch = PodTransitions(cluster)
+        if cluster.layout_revision == cluster.revision:
+            charge_early(batch.change)
+        batch.take(changes)
+        followed = batch.write()
+        if connection.shadow_of and changes.bound:
+            note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
+        _publish_conflicts(cluster, batch.doubted)
+        among = None if nodes or changes.nodes_gone else batch.left
+        forgotten = (among is None or bool(among)) and forget_gone(cluster, among)
+        if nodes or changes.nodes_gone or forgotten:
+            _publish_nodes(cluster, nodes, changes.nodes_gone)
+        dispatch.wake(cluster_id)
+        if changes.definitions is not None:
+            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of waiting pods may be bound now
+    only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
+    return msgspec.structs.replace(followed, arrivals_only=only)
+
+
+def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Publish the current conflicts of node facts."""
+    if nodes:
+        publish_many(doubt_patches(cluster, nodes))
+
+
+def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
+    """Publish the facts of changed nodes and the removal of deleted nodes."""
+    tiles = {node.name: tile(node) for node in nodes}
+    left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
+    for node in nodes:
+        node.cluster = cluster
+    patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
+    everything = {**tiles, **dict.fromkeys(left)}
+    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_figures(cluster), "nodes": everything}})

@@ -1,0 +1,81 @@
+"""Pods that another scheduler placed: each is charged to its node, as soon as the node is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.observed import ObservedPod
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.pod_sentences import named
+from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.bookings import BookedPod
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod
+from hetsched.placement.snapshot import state_of
+from hetsched.storage.bulk_rows import insert
+from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
+
+from ..change import ClusterTransaction
+from ..displaced_pods import make_way
+
+_NODE_IDS = PreparedQuery(
+    lambda: Node.objects.filter(cluster=Parameter("cluster"), name__in=ListParameter("names", str)).values_list(
+        "name", "id"
+    )
+)
+
+
+def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
+    """Charge pods that another scheduler placed."""
+    node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
+    # Any user can write an annotation: a pod holds what hetsched reserved, else its requests.
+    specs = [
+        msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
+        for seen in charged
+        if seen.spec is not None
+    ]
+    pods = [
+        Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), held, change.now)
+        for spec, held in zip(specs, _taken(specs, node_ids), strict=True)
+    ]
+    insert(pods)
+    booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
+    change.book(booked, change.cluster.leader_epoch)
+    if booked:
+        make_way(change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
+    return len(pods)
+
+
+def charge_early(change: ClusterTransaction) -> None:
+    """Charge pods that were observed before their node."""
+    homeless = Pod.objects.filter(cluster=change.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
+    node_ids = _ids_of_nodes(change.cluster, (pod.spec.node_name for pod in homeless))
+    early = [pod for pod in homeless if pod.spec.node_name in node_ids]
+    booked = []
+    for pod, held in zip(early, _taken([pod.spec for pod in early], node_ids), strict=True):
+        node_id = node_ids[pod.spec.node_name]
+        Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
+        booked.append(BookedPod(pod.pk, node_id, pod.spec, held))
+    change.book(booked, change.cluster.leader_epoch)
+
+
+def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
+    wanted = set(names)
+    return dict(_NODE_IDS(cluster=cluster.pk, names=wanted)) if wanted else {}
+
+
+def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
+    """Return the allocation of each of these pods as the engine completes it: free GPUs, CPUs of NUMA zones."""
+    exact = [spec for spec in specs if spec.node_name in node_ids and (spec.shape.gpu or spec.shape.containers)]
+    if not exact:
+        return [EMPTY] * len(specs)
+    state = state_of({node_ids[spec.node_name] for spec in exact})
+    taken = {
+        spec.key: state.assume(state.compile(spec), state.row_of[spec.node_name]).allocation
+        for spec in exact
+        if spec.key not in state.bookings
+    }
+    return [taken.get(spec.key, EMPTY) for spec in specs]
