@@ -3,8 +3,9 @@
 A decision needs the whole cluster in memory; loading it for each batch costs more than the decisions.
 The state is a fold: the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
 if later, `Node.sampled_revision`), then every reservation and release since. `SchedulerCache` keeps the state and
-applies changes since its revision: facts of single nodes, releases, reservations. It loads the state again after other
-changes: nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
+applies changes since its revision: facts of single nodes, releases, reservations. Reservations that name no GPUs or
+CPUs are then completed again on changed rows (`CompletedAllocations`). It loads the state again after other changes:
+nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
 samples, and whatever else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower
 priority takes the resources; a row may therefore hold more than its capacity, and then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
@@ -25,6 +26,7 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.cluster.completion import CompletedAllocations
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
@@ -68,6 +70,7 @@ class ClusterSnapshot(msgspec.Struct):
     revision: int
     evicts: bool
     nominates: bool = False
+    completed: CompletedAllocations = msgspec.field(default_factory=CompletedAllocations)
     nominees: dict[str, Nominee] = msgspec.field(default_factory=dict)
     written: set[int] = msgspec.field(default_factory=set)  # later revisions with reservations already in the state
 
@@ -96,15 +99,19 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
     for reservation in early:
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)
+    loaded = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
     for reservation in booked:
         if reservation.revision > sampled[reservation.node_id] and _runs(reservation, revision):
-            _assume(state, reservation)
-    loaded = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
+            _assume(state, reservation, loaded.completed)
+    for reservation in early:
+        if _runs(reservation, revision):
+            loaded.completed.note(state, state.bookings[reservation.pod.key], reservation.allocation)
     if cluster.kind in _NOMINATING:
         loaded.nominates = True
         state.spared = ProtectedPods(foreign=True)
         begun = Nomination.objects.filter(cluster_id=cluster_id, revision__lte=revision)
         _nominate(loaded, begun.filter(Q(ended_revision=None) | Q(ended_revision__gt=revision)))
+    loaded.completed.complete(state)
     return loaded
 
 
@@ -116,8 +123,10 @@ def state_of(node_ids: Collection[int]) -> ClusterState:
         nodes += Node.objects.filter(pk__in=some).only(*_NODE)
         booked += Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*_BOOKING)
     state = ClusterState([effective_report(node) for node in nodes])
+    completed = CompletedAllocations()
     for reservation in sorted(booked, key=attrgetter("revision", "pk")):
-        _assume(state, reservation)
+        _assume(state, reservation, completed)
+    completed.complete(state)
     return state
 
 
@@ -147,13 +156,14 @@ def _nominate(loaded: ClusterSnapshot, nominations: QuerySet[Nomination]) -> Non
         victims[one.nomination_id or 0].add((one.victim.key, one.victim.uid))
     for row in found.values():
         if row.node.name in state.row_of and row.pod.key not in state.bookings:
-            state.assume(state.compile(row.pod.spec), state.row_of[row.node.name], row.allocation)
+            request = state.compile(row.pod.spec)
+            loaded.completed.assume(state, request, state.row_of[row.node.name], row.allocation)
             loaded.nominees[row.pod.key] = Nominee(row.node.name, frozenset(victims[row.pk]))
 
 
-def _assume(state: ClusterState, reservation: Reservation) -> None:
+def _assume(state: ClusterState, reservation: Reservation, completed: CompletedAllocations) -> None:
     row = state.row_of[reservation.node.name]
-    state.assume(state.compile(_spec(reservation)), row, reservation.allocation)
+    completed.assume(state, state.compile(_spec(reservation)), row, reservation.allocation)
 
 
 def _spec(reservation: Reservation) -> PodSpec:
@@ -234,6 +244,12 @@ class SchedulerCache:
             self._lock.release()
 
     def _refreshed(self) -> ClusterSnapshot:
+        loaded = self._current()
+        loaded.completed.complete(loaded.state)
+        return loaded
+
+    def _current(self) -> ClusterSnapshot:
+        """Return the state of the cluster's current revision; its completed allocations may be outdated."""
         ((revision, layout_revision, inventory_revision, definitions_revision),) = _REVISIONS(cluster=self.cluster_id)
         loaded = self._loaded
         if loaded is None or layout_revision > loaded.revision:
@@ -294,7 +310,7 @@ class SchedulerCache:
             if not _has(loaded, reservation.revision) and not released:
                 if reservation.node.name not in state.row_of:
                     return False
-                _assume(state, reservation)
+                _assume(state, reservation, loaded.completed)
         going_on = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]
         if going_on:
             _nominate(loaded, Nomination.objects.filter(pk__in=going_on))

@@ -316,6 +316,12 @@ class ClusterState:
         for booking in self.bookings.values():
             booking.compiled = CompiledShape(booking.compiled.shape, layout, self.resources)
 
+    def completes(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
+        """Return whether `assume` may add GPUs, zones or CPUs to an allocation on a row."""
+        return bool(compiled.shape.gpu is not None and not allocation.gpus and self.cards[row]) or (
+            (compiled.kubelet_pins or compiled.zoned_devices) and self._predicts(row, allocation)
+        )
+
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
         """Book `request` on a row, completing its allocation."""
         if request.shape.gpu is not None and not allocation.gpus:
@@ -401,13 +407,19 @@ class ClusterState:
 
     def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
         """Add the zones and CPUs that the row's kubelet is predicted to assign, if no report states them."""
-        said = allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET
-        setup = self.setups.values[self.columns.field("topology_setup")[row]]
-        if said or not (setup.pins or setup.policy != "none"):
+        if not self._predicts(row, allocation):
             return allocation
+        setup = self.setups.values[self.columns.field("topology_setup")[row]]
         taken = predicted(self, row, shape)
         policy = KUBELET if setup.pins and shape.guaranteed else allocation.cpu_policy
         return msgspec.structs.replace(allocation, predicted=taken, cpu_policy=policy)
+
+    def _predicts(self, row: int, allocation: Allocation) -> bool:
+        """Return whether the row's kubelet assigns zones or CPUs that an allocation does not state."""
+        if allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET:
+            return False
+        setup: Setup = self.setups.values[self.columns.field("topology_setup")[row]]
+        return setup.pins or setup.policy != "none"
 
     # -- whole-state operations ----------------------------------------------------------------------------------
 

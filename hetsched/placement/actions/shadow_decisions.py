@@ -126,6 +126,7 @@ class PastState(SchedulerCache):
         if loaded.revision < revision and not self._catch_up(loaded, revision):
             self.forget()
             return None
+        loaded.completed.complete(loaded.state)
         return loaded
 
     @contextmanager
