@@ -5,7 +5,7 @@
 // the action) do one request after the other, each with the tag of what it was when the dialog opened.
 import { act, token } from "./dialog.js";
 import { fill } from "./draw.js";
-import { tell, tellAndReload } from "./notes.js";
+import { reloadWithNote, showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 document.addEventListener(
@@ -44,11 +44,11 @@ function showPicked() {
 async function read(id) {
   const answer = await fetch(`/api/v1/workloads/${id}/`, { headers: { Accept: "application/json" } }).catch(() => null);
   if (!answer) throw new Error(unreachable());
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(localized(told.detail));
+  const workload = await answer.json();
+  if (!answer.ok) throw new Error(localized(workload.detail));
   // What is compressed on its way has a weak tag, which a write must not name; it is the same tag.
   const tag = answer.headers.get("ETag").replace(/^W\//, "");
-  return { id, tag, name: [told.namespace, told.name].filter(Boolean).join("/"), pods: told.podCount };
+  return { id, tag, name: [workload.namespace, workload.name].filter(Boolean).join("/"), pods: workload.podCount };
 }
 
 async function send(row, body) {
@@ -58,8 +58,8 @@ async function send(row, body) {
   const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, request).catch(() => null);
   if (!answer) return unreachable();
   if (answer.ok) return null;
-  const told = await answer.json().catch(() => ({}));
-  return answer.status === 412 ? bar.dataset.outdated : (localized(told.detail) ?? answer.statusText);
+  const problem = await answer.json().catch(() => ({}));
+  return answer.status === 412 ? bar.dataset.outdated : (localized(problem.detail) ?? answer.statusText);
 }
 
 async function bulk(button) {
@@ -68,7 +68,7 @@ async function bulk(button) {
   try {
     rows = await Promise.all([...picked].slice(0, MOST).map(read));
   } catch (error) {
-    tell(String(error.message ?? error), "bad");
+    showNote(String(error.message ?? error), "bad");
     return;
   }
   const pods = rows.reduce((sum, row) => sum + row.pods, 0);
@@ -90,11 +90,11 @@ async function bulk(button) {
   if (done === null) return;
   const said = fill(bar.dataset.done, { count: rows.length - failed.length, all: rows.length });
   if (!failed.length) {
-    tellAndReload(said);
+    reloadWithNote(said);
     return;
   }
-  tell(said, "wait");
-  for (const problem of failed.slice(0, 5)) tell(problem, "bad");
+  showNote(said, "wait");
+  for (const problem of failed.slice(0, 5)) showNote(problem, "bad");
 }
 
 if (bar) {

@@ -16,7 +16,7 @@ export function readNeeds({ input, said, isa, token, words }) {
         body: file,
       });
       const found = await response.json();
-      if (response.ok) tell(file.name, found);
+      if (response.ok) showNeeds(file.name, found);
       else said.textContent = `${localized(found.detail)} (${found.code})`;
     } catch {
       said.textContent = words.unreachable;
@@ -29,7 +29,7 @@ export function readNeeds({ input, said, isa, token, words }) {
   }
 
   // A program has one need; an image one for each architecture, of which one is chosen.
-  function tell(name, found) {
+  function showNeeds(name, found) {
     const needs = found.requirements ?? { [found.machine]: found.requirement };
     const known = Object.entries(needs).filter(([, need]) => need);
     const choices = known.map(([machine, need]) => {

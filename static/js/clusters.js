@@ -1,7 +1,7 @@
 // The clusters page: a selected file fills its text field; the connection test shows its results.
 import { token } from "./dialog.js";
 import { element } from "./draw.js";
-import { tell } from "./notes.js";
+import { showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
@@ -18,12 +18,12 @@ async function test(button) {
   place.replaceChildren(element("p", { class: "muted" }, words.asking));
   try {
     const answer = await fetch(button.dataset.test, { method: "POST", headers: { "X-CSRFToken": token() } });
-    const told = await answer.json();
-    place.replaceChildren(answer.ok ? panel(told) : "");
-    if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
+    const report = await answer.json();
+    place.replaceChildren(answer.ok ? panel(report) : "");
+    if (!answer.ok) showNote([report.detail, report.hint].filter(Boolean).map(localized).join(" "), "bad");
   } catch {
     place.replaceChildren();
-    tell(words.unreachable, "bad");
+    showNote(words.unreachable, "bad");
   }
   button.disabled = false;
 }

@@ -35,8 +35,8 @@ function wordsOf(shape, words) {
     shape.cpu && `${shape.cpu} CPU`, shape.memory, shape.isa, shape.cards > 0 && !shape.milli && `${shape.cards} GPU`,
     shape.milli && `${shape.milli} ‰ GPU`, shape.model, ...Object.entries(shape.others).map((pair) => pair.join(" ")),
   ];
-  const told = parts.filter(Boolean).join(" · ");
-  return shape.like ? `${told} (${fill(words.like, { name: shape.like })})` : told;
+  const text = parts.filter(Boolean).join(" · ");
+  return shape.like ? `${text} (${fill(words.like, { name: shape.like })})` : text;
 }
 
 function asked(shape) {
@@ -45,6 +45,6 @@ function asked(shape) {
     cpu: shape.cpu, memory: shape.memory, isa: shape.isa, emulated: shape.emulated, cards: shape.milli ? null : shape.cards || null,
     milli: shape.milli, gpumem: shape.gpuMemoryMib ?? shape.gpuMemoryMiB, model: shape.model,
   };
-  const told = Object.entries(wishes).filter(([, value]) => value).map(([name, value]) => [name, String(value)]);
-  return { wishes: Object.fromEntries(told), mode: "form" };
+  const filled = Object.entries(wishes).filter(([, value]) => value).map(([name, value]) => [name, String(value)]);
+  return { wishes: Object.fromEntries(filled), mode: "form" };
 }

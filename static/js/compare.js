@@ -7,7 +7,7 @@ const number = (value, digits) => (value === null || value === undefined ? "–"
 
 // `sides`: {question, answer: {ok, document}} twice; `exchange` brings the second into the form, if it can.
 export function drawComparison(container, words, sides, exchange) {
-  const columns = sides.map(({ question, answer }) => (answer.ok ? tell(words, question, answer.document) : wrong(words, answer.document)));
+  const columns = sides.map(({ question, answer }) => (answer.ok ? columnOf(words, question, answer.document) : wrong(words, answer.document)));
   const rows = Object.keys(words.compared).filter((key) => columns.some((column) => column[key]));
   const button = exchange && element("button", { type: "button" }, words.exchange);
   button?.addEventListener("click", exchange);
@@ -44,7 +44,7 @@ function wrong(words, problem) {
   return { verdict: plain(`${problem.code}: ${localized(problem.detail)}`) };
 }
 
-function tell(words, question, answer) {
+function columnOf(words, question, answer) {
   const asked = Object.entries(question.wishes).map(([name, value]) => `${name} ${value}`).join(", ");
   const fleet = [
     ...question.drain.map((name) => fill(words["drains"], { name })),
@@ -75,7 +75,7 @@ function places(words, placements) {
   if (!placements.length) return undefined;
   const byNode = new Map();
   for (const one of placements) byNode.set(one.node, [...(byNode.get(one.node) ?? []), one]);
-  const told = [...byNode].map(([node, here]) => {
+  const parts = [...byNode].map(([node, here]) => {
     const [first] = here;
     const held = [
       ...first.gpus.map((card) => `#${card.index}${card.milli < 1000 ? ` ${card.milli} ‰` : ""}`),
@@ -83,9 +83,9 @@ function places(words, placements) {
     ];
     return { node, text: `${here.length > 1 ? ` ×${here.length}` : ""}${held.length ? ` (${held.join(", ")})` : ""}` };
   });
-  const shown = told.slice(0, MOST).flatMap(({ node, text }, at) => [
+  const shown = parts.slice(0, MOST).flatMap(({ node, text }, at) => [
     at ? ", " : "", element("a", { href: keeping(`/nodes/${encodeURIComponent(node)}/`) }, node), text,
   ]);
-  if (told.length > MOST) shown.push(` ${fill(words.more, { count: told.length - MOST })}`);
-  return { text: told.map(({ node, text }) => node + text).join(", "), shown };
+  if (parts.length > MOST) shown.push(` ${fill(words.more, { count: parts.length - MOST })}`);
+  return { text: parts.map(({ node, text }) => node + text).join(", "), shown };
 }

@@ -40,10 +40,10 @@ form.addEventListener("submit", (event) => {
   const policy = form.elements.policy.value || (version && form.dataset.policy);
   const query = new URLSearchParams(Object.entries({ policy, version }).filter(([, value]) => value));
   again.replaceChildren(element("p", { class: "muted" }, words["working-out"]));
-  ask(`${form.dataset.again}?${query}`, again, tell);
+  ask(`${form.dataset.again}?${query}`, again, showResult);
 });
 
-function tell(found) {
+function showResult(found) {
   const head = element(
     "p", { class: `note ${found.same ? "" : "wait"}` },
     stateChip(found.verdict, words[found.verdict]), " ",

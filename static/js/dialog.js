@@ -19,7 +19,7 @@
 // `blocked` disables the confirmation: what is in `more` says why it cannot be done.
 // `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
-import { tell, tellAndReload } from "./notes.js";
+import { reloadWithNote, showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const dialog = document.getElementById("act");
@@ -102,10 +102,10 @@ async function send() {
     const bare = method === "DELETE";
     const url = bare && body.reason ? `${wish.act}?${new URLSearchParams({ reason: body.reason })}` : wish.act;
     const answer = await fetch(url, { method, headers, ...(bare ? {} : { body: JSON.stringify(body) }) });
-    const told = await answer.json().catch(() => ({}));
-    if (answer.ok) finish(told);
-    else if (answer.status === 412) refuse(said.outdated, { code: told.code, id: told.requestId, outdated: true });
-    else refuse([told.detail ?? told.title ?? answer.statusText, told.hint].filter(Boolean).map(localized).join(" "), { code: told.code ?? answer.status, id: told.requestId });
+    const reply = await answer.json().catch(() => ({}));
+    if (answer.ok) finish(reply);
+    else if (answer.status === 412) refuse(said.outdated, { code: reply.code, id: reply.requestId, outdated: true });
+    else refuse([reply.detail ?? reply.title ?? answer.statusText, reply.hint].filter(Boolean).map(localized).join(" "), { code: reply.code ?? answer.status, id: reply.requestId });
   } catch {
     refuse(said.unreachable);
   }
@@ -143,7 +143,7 @@ document.addEventListener("click", async (event) => {
   const answer = await act(wish);
   if (answer === null) return;
   if (!button.dispatchEvent(new CustomEvent("acted", { bubbles: true, cancelable: true, detail: answer }))) {
-    tell(wish.done ?? said.done);
+    showNote(wish.done ?? said.done);
   } else if (wish.next) location.assign(wish.next);
-  else tellAndReload(wish.done ?? said.done);
+  else reloadWithNote(wish.done ?? said.done);
 });

@@ -84,7 +84,7 @@ export function ago(iso, now = Date.now()) {
   return relative.format(Math.trunc(seconds / size), unit);
 }
 
-export function tellTimes(root) {
+export function updateTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     if (Number.isNaN(Date.parse(time.dateTime))) continue;
     time.textContent = ago(time.dateTime);

@@ -2,7 +2,7 @@
 //
 // Nothing jumps under the hand: while somebody points at the nodes or has the focus there, nodes that come, leave or move
 // wait behind a button that counts them; what only changes is shown at once.
-import { ago, counted, element, keeping, percent, setRatio, stateChip, tellTimes, words as readWords } from "./draw.js";
+import { ago, counted, element, keeping, percent, setRatio, stateChip, updateTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
 import { showHeadroom } from "./headroom.js";
@@ -212,7 +212,7 @@ function drawFeed(decisions) {
     }),
   );
   document.getElementById("feed-empty").hidden = latest.length > 0;
-  tellTimes(feed);
+  updateTimes(feed);
 }
 
 // The row shows the pod name before the sentence.
@@ -260,12 +260,12 @@ function drawPending() {
 
 const age = document.getElementById("changed");
 let changedAt = age.dateTime ? Date.parse(age.dateTime) : null;
-function tellAge() {
+function updateAge() {
   if (changedAt === null) return;
   age.dateTime = new Date(changedAt).toISOString();
   write(age, ago(age.dateTime));
 }
-setInterval(tellAge, 1000);
+setInterval(updateAge, 1000);
 
 nodes = unpacked(initial.columns);
 initial.cluster.nodes = nodes;
@@ -274,7 +274,7 @@ countIsas();
 const headroom = showHeadroom(document.getElementById("headroom"), words, cluster);
 drawFigures(initial.cluster);
 drawFeed(initial.decisions);
-tellAge();
+updateAge();
 performance.mark("fleet-drawn");
 
 const live = liveOfPage();

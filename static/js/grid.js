@@ -81,7 +81,7 @@ export class NodeGrid {
     container.addEventListener("keydown", (event) => this.move(event));
     container.addEventListener("focusin", (event) => this.focused(event.target.closest(".node")));
     for (const kind of ["pointerover", "focusin"]) {
-      container.addEventListener(kind, (event) => this.tell(event.target.closest(".node")?.dataset.name));
+      container.addEventListener(kind, (event) => this.readOut(event.target.closest(".node")?.dataset.name));
     }
   }
 
@@ -208,7 +208,7 @@ export class NodeGrid {
   update(nodes, changed) {
     this.nodes = nodes;
     for (const name of changed) if (this.tiles.has(name) && nodes[name]) this.show(nodes[name]);
-    if (changed.includes(this.told)) this.tell(this.told);
+    if (changed.includes(this.readName)) this.readOut(this.readName);
   }
 
   attach() {
@@ -225,10 +225,10 @@ export class NodeGrid {
     return mark ? `${sentenceOf(node, this.words)} · ${mark.words}` : sentenceOf(node, this.words);
   }
 
-  tell(name) {
+  readOut(name) {
     const { readout } = this.options;
     if (!readout || !this.nodes[name]) return;
-    this.told = name;
+    this.readName = name;
     readout.textContent = visible(this.sentence(this.nodes[name]));
   }
 

@@ -45,7 +45,7 @@ export function showHeadroom(panel, words, cluster) {
   function draw(found) {
     shown = found;
     age.dateTime = found.countedAt;
-    tellAge();
+    updateAge();
     const key = JSON.stringify([found.pools, found.shapes.map(({ counts, emulatedCounts, exact, reasons, like, workloads, ...shape }) => shape)]);
     if (key !== drawn) {
       drawn = key;
@@ -81,11 +81,11 @@ export function showHeadroom(panel, words, cluster) {
     const text = `${exact ? "" : "≥"}${compact(count)}${emulated ? "*" : ""}`;
     if (cell.textContent !== text) cell.textContent = text;
     cell.className = count ? "" : "none";
-    const told = count
+    const sentence = count
       ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: counted(count), pool: pool.name })
       : fill(words["headroom-none"], { pool: pool.name, reason: localized(reason) ?? "" });
     const how = emulated ? `; ${fill(words["headroom-emulated"], { count: counted(emulated) })}` : "";
-    cell.dataset.says = visible(`${inWords(shape)}: ${told}${how}`);
+    cell.dataset.says = visible(`${inWords(shape)}: ${sentence}${how}`);
     cell.setAttribute("aria-label", cell.dataset.says);
   }
 
@@ -131,7 +131,7 @@ export function showHeadroom(panel, words, cluster) {
     return `${keeping("/what-if/")}#yaml=${encodeURIComponent(JSON.stringify(manifest, null, 2))}`;
   }
 
-  function tellAge() {
+  function updateAge() {
     if (shown === null) return;
     const current = latest === null || latest <= shown.revision;
     age.textContent = current ? words["headroom-now"] : ago(age.dateTime);
@@ -144,7 +144,7 @@ export function showHeadroom(panel, words, cluster) {
       note.textContent = visible(event.target.closest("[data-says]")?.dataset.says ?? standard);
     });
   }
-  setInterval(tellAge, 1000);
+  setInterval(updateAge, 1000);
   // After what is in view already.
   requestAnimationFrame(() => setTimeout(ask));
   return {

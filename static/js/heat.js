@@ -60,7 +60,7 @@ export class HeatMap {
   }
 
   draw(nodes) {
-    const told = this.shown[this.at]?.name;
+    const selected = this.shown[this.at]?.name;
     this.nodes = nodes;
     this.shown = Object.values(nodes);
     const rank = (node) => (FAMILIES.indexOf(node.family) + FAMILIES.length + 1) % (FAMILIES.length + 1);
@@ -72,7 +72,7 @@ export class HeatMap {
       if (last && last.family === node.family && last.name === node.pool) last.size += 1;
       else this.pools.push({ family: node.family, name: node.pool, first: at, size: 1 });
     }
-    this.at = this.place.get(told) ?? -1;
+    this.at = this.place.get(selected) ?? -1;
     this.match();
     this.layOut(true);
   }
@@ -93,7 +93,7 @@ export class HeatMap {
       if (at === undefined || !nodes[name]) continue;
       this.shown[at] = nodes[name];
       this.paint(at);
-      if (at === this.at) this.tell();
+      if (at === this.at) this.readOut();
     }
   }
 
@@ -183,7 +183,7 @@ export class HeatMap {
   setMeasure(measure) {
     this.measure = measure;
     this.repaint();
-    this.tell();
+    this.readOut();
   }
 
   // `degrees`: node name -> degree of balance, 1 is even.
@@ -340,7 +340,7 @@ export class HeatMap {
     this.at = at;
     this.canvas.classList.toggle("on-node", at >= 0);
     this.moveCursor();
-    this.tell();
+    this.readOut();
   }
 
   moveCursor() {
@@ -352,7 +352,7 @@ export class HeatMap {
     this.cursor.style.width = this.cursor.style.height = `${side}px`;
   }
 
-  tell() {
+  readOut() {
     const node = this.shown[this.at];
     if (!node || !this.options.readout) return;
     const more = [];

@@ -112,10 +112,10 @@ export class IsaPicker {
     this.base.replaceChildren(none, ...bases.map(({ name }) => element("option", { value: name, selected: name === base }, name)));
     const has = new Set(this.family === this.means.arch ? this.means.extensions : []);
     const wanted = this.find.value.trim().toLowerCase();
-    const told = ({ name, text }) => !wanted || name.includes(wanted) || text.toLowerCase().includes(wanted);
+    const matches = ({ name, text }) => !wanted || name.includes(wanted) || text.toLowerCase().includes(wanted);
     // What is chosen first, then what most nodes have.
     const order = (name) => (picks.includes(name) ? 2e9 : 0) + (nodes[name] ?? 0);
-    const shown = features.filter(told).sort((a, b) => order(b.name) - order(a.name) || a.name.localeCompare(b.name));
+    const shown = features.filter(matches).sort((a, b) => order(b.name) - order(a.name) || a.name.localeCompare(b.name));
     const focused = document.activeElement?.closest("#isa-chips button")?.value;
     this.chips.replaceChildren(...shown.slice(0, MOST_CHIPS).map((feature) => this.chip(feature, nodes, picks, has)));
     if (shown.length > MOST_CHIPS) {

@@ -50,7 +50,7 @@ export class Live {
     this.status = "connecting";
     this.paused = false;
     this.lost = false;
-    this.heardAt = Date.now();
+    this.receivedAt = Date.now();
     this.askedAt = null;
     setInterval(() => this.listen(), 1000);
     window.addEventListener("online", () => this.connect());
@@ -90,10 +90,10 @@ export class Live {
         topic.held = 0;
       }
     }
-    this.tellStatus();
+    this.updateStatus();
   }
 
-  tellStatus() {
+  updateStatus() {
     if (this.paused) this.setStatus("paused");
     else if (this.socket?.readyState !== WebSocket.OPEN) this.setStatus(this.lost ? "stale" : "connecting");
     else if ([...this.topics.values()].every((topic) => topic.begun)) this.setStatus("live");
@@ -107,7 +107,7 @@ export class Live {
     this.socket = socket;
     socket.addEventListener("open", () => {
       this.ask([...this.topics.keys()]);
-      this.tellStatus();
+      this.updateStatus();
     });
     socket.addEventListener("message", (event) => this.receive(JSON.parse(event.data)));
     socket.addEventListener("close", (event) => this.closed(socket, event.code));
@@ -124,7 +124,7 @@ export class Live {
   }
 
   receive(message) {
-    this.heardAt = Date.now();
+    this.receivedAt = Date.now();
     this.askedAt = null;
     this.attempt = 0;
     const topic = this.topics.get(message.topic);
@@ -134,9 +134,9 @@ export class Live {
     if (message.type === "snapshot") {
       topic.revision = message.revision;
       topic.document = message.data;
-      this.tell(topic, null);
+      this.deliver(topic, null);
     }
-    this.tellStatus();
+    this.updateStatus();
   }
 
   change(topic, message) {
@@ -149,10 +149,10 @@ export class Live {
     }
     topic.revision = message.revision;
     topic.document = applyPatch(topic.document ?? {}, message.data);
-    this.tell(topic, message.data);
+    this.deliver(topic, message.data);
   }
 
-  tell(topic, patch) {
+  deliver(topic, patch) {
     if (this.paused) topic.held += 1;
     else topic.listener(topic.document, patch);
   }
@@ -163,7 +163,7 @@ export class Live {
     const now = Date.now();
     if (this.askedAt !== null) {
       if (now - this.askedAt > ANSWER_SECONDS * 1000) this.closed(this.socket, 1006);
-    } else if (now - this.heardAt > QUIET_SECONDS * 1000) {
+    } else if (now - this.receivedAt > QUIET_SECONDS * 1000) {
       this.askedAt = now;
       this.ask([...this.topics.keys()].slice(-1));
     }
@@ -180,7 +180,7 @@ export class Live {
       this.setStatus("refused");
       return;
     }
-    this.tellStatus();
+    this.updateStatus();
     const pause = Math.min(LONGEST_PAUSE_SECONDS, 0.5 * 2 ** this.attempt) * (0.5 + Math.random());
     this.attempt += 1;
     setTimeout(() => this.connect(), pause * 1000);
@@ -203,7 +203,7 @@ export function showStatus(live, element) {
   const words = element.dataset;
   const show = () => {
     const { status, held } = live;
-    const age = Math.round((Date.now() - live.heardAt) / 1000);
+    const age = Math.round((Date.now() - live.receivedAt) / 1000);
     const more = status === "stale" && age > 0 ? ` ${age} s` : status === "paused" && held ? ` · ${held}` : "";
     const text = `${words[status]}${more}`;
     if (element.textContent !== text) element.textContent = text;

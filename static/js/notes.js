@@ -5,7 +5,7 @@ const SHOWN_MILLISECONDS = 6000;
 const WAITING = "note-after-load";
 
 // Shows a note; `tone` is "", "wait" or "bad". What is bad stays until it is clicked away, or Esc pressed.
-export function tell(text, tone = "") {
+export function showNote(text, tone = "") {
   const note = element("p", { class: `note ${tone}` }, text);
   note.addEventListener("click", () => note.remove());
   document.getElementById("notes").append(note);
@@ -17,14 +17,14 @@ document.addEventListener("keydown", (event) => {
 });
 
 // Reloads the page and shows the note afterwards.
-export function tellAndReload(text) {
+export function reloadWithNote(text) {
   sessionStorage.setItem(WAITING, text);
   location.reload();
 }
 
-export function tellWhatWaited() {
+export function showWaitingNote() {
   const text = sessionStorage.getItem(WAITING);
   if (!text) return;
   sessionStorage.removeItem(WAITING);
-  tell(text);
+  showNote(text);
 }

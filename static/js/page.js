@@ -1,6 +1,6 @@
 // Shared by all pages: menus, theme, colours and density, bar widths, and relative times.
-import { drawBars, tellTimes } from "./draw.js";
-import { tellWhatWaited } from "./notes.js";
+import { drawBars, updateTimes } from "./draw.js";
+import { showWaitingNote } from "./notes.js";
 
 const DEFAULTS = { theme: "system", palette: "default", density: "dense" };
 
@@ -65,6 +65,6 @@ document.addEventListener("input", (event) => {
 });
 
 drawBars(document);
-tellTimes(document);
-setInterval(() => tellTimes(document), 10_000);
-tellWhatWaited();
+updateTimes(document);
+setInterval(() => updateTimes(document), 10_000);
+showWaitingNote();

@@ -1,7 +1,7 @@
 // What differs between two contents of a policy, plugin by plugin, as two columns: what was left, what is right.
 import { element, fill } from "./draw.js";
 
-const told = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function linesOf(change, words) {
   const { plugin } = change;
@@ -18,7 +18,7 @@ function linesOf(change, words) {
   }
   if (change.change !== "removed") {
     for (const { name, before, after } of change.params) {
-      lines.push([`${plugin} · ${name} = ${told(before)}`, `${plugin} · ${name} = ${told(after)}`]);
+      lines.push([`${plugin} · ${name} = ${textOf(before)}`, `${plugin} · ${name} = ${textOf(after)}`]);
     }
   }
   return lines;
@@ -31,7 +31,7 @@ export function drawDiff(diff, words, left, right) {
   if (!diff || diff.same) return element("p", { class: "muted" }, words["no-change"]);
   const lines = diff.plugins.flatMap((change) => linesOf(change, words));
   for (const [field, word] of [[diff.ties, words.ties], [diff.description, words.description]]) {
-    if (field) lines.push([`${word}: ${told(field.before)}`, `${word}: ${told(field.after)}`]);
+    if (field) lines.push([`${word}: ${textOf(field.before)}`, `${word}: ${textOf(field.after)}`]);
   }
   const cell = (tag, text) => element("td", {}, text ? element(tag, {}, text) : null);
   return element(

@@ -171,7 +171,7 @@ export class PolicyForm {
     this.number();
     if (!entered) return;
     row.querySelector("[data-on]").focus();
-    this.tellPlace(row);
+    this.announcePlace(row);
   }
 
   enter(row) {
@@ -186,7 +186,7 @@ export class PolicyForm {
     this.setRow(row, this.deciding[at]);
   }
 
-  tellPlace(row) {
+  announcePlace(row) {
     const place = row.querySelector(".place").textContent;
     this.moved.textContent = fill(this.words["now-at"], { plugin: row.dataset.plugin, place });
   }
@@ -200,7 +200,7 @@ export class PolicyForm {
     focused.focus();
     if (focused.disabled) row.querySelector("[data-move]:not(:disabled)")?.focus();
     row.scrollIntoView({ block: "nearest" });
-    this.tellPlace(row);
+    this.announcePlace(row);
     this.changed();
   }
 

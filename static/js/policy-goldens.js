@@ -1,7 +1,7 @@
 // Golden placements on the desk: agreed on from a decision or a manifest, changed, taken back, and judged under the draft.
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
-import { tell, tellAndReload } from "./notes.js";
+import { reloadWithNote, showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const API = "/api/v1/golden-placements/";
@@ -36,13 +36,13 @@ export class Goldens {
     const more = this.form(body, null, decision);
     const wish = { act: API, title: words["golden-add"], text: words["golden-add-text"], confirm: words["golden-agree"], body, more };
     const answer = await act(wish);
-    if (answer) tellAndReload(fill(words[answer.state === "broken" ? "golden-added-broken" : "golden-added"], answer));
+    if (answer) reloadWithNote(fill(words[answer.state === "broken" ? "golden-added-broken" : "golden-added"], answer));
   }
 
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
-    if (!answer.ok) return tell(localized(now.detail), "bad");
+    if (!answer.ok) return showNote(localized(now.detail), "bad");
     const body = {};
     const done = await act({
       act: `${API}${name}/`,
@@ -53,12 +53,12 @@ export class Goldens {
       body,
       more: this.form(body, now),
     });
-    if (done) tellAndReload(fill(this.words["golden-added"], done));
+    if (done) reloadWithNote(fill(this.words["golden-added"], done));
   }
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return tell(localized((await answer.json()).detail), "bad");
+    if (!answer.ok) return showNote(localized((await answer.json()).detail), "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",
@@ -68,7 +68,7 @@ export class Goldens {
       confirm: this.words["golden-remove-confirm"],
       tone: "bad",
     });
-    if (done) tellAndReload(fill(this.words["golden-removed"], { name }));
+    if (done) reloadWithNote(fill(this.words["golden-removed"], { name }));
   }
 
   // The fields of the dialog; what has no plain value of its own is kept in `body`, which the dialog sends.

@@ -1,7 +1,7 @@
 // Planned activations: a version at a time, or as a figure of a cluster goes up and down.
 import { act, token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
-import { tell, tellAndReload } from "./notes.js";
+import { reloadWithNote, showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const API = "/api/v1/policy-plans/";
@@ -26,22 +26,22 @@ export class Plans {
     const body = { policy: this.name };
     const wish = { title: this.words["plan-add"], text: this.words["plan-add-text"], confirm: this.words["plan-save"] };
     const done = await act({ ...wish, act: API, body, more: this.form(body) });
-    if (done) tellAndReload(fill(this.words["plan-saved"], done));
+    if (done) reloadWithNote(fill(this.words["plan-saved"], done));
   }
 
   async change(name) {
     const answer = await fetch(`${API}${name}/`);
     const now = await answer.json();
-    if (!answer.ok) return tell(localized(now.detail), "bad");
+    if (!answer.ok) return showNote(localized(now.detail), "bad");
     const body = { policy: this.name };
     const wish = { title: fill(this.words["plan-change"], { name }), confirm: this.words["plan-save"], etag: answer.headers.get("ETag") };
     const done = await act({ ...wish, act: `${API}${name}/`, method: "PUT", body, more: this.form(body, now) });
-    if (done) tellAndReload(fill(this.words["plan-saved"], done));
+    if (done) reloadWithNote(fill(this.words["plan-saved"], done));
   }
 
   async remove(name) {
     const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return tell(localized((await answer.json()).detail), "bad");
+    if (!answer.ok) return showNote(localized((await answer.json()).detail), "bad");
     const done = await act({
       act: `${API}${name}/`,
       method: "DELETE",
@@ -51,7 +51,7 @@ export class Plans {
       confirm: this.words["plan-remove-confirm"],
       tone: "bad",
     });
-    if (done) tellAndReload(fill(this.words["plan-removed"], { name }));
+    if (done) reloadWithNote(fill(this.words["plan-removed"], { name }));
   }
 
   // The fields of the dialog; what the plan goes by is kept in `body`, which the dialog sends.
@@ -113,14 +113,14 @@ export class Plans {
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
     const asked = JSON.stringify({ condition: body.condition });
     const answer = await fetch(`${API}preview/`, { method: "POST", headers, body: asked });
-    const told = await answer.json();
-    if (!answer.ok || !told.known) {
-      place.textContent = localized(told.detail ?? told.note);
+    const trial = await answer.json();
+    if (!answer.ok || !trial.known) {
+      place.textContent = localized(trial.detail ?? trial.note);
       return;
     }
-    const count = told.switches.length;
-    const sentence = fill(this.words[count ? "plan-tried" : "plan-never"], { samples: number.format(told.samples), count });
+    const count = trial.switches.length;
+    const sentence = fill(this.words[count ? "plan-tried" : "plan-never"], { samples: number.format(trial.samples), count });
     const line = (one) => element("li", {}, fill(this.words["plan-switch"], { at: moment(one.at), version: one.version, value: number.format(one.value) }));
-    place.replaceChildren(element("p", {}, sentence), element("ul", {}, ...told.switches.slice(-8).map(line)));
+    place.replaceChildren(element("p", {}, sentence), element("ul", {}, ...trial.switches.slice(-8).map(line)));
   }
 }

@@ -2,7 +2,7 @@
 import { token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
 import { download } from "./matrix.js";
-import { tell } from "./notes.js";
+import { showNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const WAIT_SECONDS = 10;
@@ -61,11 +61,11 @@ export class Preview {
     if (fields.get("cluster")) body.cluster = fields.get("cluster");
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
     const answer = await fetch(`${this.api}preview/`, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
-    const told = await answer?.json();
+    const started = await answer?.json();
     this.start.disabled = false;
-    if (answer?.ok) this.follow(told);
-    else if (!answer) tell(this.words.unreachable, "bad");
-    else tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
+    if (answer?.ok) this.follow(started);
+    else if (!answer) showNote(this.words.unreachable, "bad");
+    else showNote([started.detail, started.hint].filter(Boolean).map(localized).join(" "), "bad");
   }
 
   async follow(preview) {
@@ -160,10 +160,10 @@ export class Preview {
   }
 
   notes(result) {
-    const told = [];
-    if (result.fidelity?.compared) told.push(fill(this.words.fidelity, result.fidelity));
-    for (const note of result.notes ?? []) told.push(localized(note.message));
-    return told.map((text) => element("p", { class: "small muted" }, text));
+    const sentences = [];
+    if (result.fidelity?.compared) sentences.push(fill(this.words.fidelity, result.fidelity));
+    for (const note of result.notes ?? []) sentences.push(localized(note.message));
+    return sentences.map((text) => element("p", { class: "small muted" }, text));
   }
 
   // -- the pods that came out otherwise -------------------------------------------------------------------------------

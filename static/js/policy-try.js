@@ -55,8 +55,8 @@ export class Try {
     this.place.setAttribute("aria-busy", "true");
     const answer = await fetch(`/api/v1/decisions/${id}/?explain=true`).catch(() => null);
     this.place.removeAttribute("aria-busy");
-    const told = answer?.ok ? await answer.json() : null;
-    const nodes = told?.nodes?.filter((node) => node.feasible) ?? [];
+    const decision = answer?.ok ? await answer.json() : null;
+    const nodes = decision?.nodes?.filter((node) => node.feasible) ?? [];
     if (!nodes.length) {
       this.place.replaceChildren(element("p", { class: "muted" }, this.words["not-again"]));
       return;

@@ -1,7 +1,7 @@
 // The policy desk: a draft in form and text, checked by the server as it is written, kept in this tab until it is saved.
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
-import { tell, tellAndReload } from "./notes.js";
+import { reloadWithNote, showNote } from "./notes.js";
 import { drawConflict } from "./policy-conflict.js";
 import { countOf, drawDiff } from "./policy-diff.js";
 import { Goldens } from "./policy-goldens.js";
@@ -64,32 +64,32 @@ async function check(text = null) {
     const url = `${api}check/${against ? `?against=${against}` : ""}`;
     const answer = await fetch(url, { method: "POST", headers, body, signal: mine.signal });
     if (asked !== mine) return;
-    const told = await answer.json();
-    if (answer.ok) understood(told, text !== null);
-    else byId("draft-text").textContent = localized(told.detail);
+    const result = await answer.json();
+    if (answer.ok) understood(result, text !== null);
+    else byId("draft-text").textContent = localized(result.detail);
   } catch (error) {
     if (error.name !== "AbortError") byId("draft-text").textContent = words.unreachable;
   }
 }
 
-function understood(told, fromText) {
-  checked = told;
-  if (told.valid) agreed?.judge(told.spec);
-  if (fromText && told.valid) {
-    form.write(told.spec);
+function understood(result, fromText) {
+  checked = result;
+  if (result.valid) agreed?.judge(result.spec);
+  if (fromText && result.valid) {
+    form.write(result.spec);
     remember();
     attempt?.show();
-  } else if (!fromText && told.manifest && document.activeElement !== yaml) yaml.value = told.manifest;
-  const row = form.fault(told.problem);
+  } else if (!fromText && result.manifest && document.activeElement !== yaml) yaml.value = result.manifest;
+  const row = form.fault(result.problem);
   const fault = byId("draft-fault");
-  fault.hidden = !told.problem;
-  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, localized(told.problem.message)));
-  else fault.textContent = told.problem ? [told.problem.message, told.problem.hint].filter(Boolean).map(localized).join(" ") : "";
-  yaml.setAttribute("aria-invalid", String(Boolean(told.problem)));
-  byId("manifest-said").textContent = told.problem ? localized(told.problem.message) : words["yaml-alike"];
+  fault.hidden = !result.problem;
+  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, localized(result.problem.message)));
+  else fault.textContent = result.problem ? [result.problem.message, result.problem.hint].filter(Boolean).map(localized).join(" ") : "";
+  yaml.setAttribute("aria-invalid", String(Boolean(result.problem)));
+  byId("manifest-said").textContent = result.problem ? localized(result.problem.message) : words["yaml-alike"];
   const right = dirty() ? words.draft : `v${desk.shown}`;
-  if (told.diff) byId("changes").replaceChildren(drawDiff(told.diff, words, `v${told.against}`, right));
-  else byId("changes").replaceChildren(element("p", { class: "muted" }, told.valid ? words["nothing-to-compare"] : words["compare-later"]));
+  if (result.diff) byId("changes").replaceChildren(drawDiff(result.diff, words, `v${result.against}`, right));
+  else byId("changes").replaceChildren(element("p", { class: "muted" }, result.valid ? words["nothing-to-compare"] : words["compare-later"]));
   drawState();
 }
 
@@ -139,7 +139,7 @@ function restore() {
   // A draft begun on another version stays where it is, until that version is opened again.
   if (!stored || stored.shown !== desk.shown) return;
   form.write(stored.spec);
-  if (dirty() && desk.shown) tell(words.restored);
+  if (dirty() && desk.shown) showNote(words.restored);
 }
 
 window.addEventListener("beforeunload", (event) => {
@@ -154,19 +154,19 @@ async function save() {
   const headers = { "Content-Type": "application/json", "X-CSRFToken": token(), ...(etag ? { "If-Match": etag } : {}) };
   const url = desk.shown ? `${api}versions/` : "/api/v1/policies/";
   let answer;
-  let told;
+  let result;
   try {
     answer = await fetch(url, { method: "POST", headers, body: JSON.stringify({ name: desk.name, ...sent }) });
-    told = await answer.json();
+    result = await answer.json();
   } catch {
-    tell(words.unreachable, "bad");
+    showNote(words.unreachable, "bad");
     return null;
   }
   if (answer.status === 412) await conflict();
-  else if (!answer.ok) tell([told.detail, told.hint].filter(Boolean).map(localized).join(" "), "bad");
+  else if (!answer.ok) showNote([result.detail, result.hint].filter(Boolean).map(localized).join(" "), "bad");
   if (!answer.ok) return null;
-  await adopt(told, JSON.stringify(sent));
-  return told;
+  await adopt(result, JSON.stringify(sent));
+  return result;
 }
 
 // The draft just saved is the version on the desk from now on.
@@ -199,7 +199,7 @@ async function conflict() {
   if (latest === desk.shown) {
     etag = present.etag;
     desk.active = present.document.activeVersion;
-    tell(fill(words["active-moved"], { version: desk.active }), "wait");
+    showNote(fill(words["active-moved"], { version: desk.active }), "wait");
     check();
     return;
   }
@@ -227,7 +227,7 @@ async function conflict() {
 
 byId("save")?.addEventListener("click", async () => {
   const saved = await save();
-  if (saved) tellAndReload(fill(words.saved, { version: saved.version }));
+  if (saved) reloadWithNote(fill(words.saved, { version: saved.version }));
 });
 byId("discard")?.addEventListener("click", () => {
   sessionStorage.removeItem(kept);
@@ -259,14 +259,14 @@ async function comparison(before, after) {
 async function goldens(version) {
   const answer = await fetch(`${api}versions/${version}/goldens/`).catch(() => null);
   if (!answer?.ok) return null;
-  const told = await answer.json();
-  if (!told.results.length) return element("p", { class: "small muted" }, words["no-goldens"]);
-  if (!told.broken) return element("p", {}, fill(words["goldens-hold"], { kept: told.kept, all: told.results.length }));
+  const result = await answer.json();
+  if (!result.results.length) return element("p", { class: "small muted" }, words["no-goldens"]);
+  if (!result.broken) return element("p", {}, fill(words["goldens-hold"], { kept: result.kept, all: result.results.length }));
   return element(
     "div",
-    { class: "note bad", "data-broken": told.broken },
-    element("p", { class: "strong" }, fill(words["goldens-break"], { broken: told.broken, all: told.results.length })),
-    element("ul", {}, ...told.results.filter((one) => one.state === "broken").map(goldenLine)),
+    { class: "note bad", "data-broken": result.broken },
+    element("p", { class: "strong" }, fill(words["goldens-break"], { broken: result.broken, all: result.results.length })),
+    element("ul", {}, ...result.results.filter((one) => one.state === "broken").map(goldenLine)),
   );
 }
 
@@ -295,8 +295,8 @@ byId("activate")?.addEventListener("click", async () => {
   const saved = dirty() ? await save() : null;
   if (dirty()) return;
   const version = desk.shown;
-  if (await activate(version)) tellAndReload(fill(words.activated, { version }));
-  else if (saved) tellAndReload(fill(words.saved, { version }));
+  if (await activate(version)) reloadWithNote(fill(words.activated, { version }));
+  else if (saved) reloadWithNote(fill(words.saved, { version }));
 });
 
 document.addEventListener("click", async (event) => {
@@ -313,14 +313,14 @@ document.addEventListener("click", async (event) => {
   } else if (dataset.activate) {
     if (await activate(Number(dataset.activate), dataset.step)) {
       leaving = true;
-      tellAndReload(fill(words.activated, { version: dataset.activate }));
+      reloadWithNote(fill(words.activated, { version: dataset.activate }));
     }
   } else {
     const version = Number(dataset.rollback);
     if ((await decide("rollback", version, { body: {}, ...stepWords(dataset.step, version) })) !== null) {
       leaving = true;
       history.replaceState(null, "", location.pathname);
-      tellAndReload(fill(words.activated, { version }));
+      reloadWithNote(fill(words.activated, { version }));
     }
   }
 });
@@ -338,7 +338,7 @@ yaml.addEventListener("blur", () => {
 byId("copy-yaml").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(yaml.value);
-    tell(words.copied);
+    showNote(words.copied);
   } catch {
     yaml.select();
   }
@@ -353,7 +353,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
     const asked = { title: words["replay-title"], text: words["replay-text"], confirm: words["save-and-replay"] };
     if ((await act({ ...asked, reason: "none", send: () => ({}) })) === null) return null;
     const saved = await save();
-    if (saved) tell(fill(words.saved, { version: saved.version }));
+    if (saved) showNote(fill(words.saved, { version: saved.version }));
     return saved?.version ?? null;
   },
   onDesk: desk.shown,

@@ -3,9 +3,9 @@
 // Elements with `data-part` are exchanged one by one, and only if they differ; the focus stays where it was. Lists, whose
 // rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them, behind a button that
 // counts what came and shows it at once. At most one request every two seconds, none while the page is hidden.
-import { counted, drawBars, element, fill, tellTimes } from "./draw.js";
+import { counted, drawBars, element, fill, updateTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
-import { tell } from "./notes.js";
+import { showNote } from "./notes.js";
 
 const PAUSE_SECONDS = 2;
 const AGAIN_SECONDS = 10;
@@ -36,7 +36,7 @@ let over = false;
 function signedOut() {
   if (over) return;
   over = true;
-  tell(document.getElementById("live").dataset.signedOut, "bad");
+  showNote(document.getElementById("live").dataset.signedOut, "bad");
 }
 
 // Describes the focused element so that it can be found in the replacement.
@@ -66,7 +66,7 @@ function comeAndGo(fresh) {
     else continue;
     sent.set(part.id, part.outerHTML);
     drawBars(adopted);
-    tellTimes(adopted);
+    updateTimes(adopted);
   }
 }
 
@@ -89,7 +89,7 @@ function exchange(fresh, wanted = false) {
     }
     part.replaceWith(adopted);
     drawBars(adopted);
-    tellTimes(adopted);
+    updateTimes(adopted);
     if (focused && document.activeElement === document.body) {
       adopted.querySelector(focused)?.focus({ preventScroll: true });
     }

@@ -5,7 +5,7 @@ import { localized } from "./messages.js";
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;
 const MOST_NAMED = 3;
-const MOST_BESIDE = 3;
+const MOST_SIDE_BY_SIDE = 3;
 const number = (value, digits = 1) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
 const panel = (title, ...children) =>
@@ -119,8 +119,8 @@ function margins(words, { node, runnerUp, margin, points }) {
     point.plugin, String(point.weight), fill(words[point.side], { at: Number(point.at.toFixed(3)) }), nodeLink(point.node),
   ]);
   const heads = [words.plugin, right(words.weight), words.at, words.winner];
-  const told = rows.length ? table(heads, rows, "fit") : runnerUp && margin ? element("p", { class: "muted" }, words.firm) : null;
-  return panel(words.margins, element("p", {}, won), told);
+  const detail = rows.length ? table(heads, rows, "fit") : runnerUp && margin ? element("p", { class: "muted" }, words.firm) : null;
+  return panel(words.margins, element("p", {}, won), detail);
 }
 
 // What the manifest probably misspells.
@@ -172,13 +172,13 @@ function placements(words, placed, known) {
     ];
   });
   const heads = [words.pod, words.node, words.mode, words.cards, words.zones, words["expected-use"], right(words.score)];
-  const told = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
+  const filled = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
   const warned = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.isa.warnings ?? []).map((said) => `${item.pod}: ${localized(said)}`));
   const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
   return panel(
     `${words["placed-on"]} ${placed.length}`,
-    table(heads.filter((_, at) => told[at]), rows.map((row) => row.filter((_, at) => told[at])), "fit"),
+    table(heads.filter((_, at) => filled[at]), rows.map((row) => row.filter((_, at) => filled[at])), "fit"),
     more > 0 ? element("p", { class: "small muted" }, fill(words.more, { count: more })) : null,
     ...warned.map((said) => element("p", { class: "note wait small" }, said)),
     ...paired.map((said) => element("p", { class: "small" }, said)),
@@ -304,6 +304,6 @@ function bestNodes(words, nodes, pods, weights, most = MOST_NODES) {
     ),
   );
   // Many plugins are many columns: the table gets the whole width then.
-  made.classList.toggle("whole", plugins.length > MOST_BESIDE);
+  made.classList.toggle("whole", plugins.length > MOST_SIDE_BY_SIDE);
   return made;
 }

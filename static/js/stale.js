@@ -1,26 +1,26 @@
 // The banner over every page of a live cluster that cannot be followed: since when, why, and how old what is shown is.
-import { clockOfMinutes, tellTimes } from "./draw.js";
+import { clockOfMinutes, updateTimes } from "./draw.js";
 import { liveOfPage } from "./live.js";
 
 const banner = document.getElementById("stale");
 const clock = banner.querySelector("[data-clock]");
 const facts = banner.querySelector("[data-facts]");
 
-function tellClock(iso) {
+function showClock(iso) {
   clock.dataset.clock = iso;
   clock.textContent = clockOfMinutes(iso);
 }
 
 function show(document_) {
   banner.hidden = !document_.staleSince;
-  if (document_.staleSince) tellClock(document_.staleSince);
+  if (document_.staleSince) showClock(document_.staleSince);
   banner.querySelector("[data-reason]").textContent = document_.reason ?? "";
   facts.hidden = !document_.factsAt;
   if (document_.factsAt) {
     facts.querySelector("time").dateTime = document_.factsAt;
-    tellTimes(facts);
+    updateTimes(facts);
   }
 }
 
-if (clock.dataset.clock) tellClock(clock.dataset.clock);
+if (clock.dataset.clock) showClock(clock.dataset.clock);
 liveOfPage().subscribe(banner.dataset.topic, show);

@@ -120,7 +120,7 @@ async function ask() {
   const control = new AbortController();
   asked = control;
   answer.setAttribute("aria-busy", "true");
-  const other = besides(mine);
+  const other = comparedWith(mine);
   try {
     // Every node for every one of many alike pods would be a large answer; the first pod's table says what matters.
     const [whole, first, second] = await Promise.all([
@@ -138,7 +138,7 @@ async function ask() {
 }
 
 // The input to compare with: the pinned one, else this one with another policy.
-function besides(mine) {
+function comparedWith(mine) {
   if (pinned) {
     const [search, hash = ""] = pinned.split("#");
     return Question.read(search, hash);
@@ -160,7 +160,7 @@ async function post(body, signal) {
 }
 
 // If the form is above the result, the verdict stays visible and links to it.
-function tellVerdict(whole) {
+function showVerdict(whole) {
   const said = whole.ok
     ? [stateChip(whole.document.verdict, words[whole.document.verdict]), words["to-answer"]]
     : [stateChip("misconfigured", whole.document.code), words["to-answer"]];
@@ -170,7 +170,7 @@ function tellVerdict(whole) {
 
 function show(mine, whole, first) {
   const ghosts = document.getElementById("ghosts");
-  tellVerdict(whole);
+  showVerdict(whole);
   if (!whole.ok) {
     ghosts.hidden = everyNode.hidden = true;
     drawProblem(result, words, whole.document);
