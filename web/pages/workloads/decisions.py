@@ -39,7 +39,7 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
             "why": {**why(found, found.pod), "left_out": left_out(found)},
             "other": other,
             "other_why": why(other, other.pod) if other else None,
-            "beside": compared,
+            "compared": compared,
             "rows": _side_by_side(found, other) if other else [],
             "before": _before(found),
             "policies": Policy.objects.filter(active_version__gt=0),

@@ -69,7 +69,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "preemptions": Redaction(subject_of(shell.request).namespaces).preemptions(preemptions_of(shown)),
             "lasted": duration(sum(step["seconds"] for step in history)),
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
-            "told": of_workload(pk, subject_of(shell.request)),
+            "deliveries": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
             # A running pod would block its own what-if.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
