@@ -20,8 +20,8 @@ pytestmark = pytest.mark.django_db
 def test_it_is_bound_to_the_node_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     create_cluster(name="lab", actor=SYSTEM)
     create(role="agent", cluster="lab", node="gpu-1", output=OutputFormat.JSON)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["cluster"], told["node"], told["name"]) == ("lab", "gpu-1", "gpu-1")
+    created = json.loads(capsys.readouterr().out)
+    assert (created["cluster"], created["node"], created["name"]) == ("lab", "gpu-1", "gpu-1")
     assert Token.objects.get().node == "gpu-1"
 
 

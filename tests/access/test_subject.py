@@ -13,9 +13,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_anonymous_may_nothing() -> None:
-    nobody = Subject(AnonymousUser())
-    assert not nobody.actions
-    assert nobody.name == "anonymous"
+    anonymous = Subject(AnonymousUser())
+    assert not anonymous.actions
+    assert anonymous.name == "anonymous"
 
 
 def test_groups_add_up(person: Any) -> None:

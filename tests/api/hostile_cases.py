@@ -205,7 +205,7 @@ _REPORT: dict[str, Any] = {
     "kubelet": {"exclusive": {"u": {"main": "0-1"}}, "devices": {"u": {"main": {"nvidia.com/gpu": ["GPU-a"]}}}},
     "pinned": [{"podUid": "u", "container": "main", "predicted": "0-1", "actual": "0-1"}],
 }  # fmt: skip
-_TOLD: dict[str, Any] = {
+_REPORTED_VALUES: dict[str, Any] = {
     "10^20, as a float": 1e20, "400 digits": 10**400, "-2^63": -(2**63), "a text": "x" * 500, "no text": "",
     "CPUs without end": "0-99999999999", "null": None, "an empty list": [], "an empty object": {}, "itself twice": ...,
 }  # fmt: skip
@@ -214,7 +214,7 @@ _TOLD: dict[str, Any] = {
 def reports() -> Iterator[Case]:
     """Every part of a node's report as something that no machine tells; from the agent of the node."""
     for path in _parts(_REPORT):
-        for name, value in _TOLD.items():
+        for name, value in _REPORTED_VALUES.items():
             report = json.loads(json.dumps(_REPORT))
             where: Any = report
             for step in path[:-1]:

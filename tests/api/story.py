@@ -28,7 +28,7 @@ class Story:
     def __init__(self, api: Callable[..., Api], root: Client) -> None:
         self._api, self._root = api, root
         self._callers: dict[str, Api] = {}
-        self.told: dict[str, tuple[Example, Any]] = {}
+        self.examples: dict[str, tuple[Example, Any]] = {}
 
     def caller(self, role: str) -> Api:
         if role not in self._callers:
@@ -49,7 +49,7 @@ class Story:
         asked = "?" + urlencode(query) if query else ""
         headers = {} if match is None else {"If_Match": match}
         answer = caller(method, route.format(**path) + asked, body, kind=kind, status=status, **headers)
-        told = answer.json() if answer.content else None
+        document = answer.json() if answer.content else None
         example = Example(
             status=status,
             path=plain(path),
@@ -57,10 +57,10 @@ class Story:
             headers={} if match is None else {"If-Match": _TAG if match != "*" else match},
             media=kind,
             request=None if isinstance(body, bytes) else plain(msgspec.json.decode(msgspec.json.encode(body))),
-            answer=plain(told),
+            answer=plain(document),
         )
-        self.told.setdefault(f"{method} {route}", (example, told))
-        return told
+        self.examples.setdefault(f"{method} {route}", (example, document))
+        return document
 
 
 def plain(value: Any) -> Any:

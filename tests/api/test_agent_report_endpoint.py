@@ -54,11 +54,11 @@ def refused(agent: Api, body: Any) -> tuple[int, str]:
 
 
 def test_report_becomes_facts_of_the_node(agent: Api, cluster: Cluster, operator: Api) -> None:
-    told = agent("POST", "agent/reports/", message(), status=200).json()
+    answer = agent("POST", "agent/reports/", message(), status=200).json()
     key = agent_key("lab", "n1")
     assert key is not None
-    assert (told["cluster"], told["node"], urlsafe_b64decode(told["key"])) == ("lab", "n1", key)
-    assert (told["reportWithinSeconds"], told["allocations"], told["problems"]) == (30, [], [])
+    assert (answer["cluster"], answer["node"], urlsafe_b64decode(answer["key"])) == ("lab", "n1", key)
+    assert (answer["reportWithinSeconds"], answer["allocations"], answer["problems"]) == (30, [], [])
     isa = operator.get("nodes/n1/isa/")
     assert (isa["native"], isa["origin"]["source"].split(":")[0]) == ("x86-64-v3+aes", "agent")
     assert [zone["cpus"] for zone in operator.get("nodes/n1/numa/")["zones"]] == ["0-3", "4-7"]
@@ -137,15 +137,15 @@ def test_numbers_and_moments_that_nothing_has_are_refused(agent: Api, cluster: C
     assert refused(agent, message(**more)) == (400, "ReportMalformed")
 
 
-@pytest.mark.parametrize("told", ["2999-01-01T00:00:00Z", "2026-11-21T12:00:31Z", "soon", ""])
+@pytest.mark.parametrize("observed_at", ["2999-01-01T00:00:00Z", "2026-11-21T12:00:31Z", "soon", ""])
 @pytest.mark.parametrize("report", [REPORT, None])
 def test_no_sample_is_younger_than_its_message(
-    agent: Api, cluster: Cluster, told: str, report: AgentReport | None
+    agent: Api, cluster: Cluster, observed_at: str, report: AgentReport | None
 ) -> None:
     # The newest sample of a cluster tells which are too old: one from the future would make all others stale.
     with time_machine.travel("2026-11-21T12:00:00Z", tick=False):
         agent("POST", "agent/reports/", message(), status=200)
-        usage = MachineUsage({"cpu": 500}, observed_at=told)
+        usage = MachineUsage({"cpu": 500}, observed_at=observed_at)
         agent("POST", "agent/reports/", message(report, sequence=2, usage=usage), status=200)
         take_samples(cluster.pk)
     sample = Node.objects.get(name="n1").report.usage
@@ -172,17 +172,17 @@ def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster,
     body = msgspec.json.encode(message()).replace(b'"memoryMiB":16384', b'"memoryMiB":' + spelt.encode())
     assert spelt.encode() in body
     agent("POST", "agent/reports/", body, status=200)
-    told = NodeFacts.objects.get().told
-    assert [zone.memory_mib for zone in told.zones] == [16384, 16384]
+    report = NodeFacts.objects.get().told
+    assert [zone.memory_mib for zone in report.zones] == [16384, 16384]
 
 
 def test_without_a_secret_nothing_is_signed_and_it_says_so(
     api: Callable[..., Api], cluster: Cluster, settings: Any
 ) -> None:
     settings.SECRET_KEY_GIVEN = False
-    told = api("agent")("POST", "agent/reports/", message(), status=200).json()
-    assert told["key"] == ""
-    assert [one["code"] for one in told["problems"]] == ["NotSigned"]
+    answer = api("agent")("POST", "agent/reports/", message(), status=200).json()
+    assert answer["key"] == ""
+    assert [one["code"] for one in answer["problems"]] == ["NotSigned"]
 
 
 def test_a_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, settings: Any) -> None:
@@ -201,8 +201,8 @@ def test_added_gpus_are_named_as_not_accepted(agent: Api, cluster: Cluster) -> N
     with_one = msgspec.structs.replace(REPORT, gpus=(card,))
     with_two = msgspec.structs.replace(REPORT, gpus=(card, msgspec.structs.replace(card, index=1, uuid="GPU-b")))
     agent("POST", "agent/reports/", message(with_one), status=200)
-    told = agent("POST", "agent/reports/", message(with_two, sequence=2), status=200).json()
-    assert [one["code"] for one in told["problems"]] == ["FactQuarantined"]
+    answer = agent("POST", "agent/reports/", message(with_two, sequence=2), status=200).json()
+    assert [one["code"] for one in answer["problems"]] == ["FactQuarantined"]
     assert [held.uuid for held in Node.objects.get(name="n1").report.gpus] == ["GPU-a"]
 
 

@@ -29,22 +29,22 @@ def sent(caller: Api, *items: dict[str, Any], status: int = 202, key: str = "", 
 
 
 def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> None:
-    told = sent(operator, named("a"), named("b", name="second"), priority=7)
-    assert (told["accepted"], told["refused"]) == (2, 0)
-    assert [(one["index"], one["status"], one["state"]) for one in told["items"]] == [
+    answer = sent(operator, named("a"), named("b", name="second"), priority=7)
+    assert (answer["accepted"], answer["refused"]) == (2, 0)
+    assert [(one["index"], one["status"], one["state"]) for one in answer["items"]] == [
         (0, 202, "pending"), (1, 202, "pending"),
     ]  # fmt: skip
     rows = {row.pk: row for row in Workload.objects.all()}
-    first, second = (rows[one["id"]] for one in told["items"])
+    first, second = (rows[one["id"]] for one in answer["items"])
     assert (first.name, second.name, first.priority, second.priority) == ("a", "second", 7, 7)
     assert AuditEntry.objects.filter(action="workload.submit").count() == 2
 
 
 def test_invalid_item_does_not_stop_the_others(operator: Api, cluster: Cluster) -> None:
-    told = sent(operator, named("a"), {"manifest": WRONG}, named("a"), named("c"), status=207)
-    assert (told["accepted"], told["refused"]) == (2, 2)
-    assert [one["status"] for one in told["items"]] == [202, 400, 409, 202]
-    assert told["items"][2]["problem"]["code"] == "PodExists"
+    answer = sent(operator, named("a"), {"manifest": WRONG}, named("a"), named("c"), status=207)
+    assert (answer["accepted"], answer["refused"]) == (2, 2)
+    assert [one["status"] for one in answer["items"]] == [202, 400, 409, 202]
+    assert answer["items"][2]["problem"]["code"] == "PodExists"
     assert sorted(Workload.objects.values_list("name", flat=True)) == ["a", "c"]
 
 
@@ -75,9 +75,9 @@ def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, clus
 
 def test_another_item_under_the_same_place_and_key_is_refused(operator: Api, cluster: Cluster) -> None:
     sent(operator, named("a"), named("b"), key="night-7")
-    told = sent(operator, named("a"), named("other"), named("c"), key="night-7", status=207)
-    assert [one["status"] for one in told["items"]] == [202, 422, 202]
-    assert told["items"][1]["problem"]["code"] == "IdempotencyKeyReused"
+    answer = sent(operator, named("a"), named("other"), named("c"), key="night-7", status=207)
+    assert [one["status"] for one in answer["items"]] == [202, 422, 202]
+    assert answer["items"][1]["problem"]["code"] == "IdempotencyKeyReused"
 
 
 def test_interrupted_batch_is_completed_by_a_repetition(
@@ -97,8 +97,8 @@ def test_interrupted_batch_is_completed_by_a_repetition(
     assert sent(operator, named("a"), named("b"), status=503, key="k")["code"] == "StorageUnavailable"
     assert Workload.objects.count() == 1
     monkeypatch.setattr(submissions, "_write", write)
-    told = sent(operator, named("a"), named("b"), key="k")
-    assert [one.get("replayed", False) for one in told["items"]] == [True, False]
+    answer = sent(operator, named("a"), named("b"), key="k")
+    assert [one.get("replayed", False) for one in answer["items"]] == [True, False]
     assert Workload.objects.count() == 2
 
 
@@ -150,16 +150,16 @@ def test_keys_are_checked_before_anything_is_written(
 
 def test_namespaces_are_checked_item_by_item(api: Callable[..., Api], cluster: Cluster) -> None:
     own = POD.replace("{name: web}", "{name: web, namespace: lab}")
-    told = sent(api("submitter", "lab"), {"manifest": own}, named("foreign"), status=207)
-    assert [one["status"] for one in told["items"]] == [202, 403]
-    assert told["items"][1]["problem"]["code"] == "NamespaceNotAllowed"
+    answer = sent(api("submitter", "lab"), {"manifest": own}, named("foreign"), status=207)
+    assert [one["status"] for one in answer["items"]] == [202, 403]
+    assert answer["items"][1]["problem"]["code"] == "NamespaceNotAllowed"
 
 
 def test_items_may_name_holds_and_plans(operator: Api, cluster: Cluster) -> None:
     hold = operator("POST", "holds/", named("a"), status=201).json()["id"]
     plan = operator("POST", "what-if/", {**named("b"), "plan": True}, status=200).json()["plan"]["token"]
-    told = sent(operator, named("a", hold=hold), named("b", plan=plan))
-    assert told["accepted"] == 2
+    answer = sent(operator, named("a", hold=hold), named("b", plan=plan))
+    assert answer["accepted"] == 2
     assert Hold.objects.filter(state="claimed").count() == 2
     refused = sent(operator, named("b", plan=plan), status=400, allOrNothing=True)
     assert (refused["code"], refused["place"]) == ("PlanNotPossible", "items[0].plan")

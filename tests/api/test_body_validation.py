@@ -20,25 +20,27 @@ def operator(api: Callable[..., Api], db: Any) -> Api:
 
 @pytest.mark.parametrize("address", ["workloads/", "what-if/"])
 def test_a_manifest_that_was_forgotten_is_missed_by_name(operator: Api, address: str) -> None:
-    told = operator("POST", address, {"policy": "spread"}, status=400).json()
-    assert (told["code"], told["place"]) == ("BodyInvalid", "manifest")
+    problem = operator("POST", address, {"policy": "spread"}, status=400).json()
+    assert (problem["code"], problem["place"]) == ("BodyInvalid", "manifest")
 
 
 def test_unknown_field_is_named_with_the_known_ones(operator: Api) -> None:
-    told = operator("POST", "workloads/", {"manifest": {}, "polcy": "spread"}, status=400).json()
-    assert told["place"] == "polcy"
-    assert told["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
+    problem = operator("POST", "workloads/", {"manifest": {}, "polcy": "spread"}, status=400).json()
+    assert problem["place"] == "polcy"
+    assert problem["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
 
 
 def test_invalid_choice_is_named_with_the_valid_ones(operator: Api) -> None:
-    told = operator("POST", "nodes/n1/actions/", {"action": "explode", "reason": "x"}, status=400, if_match="*").json()
-    assert told["place"] == "action"
-    assert told["hint"].startswith("Known: cordon, uncordon")
+    problem = operator(
+        "POST", "nodes/n1/actions/", {"action": "explode", "reason": "x"}, status=400, if_match="*"
+    ).json()
+    assert problem["place"] == "action"
+    assert problem["hint"].startswith("Known: cordon, uncordon")
 
 
 def test_a_bare_object_is_the_manifest(operator: Api) -> None:
-    told = operator("POST", "workloads/", {"kind": "Pod"}, status=400).json()
-    assert told["place"].startswith("manifest")
+    problem = operator("POST", "workloads/", {"kind": "Pod"}, status=400).json()
+    assert problem["place"].startswith("manifest")
 
 
 def test_one_body_serves_a_what_if_and_a_submission(operator: Api) -> None:
@@ -59,11 +61,11 @@ def test_a_policy_that_a_scheduler_name_asks_for_is_looked_for_there(operator: A
 
 
 def test_a_verdict_that_there_is_not_is_refused(operator: Api) -> None:
-    told = operator("GET", "decisions/?verdict=foo", status=400).json()
-    assert (told["place"], "not-now" in told["detail"] + told.get("hint", "")) == ("verdict", True)
+    problem = operator("GET", "decisions/?verdict=foo", status=400).json()
+    assert (problem["place"], "not-now" in problem["detail"] + problem.get("hint", "")) == ("verdict", True)
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 def test_the_extender_is_said_to_listen_elsewhere(operator: Api, verb: str) -> None:
-    told = operator("POST", f"/extender/{verb}", {}, status=404).json()
-    assert "scheduler --extender" in told["hint"]
+    problem = operator("POST", f"/extender/{verb}", {}, status=404).json()
+    assert "scheduler --extender" in problem["hint"]

@@ -26,21 +26,21 @@ def checked(asker: Api, draft: Any, query: str = "", **more: Any) -> Any:
 
 
 def test_a_good_draft_comes_back_as_policy_and_as_text(viewer: Api) -> None:
-    told = checked(viewer, DRAFT)
-    assert (told["valid"], told["problem"], told["against"]) == (True, None, 1)
-    assert told["spec"]["plugins"][1] == {"name": "least-allocated", "weight": 2.0, "params": {"cpu": 3}}
-    assert "    - {name: least-allocated, weight: 2, params: {cpu: 3}}\n" in told["manifest"]
+    result = checked(viewer, DRAFT)
+    assert (result["valid"], result["problem"], result["against"]) == (True, None, 1)
+    assert result["spec"]["plugins"][1] == {"name": "least-allocated", "weight": 2.0, "params": {"cpu": 3}}
+    assert "    - {name: least-allocated, weight: 2, params: {cpu: 3}}\n" in result["manifest"]
 
 
 def test_the_text_says_the_same_as_the_form(viewer: Api) -> None:
-    told = checked(viewer, DRAFT)
-    again = checked(viewer, told["manifest"], kind="application/yaml")
-    assert again == told
+    result = checked(viewer, DRAFT)
+    again = checked(viewer, result["manifest"], kind="application/yaml")
+    assert again == result
 
 
 def test_draft_equal_to_the_active_policy_has_no_difference(viewer: Api) -> None:
-    told = checked(viewer, manifest_of(BUILTIN["spread"]), kind="application/yaml")
-    assert (told["valid"], told["diff"]["same"]) == (True, True)
+    result = checked(viewer, manifest_of(BUILTIN["spread"]), kind="application/yaml")
+    assert (result["valid"], result["diff"]["same"]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_draft_equal_to_the_active_policy_has_no_difference(viewer: Api) -> None
     ],
 )
 def test_error_names_its_plugin(viewer: Api, draft: Any, code: str, plugin: str) -> None:
-    told = checked(viewer, draft)
-    assert (told["valid"], told["problem"]["code"], told["problem"]["plugin"]) == (False, code, plugin)
-    assert told["problem"]["message"]
+    result = checked(viewer, draft)
+    assert (result["valid"], result["problem"]["code"], result["problem"]["plugin"]) == (False, code, plugin)
+    assert result["problem"]["message"]
 
 
 def test_broken_yaml_is_a_fault_of_the_draft(viewer: Api) -> None:
-    told = checked(viewer, "kind: [", kind="application/yaml")
-    assert (told["valid"], told["spec"], told["manifest"]) == (False, None, "")
+    result = checked(viewer, "kind: [", kind="application/yaml")
+    assert (result["valid"], result["spec"], result["manifest"]) == (False, None, "")
 
 
 def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) -> None:
@@ -77,8 +77,8 @@ def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) 
 
 
 def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:
-    told = viewer("POST", "policies/brand-new/check/", DRAFT, status=200).json()
-    assert (told["valid"], told["against"], told["diff"]) == (True, 0, None)
+    result = viewer("POST", "policies/brand-new/check/", DRAFT, status=200).json()
+    assert (result["valid"], result["against"], result["diff"]) == (True, 0, None)
 
 
 def test_nothing_is_written(viewer: Api) -> None:

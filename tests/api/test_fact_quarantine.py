@@ -106,13 +106,13 @@ def test_a_card_that_joins_waits_for_approval(node: Node2) -> None:
 
 
 def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
-    told = (msgspec.structs.replace(CARDS[0], model="H100-SXM5-80GB", memory_mib=8_000_000), CARDS[1])
-    node.says(gpus=told)
+    changed = (msgspec.structs.replace(CARDS[0], model="H100-SXM5-80GB", memory_mib=8_000_000), CARDS[1])
+    node.says(gpus=changed)
     assert node.offers == [("A100-SXM4-40GB", 40960), ("A100-SXM4-40GB", 40960)]
     assert node.quarantined() == [("gpu", "GPU-0", "grown")]
     shown = node.act("approve")
     assert (shown["quarantined"], node.offers[0]) == ([], ("H100-SXM5-80GB", 8_000_000))
-    node.says(gpus=told, memory_mib=1024)
+    node.says(gpus=changed, memory_mib=1024)
     assert node.quarantined() == []
 
 
@@ -124,10 +124,10 @@ def test_facts_quarantined_together_are_one_audit_entry(node: Node2) -> None:
 
     new = [msgspec.structs.replace(CARDS[0], index=i, uuid=f"NEW-{i:03}") for i in range(2, 32)]
     node.says(gpus=(*CARDS, *reversed(new)))
-    (told,) = entries()
+    (details,) = entries()
     # 30 cards are new: all are counted, and the first 20 by name are told.
-    assert told["count"] == 30
-    assert [one["item"] for one in told["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
+    assert details["count"] == 30
+    assert [one["item"] for one in details["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
     node.says(gpus=(*CARDS, *new), memory_mib=1024)
     assert len(entries()) == 1  # what stands is not written down anew
     node.says(gpus=(CARDS[0], *new))
@@ -198,8 +198,8 @@ def test_wrong_overrides_are_refused(node: Node2, fact: str, value: str | None, 
 def test_every_report_is_kept_with_its_source(node: Node2, operator: Api) -> None:
     node.says(isa=MachineIsa("x86", "x86-64-v4"))
     said = operator.get("nodes/n2/")["facts"]["isa"]["said"]
-    told = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]
-    assert told == [("agent", "x86-64-v4", True), ("agent", "x86-64-v3", False)]
+    reported = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]
+    assert reported == [("agent", "x86-64-v4", True), ("agent", "x86-64-v3", False)]
     for number in range(30):
         node.says(isa=MachineIsa("x86", f"x86-64-v{number % 3 + 1}"))
     assert len(operator.get("nodes/n2/")["facts"]["isa"]["said"]) == 10

@@ -49,8 +49,8 @@ def agreed(of: Decision, **more: Any) -> dict[str, Any]:
 
 
 def test_past_decision_holds_when_it_is_created(admin: Api, decided: Decision) -> None:
-    told = admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201).json()
-    assert (told["state"], told["got"], told["decision"]) == ("kept", "n2", decided.pk)
+    placement = admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201).json()
+    assert (placement["state"], placement["got"], placement["decision"]) == ("kept", "n2", decided.pk)
     assert admin("POST", "golden-placements/", agreed(decided, name="empty"), status=201).json()["state"] == "broken"
 
 
@@ -65,11 +65,13 @@ def test_later_changes_of_the_cluster_break_nothing(admin: Api, decided: Decisio
     # A change without a decision, or with the same one, keeps the state although it cannot be worked out any more.
     for more in ({}, {"decision": decided.pk}):
         body = {**agreed(decided, expect={"nodes": ["n1"]}), **more}
-        told = admin("PUT", "golden-placements/second/", body, if_match=tag, status=200).json()
-        assert (told["state"], told["got"], told["decision"]) == ("broken", "n2", decided.pk)
+        placement = admin("PUT", "golden-placements/second/", body, if_match=tag, status=200).json()
+        assert (placement["state"], placement["got"], placement["decision"]) == ("broken", "n2", decided.pk)
         tag = admin.tag("golden-placements/second/")
-    told = admin("PUT", "golden-placements/second/", agreed(decided, decision=None), if_match=tag, status=200).json()
-    assert told["decision"] is None
+    placement = admin(
+        "PUT", "golden-placements/second/", agreed(decided, decision=None), if_match=tag, status=200
+    ).json()
+    assert placement["decision"] is None
     assert not AgreedState.objects.exists()
 
 

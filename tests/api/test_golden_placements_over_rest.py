@@ -43,10 +43,10 @@ def activate(admin: Api, version: int, status: int) -> Any:
 def test_placement_is_created_and_shown_with_its_state(admin: Api) -> None:
     made = admin("POST", "golden-placements/", AGREED, status=201)
     assert made["Location"] == "/api/v1/golden-placements/small-first/"
-    told = admin.get("golden-placements/small-first/")
-    assert told == made.json()
+    shown = admin.get("golden-placements/small-first/")
+    assert shown == made.json()
     entry = AuditEntry.objects.filter(action="golden.add").get()
-    assert (told["expected"], told["author"], told["policy"]) == ("on n1", entry.actor, "")
+    assert (shown["expected"], shown["author"], shown["policy"]) == ("on n1", entry.actor, "")
     assert (entry.reason, entry.details["expects"]) == ("agreed", "on n1")
 
 
@@ -80,9 +80,9 @@ def test_a_version_is_judged_without_activating_it(admin: Api) -> None:
 
 def test_saving_a_broken_placement_reports_it(admin: Api) -> None:
     wrong = {**AGREED, "name": "wrong", "policy": "spread", "expect": {"nodes": ["n2"]}}
-    told = admin("POST", "golden-placements/", wrong, status=201).json()
-    assert (told["state"], told["got"]) == ("broken", "n1")
-    assert told["brokenSince"] is not None
+    placement = admin("POST", "golden-placements/", wrong, status=201).json()
+    assert (placement["state"], placement["got"]) == ("broken", "n1")
+    assert placement["brokenSince"] is not None
 
 
 def test_a_change_needs_the_tag_and_a_reason(admin: Api) -> None:

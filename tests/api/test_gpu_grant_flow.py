@@ -54,11 +54,11 @@ class Node:
         """Report what there is, and hear what is granted."""
         self.sequence += 1
         isa = MachineIsa("x86", "x86-64-v3", level="x86-64-v3")
-        told = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
+        report = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
         if gives_cards:
-            told = self.keeper.with_assigned(told)
+            report = self.keeper.with_assigned(report)
         message = AgentMessage(
-            "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(told), told, gives_cards=gives_cards
+            "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(report), report, gives_cards=gives_cards
         )
         answer = self.door("POST", "agent/reports/", message, status=200).json()
         self.source.receive(msgspec.convert(answer, AgentAnswer))
@@ -148,8 +148,8 @@ def test_a_plugin_that_names_cards_by_their_pci_address_is_followed(api: Callabl
         for index in range(2)
     )
     kubelet = KubeletState(devices={"default/p": {"main": {"amd.com/gpu": ("0000:01:00.0",)}}})
-    told = AgentReport("n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), (), (), cards, kubelet)
-    message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", 1, digest_of(told), told)
+    report = AgentReport("n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), (), (), cards, kubelet)
+    message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", 1, digest_of(report), report)
     api("agent")("POST", "agent/reports/", message, status=200)
     assert [card.index for card in Reservation.objects.get(active=True).allocation.gpus] == [1]
     assert HandedOut.objects.get().problem == ""

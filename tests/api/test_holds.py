@@ -198,11 +198,11 @@ def test_it_can_be_extended_and_cancelled_with_a_reason(operator: Api, cluster: 
     tag = operator.tag(address)
     longer = {"action": "extend", "seconds": 3000, "reason": "the build is slow"}
     assert operator("POST", f"{address}actions/", longer, status=428).json()["code"] == "PreconditionRequired"
-    told = operator("POST", f"{address}actions/", longer, if_match=tag, status=200)
-    assert told.json()["expiresAt"] > hold["expiresAt"]
+    extended = operator("POST", f"{address}actions/", longer, if_match=tag, status=200)
+    assert extended.json()["expiresAt"] > hold["expiresAt"]
     assert operator("POST", f"{address}actions/", longer, if_match=tag, status=412)
     gone = {"action": "cancel", "reason": "not needed"}
-    ended = operator("POST", f"{address}actions/", gone, if_match=told["ETag"], status=200).json()
+    ended = operator("POST", f"{address}actions/", gone, if_match=extended["ETag"], status=200).json()
     assert (ended["state"], ended["endReason"]) == ("cancelled", "not needed")
     assert not Reservation.objects.filter(active=True).exists()
     assert operator("POST", f"{address}actions/", longer, if_match="*", status=409).json()["code"] == "HoldOver"

@@ -182,5 +182,5 @@ def test_a_strange_header(operator: Api, cluster: Any, header: str, value: str) 
 @pytest.mark.parametrize("address", ["what-if/?priority=2147483648", "workloads/?priority=x", "what-if/?explain=maybe"])
 def test_wrong_query_with_a_document(operator: Api, cluster: Any, address: str) -> None:
     # The document's own fields count, and yet nobody is left to think that the address said something.
-    told = operator("POST", address, {"manifest": POD}, status=400).json()
-    assert (told["code"], told["place"]) == ("QueryInvalid", address.partition("?")[2].partition("=")[0])
+    problem = operator("POST", address, {"manifest": POD}, status=400).json()
+    assert (problem["code"], problem["place"]) == ("QueryInvalid", address.partition("?")[2].partition("=")[0])

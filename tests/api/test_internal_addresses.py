@@ -21,22 +21,22 @@ _STARTS = {"os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.Pope
 _listening: list[list[str]] = []
 
 
-def _hear(event: str, arguments: Any) -> None:
+def _record_event(event: str, arguments: Any) -> None:
     if not _listening:
         return
     if event in _STARTS or (event == "open" and str(arguments[0]).startswith(("/etc/", "/tmp/pwned", "/run/docker"))):
         _listening[-1].append(f"{event} {arguments!r}"[:200])
 
 
-sys.addaudithook(_hear)  # for the life of the process; it hears only inside the fixture
+sys.addaudithook(_record_event)  # for the life of the process; it hears only inside the fixture
 
 
 @pytest.fixture
 def acts() -> Iterator[list[str]]:
     """Return what this process did to the machine and to others meanwhile."""
-    heard: list[str] = []
-    _listening.append(heard)
-    yield heard
+    recorded: list[str] = []
+    _listening.append(recorded)
+    yield recorded
     _listening.pop()
 
 

@@ -137,8 +137,8 @@ def test_anonymised_export_has_no_names_and_can_be_imported(imported: Api) -> No
 def test_the_audit_says_that_an_export_was_anonymised(imported: Api) -> None:
     imported("GET", "clusters/site/export/?anonymise=true&reason=support", status=200)
     imported("GET", "clusters/site/export/?anonymise=false&reason=backup", status=200)
-    told = AuditEntry.objects.filter(action="cluster.export").values_list("reason", "details")
-    assert dict(told) == {"support": {"anonymised": True}, "backup": {}}
+    entries = AuditEntry.objects.filter(action="cluster.export").values_list("reason", "details")
+    assert dict(entries) == {"support": {"anonymised": True}, "backup": {}}
 
 
 def test_an_export_is_anonymised_or_not(imported: Api) -> None:

@@ -45,19 +45,19 @@ class Agent:
     def report(self, *, gpus: tuple[MachineCard, ...] | None = None, **kubelet: Any) -> None:
         self.sequence += 1
         state = msgspec.structs.replace(KUBELET, **kubelet)
-        told = AgentReport("n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), ZONES, CPUS, gpus, state)
-        message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(told), told)
+        report = AgentReport("n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), ZONES, CPUS, gpus, state)
+        message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(report), report)
         answer = self.door("POST", "agent/reports/", message, status=200).json()
         assert answer["problems"] == []
 
     def confirm(self, **kubelet: Any) -> list[Any]:
         """Say that the report of before holds, and return the problems that the server has with it."""
         self.sequence += 1
-        told = AgentReport(
+        report = AgentReport(
             "n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), ZONES, CPUS, None,
             msgspec.structs.replace(KUBELET, **kubelet),
         )  # fmt: skip
-        message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(told))
+        message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(report))
         problems: list[Any] = self.door("POST", "agent/reports/", message, status=200).json()["problems"]
         return problems
 

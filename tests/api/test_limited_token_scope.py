@@ -132,15 +132,15 @@ def test_no_answer_names_them(api: Callable[..., Api], scene: Scene, role: str) 
 
 def test_scene_has_out_of_scope_names(api: Callable[..., Api], scene: Scene) -> None:
     unlimited = api("operator")
-    told = [unlimited.client.get(f"/api/v1/{noun}/").content.decode() for noun in ("workloads", "decisions", "audit")]
-    assert all(WORD in text for text in told)
+    texts = [unlimited.client.get(f"/api/v1/{noun}/").content.decode() for noun in ("workloads", "decisions", "audit")]
+    assert all(WORD in text for text in texts)
     asked = unlimited("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
     assert asked["evictions"][0]["pod"].startswith(f"{WORD}/")
 
 
 def test_redacted_text_keeps_the_numbers(api: Callable[..., Api], scene: Scene) -> None:
-    told = api("viewer", "team")("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
-    (eviction,) = told["evictions"]
+    answer = api("viewer", "team")("POST", "what-if/", ASKED["api/v1/what-if/"]).json()
+    (eviction,) = answer["evictions"]
     assert (eviction["pod"], eviction["priority"]) == (HIDDEN, 1)
-    assert "fits on n2" in told["summary"]
-    assert f"the eviction of {HIDDEN}" in told["summary"]
+    assert "fits on n2" in answer["summary"]
+    assert f"the eviction of {HIDDEN}" in answer["summary"]

@@ -90,7 +90,7 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("beside", "code"),
+    ("extra", "code"),
     [
         (ELSEWHERE % ("batch/v1", "Job", "suspend: true"), "NamespaceNotAllowed"),
         (ELSEWHERE % ("apps/v1", "Deployment", "replicas: 0"), "NamespaceNotAllowed"),
@@ -106,11 +106,11 @@ spec:
         ),
     ],
 )
-def test_a_limited_token_creates_nothing_that_is_not_counted(beside: str, code: str) -> None:
+def test_a_limited_token_creates_nothing_that_is_not_counted(extra: str, code: str) -> None:
     """Objects without pods to place were created unchecked: finished pods, and controllers of no pods yet."""
     Connection.objects.update(enrolled_namespaces=["default", "rest"])
     limited = Api(create_token(role="submitter", name="ci", namespaces=["default"])[1])
-    assert submit(limited, POD + beside, status=403).json()["code"] == code
+    assert submit(limited, POD + extra, status=403).json()["code"] == code
     assert not SubmittedObject.objects.exists()
 
 

@@ -120,7 +120,7 @@ def a_plan_of_moves() -> None:
     )
 
 
-def a_webhook_that_was_told() -> None:
+def a_webhook_with_a_delivery() -> None:
     """Note a webhook and a delivery of it, with one attempt."""
     now = timezone.now()
     to = {"url": "https://ci.example/", "host": "ci.example", "owner": "user:1", "created_at": now}
@@ -161,7 +161,7 @@ def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, deci
     a_comparison()
     things_of_the_policy_desk(api("policy-admin"))
     a_plan_of_moves()
-    a_webhook_that_was_told()
+    a_webhook_with_a_delivery()
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
     described = {path.removeprefix("/api/v1/") for path, methods in document["paths"].items() if "get" in methods}
     assert described == {*ADDRESSES, "clusters/{name}/export/", "tokens/"}

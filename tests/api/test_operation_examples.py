@@ -59,7 +59,7 @@ def story(api: Callable[..., Api], person: Any, decided: str, settings: Any) -> 
     root.post("/login/", {"username": "root", "password": "a long enough password"})
     ask = Story(api, root)
     a_comparison()
-    for part in (_questions, _workloads, _fleet, _policies, _desk, _moves, _live, _told, _tokens):
+    for part in (_questions, _workloads, _fleet, _policies, _desk, _moves, _live, _webhooks, _tokens):
         part(ask, decided)
     return ask
 
@@ -209,7 +209,7 @@ def _live(ask: Story, decided: str) -> None:
     ask("operator", "POST", "clusters/{name}/test/", name="west")
 
 
-def _told(ask: Story, decided: str) -> None:
+def _webhooks(ask: Story, decided: str) -> None:
     wanted = {"name": "pipeline", "url": "https://ci.example/hetsched", "states": ["failed"], "reason": "CI"}
     made = ask("submitter", "POST", "webhooks/", wanted, status=201)["id"]
     ask("submitter", "GET", "webhooks/")
@@ -217,12 +217,19 @@ def _told(ask: Story, decided: str) -> None:
     at = f"webhooks/{made}/"
     ask("submitter", "PUT", "webhooks/{webhook_id}/", {**wanted, "namespaces": ["team"]}, match=at, webhook_id=made)
     ask("submitter", "POST", "webhooks/{webhook_id}/secret/", {"reason": "yearly"}, webhook_id=made)
-    told = ask("submitter", "POST", "webhooks/{webhook_id}/test/", status=202, webhook_id=made)["id"]
-    callback.note(Delivery.objects.get(pk=told), callback.DeliveryOutcome(41, 410, "Answer410", final=True))
+    delivery = ask("submitter", "POST", "webhooks/{webhook_id}/test/", status=202, webhook_id=made)["id"]
+    callback.note(Delivery.objects.get(pk=delivery), callback.DeliveryOutcome(41, 410, "Answer410", final=True))
     ask("submitter", "GET", "deliveries/", query={"state": "dead"})
-    ask("submitter", "GET", "deliveries/{delivery_id}/", delivery_id=told)
+    ask("submitter", "GET", "deliveries/{delivery_id}/", delivery_id=delivery)
     ask.caller("submitter")("PUT", at, wanted, if_match="*", status=200)
-    ask("submitter", "POST", "deliveries/{delivery_id}/redeliver/", {"reason": "mended"}, status=202, delivery_id=told)
+    ask(
+        "submitter",
+        "POST",
+        "deliveries/{delivery_id}/redeliver/",
+        {"reason": "mended"},
+        status=202,
+        delivery_id=delivery,
+    )
     ask("submitter", "DELETE", "webhooks/{webhook_id}/", status=204, match=at, query={"reason": "over"},
         webhook_id=made)  # fmt: skip
     ask("submitter", "POST", "callback-secret/", {"reason": "verify callbacks"})
@@ -245,13 +252,13 @@ def test_every_example_matches_its_request_and_response(story: Story, document: 
         for path, operations in document["paths"].items()
         for method in operations
     }
-    assert set(story.told) == described, "an operation has no example: add it to this story"
+    assert set(story.examples) == described, "an operation has no example: add it to this story"
     if os.environ.get("HETSCHED_WRITE_EXAMPLES"):
-        found = {name: example for name, (example, _) in sorted(story.told.items())}
+        found = {name: example for name, (example, _) in sorted(story.examples.items())}
         FILE.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         examples.examples.cache_clear()
     kept = examples.examples()
-    for name, (example, answer) in story.told.items():
+    for name, (example, answer) in story.examples.items():
         assert name in kept, f"{name} has no example yet: write them anew, as the head of this file says"
         shown = kept[name]
         assert (shown.status, shown.media) == (example.status, example.media), name

@@ -51,8 +51,8 @@ def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> N
     decide(pod, 60, node="n1")
     found = why(viewer, pod)
     # 5 s in the queue, 20 s and 35 s short of CPU: the last filter is what left no node. Placed since.
-    told = [(span["code"], span["pending"]) for span in found["spans"]]
-    assert told == [
+    codes = [(span["code"], span["pending"]) for span in found["spans"]]
+    assert codes == [
         ("Queued", True), ("InsufficientResource", True), ("InsufficientResource", True), ("Placed", False),
     ]  # fmt: skip
     assert [span["seconds"] for span in found["spans"][:3]] == [5, 20, 35]

@@ -42,7 +42,7 @@ def submitted(policies: None) -> Callable[..., str]:
     return submit
 
 
-def hears(token: str, workload_id: str) -> bool:
+def may_subscribe(token: str, workload_id: str) -> bool:
     from hetsched.access.tokens import resolve
 
     found, known = socket_reads.find(f"workload:{workload_id}"), resolve(token)
@@ -62,7 +62,7 @@ def test_limited_token_sees_workloads_of_its_namespaces(
     caller = Api(token)
     assert caller("GET", f"workloads/{made}/").status_code == (200 if seen else 404)
     assert [row["id"] for row in caller.get("workloads/")["items"]] == ([made] if seen else [])
-    assert hears(token, made) is seen
+    assert may_subscribe(token, made) is seen
 
 
 def test_limited_token_cannot_cancel_it(submitted: Callable[..., str], api: Callable[..., Api]) -> None:

@@ -39,9 +39,9 @@ def test_it_is_asked_for_run_by_a_worker_and_read(
     assert asked["Location"] == f"/api/v1/policies/hetsched/preview/{number}/"
     assert (asked.json()["state"], asked.json()["last"], asked.json()["result"]) == ("waiting", 500, None)
     assert replay.run(number)
-    told = admin.get(f"policies/hetsched/preview/{number}/", wait=30)
-    assert (told["state"], told["progress"]) == ("done", 1.0)
-    result = told["result"]
+    preview = admin.get(f"policies/hetsched/preview/{number}/", wait=30)
+    assert (preview["state"], preview["progress"]) == ("done", 1.0)
+    result = preview["result"]
     # Of the two pods that were decided one never fits, under any policy.
     assert (result["decisions"], result["pendingBoth"], result["fidelity"]["equal"]) == (2, 1, 2)
     assert set(result["draft"]["metrics"]) == {

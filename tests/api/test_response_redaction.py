@@ -83,8 +83,8 @@ class TestEchoesOfTheCaller:
         for guess in (f"{namespace}/{name}", f"{INVENTED}/{name}"):
             answer = limited("GET", f"isa/parse/?text={quote(guess)}")
             assert guess in answer.content.decode()
-            told = {**answer.json(), "requestId": ""}
-            answers.append((answer.status_code, str(told).replace(guess, "GUESS")))
+            document = {**answer.json(), "requestId": ""}
+            answers.append((answer.status_code, str(document).replace(guess, "GUESS")))
         assert answers[0] == answers[1]
 
     def test_many_guesses_in_one_text_come_back_as_they_are(self, limited: Api, theirs: str) -> None:

@@ -311,8 +311,8 @@ class TestATokenThatIsLimitedToOneNamespace:
         assert [(one["pod"], one["message"]) for one in operator.get("nodes/n1/")["doubts"]] == [
             ("rest/p", "rest/p does not fit"), ("team/p", "team/p does not fit"),
         ]  # fmt: skip
-        told = limited.get("nodes/n1/")["doubts"]
-        assert [(one["reason"], one["pod"], one["message"]) for one in told] == [
+        shown = limited.get("nodes/n1/")["doubts"]
+        assert [(one["reason"], one["pod"], one["message"]) for one in shown] == [
             ("Refused", None, None), ("Refused", "team/p", "team/p does not fit"),
         ]  # fmt: skip
 

@@ -79,7 +79,7 @@ def test_none_of_them(
     logs.hide(CANARY["secret key"], CANARY["metrics token"])  # as the settings do
     answers: list[bytes] = []
 
-    def heard(answer: Any) -> Any:
+    def recorded(answer: Any) -> Any:
         answers.append(answer.content + str(dict(answer.items())).encode())
         return answer
 
@@ -90,25 +90,25 @@ def test_none_of_them(
     browser = Client(raise_request_exception=False)
     browser.cookies["hetsched"], browser.cookies["csrftoken"] = CANARY["old session"], CANARY["csrf"]
     for password in (CANARY["wrong password"], CANARY["password"]):
-        heard(browser.post("/login/", {"username": "ada", "password": password}))
+        recorded(browser.post("/login/", {"username": "ada", "password": password}))
     cookie = browser.cookies["hetsched"].value
-    heard(browser.get("/api/v1/sessions/"))
+    recorded(browser.get("/api/v1/sessions/"))
     # Programs: a token that works, and two that do not.
     operator = api("operator")
     plaintext = operator.client.defaults["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
     for name in ("unknown token", "signed token", "metrics token"):
         stranger = Api(CANARY[name])
         for address in ("nodes/", "/metrics", f"nodes/{CANARY[name]}/"):
-            heard(stranger("GET", address))
-        heard(stranger("POST", "agent/reports/?cluster=lab", {}))
+            recorded(stranger("GET", address))
+        recorded(stranger("POST", "agent/reports/?cluster=lab", {}))
     # A cluster with a credential, work on it, an export, a webhook.
     credential = kubeconfig(user={"token": CANARY["kubeconfig"]})
     live = {"name": "live", "kind": "kubernetes", "kubeconfig": credential, "namespaces": ["team"], "reason": "x"}
-    heard(operator("POST", "clusters/", live, status=201))
-    heard(operator("POST", "clusters/", {**live, "kubeconfig": {**credential, "clusters": []}}))
-    heard(operator("POST", "workloads/?cluster=lab", POD, kind="application/yaml", status=202))
+    recorded(operator("POST", "clusters/", live, status=201))
+    recorded(operator("POST", "clusters/", {**live, "kubeconfig": {**credential, "clusters": []}}))
+    recorded(operator("POST", "workloads/?cluster=lab", POD, kind="application/yaml", status=202))
     for address in ("clusters/live/", "clusters/lab/export/", "audit/", "workloads/"):
-        heard(operator("GET", address))
+        recorded(operator("GET", address))
 
     # What fails here, in a view and in a task, with a secret in its message.
     def broken(*_: Any, **__: Any) -> Any:
@@ -116,13 +116,13 @@ def test_none_of_them(
         raise OperationalError(f"cannot reach {address} with Bearer {CANARY['metrics token']} and {plaintext}")
 
     monkeypatch.setattr(plugins, "registry", broken)
-    failed = heard(operator("GET", "plugins/"))
+    failed = recorded(operator("GET", "plugins/"))
     assert failed.status_code in (500, 503)
     try:
         broken()
     except OperationalError:
         logging.getLogger("celery.app.trace").exception("Task %s raised", ping.name)
-    heard(Client(REMOTE_ADDR="127.0.0.1").get("/metrics"))
+    recorded(Client(REMOTE_ADDR="127.0.0.1").get("/metrics"))
 
     secrets = {**CANARY, "token": plaintext, "session": cookie}
     assert len(secrets) == 12

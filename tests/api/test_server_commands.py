@@ -142,9 +142,9 @@ def test_a_folder_is_submitted_once_however_often_it_is_sent(shell: Shell, clust
     assert first.exit_code == 0, first.stderr
     written(tmp_path, POD.replace("web", "aa"), "aa.yaml")  # between the two, which changes their places
     again = shell("batch", "-f", tmp_path, "--idempotency-key", "night-7", "-o", "json")
-    told = {Path(one["file"]).stem: one for one in json.loads(again.stdout)["items"]}
-    assert {name: one["replayed"] for name, one in told.items()} == {"a": True, "aa": False, "b": True}
-    assert told["a"]["id"] == json.loads(first.stdout)["items"][0]["id"]
+    items = {Path(one["file"]).stem: one for one in json.loads(again.stdout)["items"]}
+    assert {name: one["replayed"] for name, one in items.items()} == {"a": True, "aa": False, "b": True}
+    assert items["a"]["id"] == json.loads(first.stdout)["items"][0]["id"]
     assert Workload.objects.count() == 3
 
 

@@ -20,8 +20,8 @@ spec: {parallelism: 2, template: {spec: {containers: [{name: main, image: "job:1
 
 def submitted(caller: Api, manifest: str = MADE, key: str = "", **more: Any) -> list[str]:
     headers = {"idempotency_key": key} if key else {}
-    told = caller("POST", "workloads/", {"manifest": manifest, **more}, status=202, **headers).json()
-    return [pod["pod"] for pod in told["pods"]]
+    answer = caller("POST", "workloads/", {"manifest": manifest, **more}, status=202, **headers).json()
+    return [pod["pod"] for pod in answer["pods"]]
 
 
 def test_the_same_manifest_is_submitted_again(operator: Api, cluster: Cluster) -> None:
@@ -52,17 +52,17 @@ def test_a_key_gives_the_same_names_also_when_it_is_not_remembered(operator: Api
 def test_each_item_of_a_batch_has_names_of_its_own(operator: Api, cluster: Cluster) -> None:
     for headers in ({}, {"idempotency_key": "night"}):
         body = {"items": [{"manifest": MADE}, {"manifest": MADE}], "allOrNothing": True}
-        told = operator("POST", "submissions/", body, status=202, **headers).json()
-        assert len({item["pods"][0]["pod"] for item in told["items"]}) == 2
+        answer = operator("POST", "submissions/", body, status=202, **headers).json()
+        assert len({item["pods"][0]["pod"] for item in answer["items"]}) == 2
 
 
 def test_planned_names_are_the_submitted_ones(operator: Api, cluster: Cluster) -> None:
     plans = [operator("POST", "what-if/", {"manifest": MADE, "plan": True}, status=200).json() for _ in range(2)]
-    told = [plan["placements"][0]["pod"] for plan in plans]
-    assert told[0] != told[1]
-    assert submitted(operator, plan=plans[0]["plan"]["token"], key="k") == told[:1]
+    planned = [plan["placements"][0]["pod"] for plan in plans]
+    assert planned[0] != planned[1]
+    assert submitted(operator, plan=plans[0]["plan"]["token"], key="k") == planned[:1]
 
 
 def test_a_what_if_says_the_same_every_time(operator: Api, cluster: Cluster) -> None:
-    told = [operator("POST", "what-if/", {"manifest": MADE}, status=200).json() for _ in range(2)]
-    assert [one["placements"][0]["pod"] for one in told] == ["default/ci-0", "default/ci-0"]
+    answers = [operator("POST", "what-if/", {"manifest": MADE}, status=200).json() for _ in range(2)]
+    assert [one["placements"][0]["pod"] for one in answers] == ["default/ci-0", "default/ci-0"]

@@ -16,18 +16,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "submitting.md"
 BLOCK = re.compile(r"```http\n(\w+) (\S+)\n((?:[A-Z][\w-]+: [^\n]*\n)*)(.*?)\n\n(\d{3})\n(.*?)\n```", re.DOTALL)
 
 
-def missing(told: Any, sent: Any, place: str = "") -> list[str]:
+def missing(documented: Any, sent: Any, place: str = "") -> list[str]:
     """Return what the page shows and the answer has not; values may be others, states and numbers may not."""
-    if isinstance(told, dict):
-        lost = [f"{place}.{name}" for name in told if name not in sent]
-        return lost + [one for name in told.keys() & sent for one in missing(told[name], sent[name], f"{place}.{name}")]
-    if isinstance(told, list):
-        if told and len(told) != len(sent):
+    if isinstance(documented, dict):
+        lost = [f"{place}.{name}" for name in documented if name not in sent]
+        return lost + [
+            one for name in documented.keys() & sent for one in missing(documented[name], sent[name], f"{place}.{name}")
+        ]
+    if isinstance(documented, list):
+        if documented and len(documented) != len(sent):
             return [place]
-        return [one for pair in zip(told, sent, strict=False) for one in missing(*pair, place)]
+        return [one for pair in zip(documented, sent, strict=False) for one in missing(*pair, place)]
     kind = place.rpartition(".")[2]
     fixed = kind in ("state", "status", "index", "accepted", "refused", "verdict", "pod", "key", "held")
-    return [place] if fixed and "…" not in str(told) and told != sent else []
+    return [place] if fixed and "…" not in str(documented) and documented != sent else []
 
 
 def test_documented_responses_are_the_actual_ones(operator: Api, cluster: Cluster) -> None:
@@ -35,14 +37,14 @@ def test_documented_responses_are_the_actual_ones(operator: Api, cluster: Cluste
     names = {"HOLD2": kept}
     blocks = BLOCK.findall(PAGE.read_text())
     assert len(blocks) == 7
-    for method, address, head, body, status, told in blocks:
+    for method, address, head, body, status, documented in blocks:
         for name, value in names.items():
             address, body = re.sub(rf"\b{name}\b", value, address), re.sub(rf"\b{name}\b", value, body)
         headers = {
             name.lower().replace("-", "_"): value for name, value in re.findall(r"^([\w-]+): (.*)$", head, re.MULTILINE)
         }
         answer = operator(method, address, json.loads(body), status=int(status), **headers).json()
-        assert missing(json.loads(told), answer) == [], address
+        assert missing(json.loads(documented), answer) == [], address
         if "plan" in answer:
             names["PLAN"] = answer["plan"]["token"]
         if address.endswith("/holds/"):

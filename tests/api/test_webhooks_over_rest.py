@@ -132,23 +132,23 @@ def test_there_are_only_so_many(submitter: Api, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_others_see_neither_webhooks_nor_deliveries(submitter: Api, made: Any, api: Callable[..., Api]) -> None:
-    told, hook = delivery_of(submitter, made)["id"], made.json()["id"]
+    delivery, hook = delivery_of(submitter, made)["id"], made.json()["id"]
     for stranger in (api("submitter"), api("operator", "team")):
         assert stranger.get("webhooks/")["items"] == []
         assert stranger.get("deliveries/")["items"] == []
         for method, address in (
             ("GET", f"webhooks/{hook}/"), ("PUT", f"webhooks/{hook}/"), ("DELETE", f"webhooks/{hook}/"),
-            ("POST", f"webhooks/{hook}/secret/"), ("POST", f"webhooks/{hook}/test/"), ("GET", f"deliveries/{told}/"),
-            ("POST", f"deliveries/{told}/redeliver/"),
+            ("POST", f"webhooks/{hook}/secret/"), ("POST", f"webhooks/{hook}/test/"),
+            ("GET", f"deliveries/{delivery}/"), ("POST", f"deliveries/{delivery}/redeliver/"),
         ):  # fmt: skip
             body = {"reason": "x", **({"name": "n", "url": "https://ci.example/"} if method == "PUT" else {})}
             stranger(method, address, None if method == "GET" else body, if_match="*", status=404)
 
 
 def test_an_operator_sees_all(submitter: Api, made: Any, operator: Api) -> None:
-    told = delivery_of(submitter, made)
+    delivery = delivery_of(submitter, made)
     assert [row["id"] for row in operator.get("webhooks/")["items"]] == [made.json()["id"]]
-    assert [row["id"] for row in operator.get("deliveries/")["items"]] == [told["id"]]
+    assert [row["id"] for row in operator.get("deliveries/")["items"]] == [delivery["id"]]
 
 
 def test_limited_token_gets_events_of_its_namespaces_only(api: Callable[..., Api]) -> None:
@@ -159,10 +159,10 @@ def test_limited_token_gets_events_of_its_namespaces_only(api: Callable[..., Api
 
 
 def test_a_delivery_is_shown_with_its_body_and_its_log(submitter: Api, made: Any) -> None:
-    told = delivery_of(submitter, made)
-    assert (told["event"], told["state"], told["webhook"]) == ("webhook.test", "due", made.json()["id"])
+    delivery = delivery_of(submitter, made)
+    assert (delivery["event"], delivery["state"], delivery["webhook"]) == ("webhook.test", "due", made.json()["id"])
     Delivery.objects.get().log.create(at=Delivery.objects.get().created_at, took_millis=7, status=503, code="Answer503")
-    shown = submitter.get(f"deliveries/{told['id']}/")
+    shown = submitter.get(f"deliveries/{delivery['id']}/")
     assert shown["body"]["type"] == "webhook.test"
     assert [(one["status"], one["tookMillis"]) for one in shown["log"]] == [(503, 7)]
 
@@ -186,8 +186,8 @@ def test_deliveries_are_filtered(submitter: Api, made: Any) -> None:
 def test_failed_delivery_is_sent_again_once(
     submitter: Api, made: Any, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
 ) -> None:
-    told = delivery_of(submitter, made)["id"]
-    address = f"deliveries/{told}/redeliver/"
+    delivery = delivery_of(submitter, made)["id"]
+    address = f"deliveries/{delivery}/redeliver/"
     assert submitter("POST", address, {"reason": "x"}, status=409).json()["code"] == "DeliveryUnderWay"
     Delivery.objects.update(state=Delivery.DEAD, attempts=10)
     connection.run_on_commit.clear()  # equal wake-ups of a transaction go out once
@@ -195,7 +195,7 @@ def test_failed_delivery_is_sent_again_once(
     submitter("POST", address, {"reason": "x"}, if_match='"stale"', status=412)
     with django_capture_on_commit_callbacks(execute=True):
         again = submitter("POST", address, {"reason": "mended"}, status=202).json()
-    assert (again["id"], again["state"], again["attempts"]) == (told, "due", 0)
+    assert (again["id"], again["state"], again["attempts"]) == (delivery, "due", 0)
     assert ("workers.callback.run", ["ci.example"]) in quiet_surroundings
     assert AuditEntry.objects.get(action="delivery.again").reason == "mended"
 

@@ -162,10 +162,10 @@ def test_a_bare_manifest_with_its_wishes_in_the_query(viewer: Api) -> None:
     ],
 )
 def test_a_supposition_that_cannot_be(viewer: Api, more: Any, code: str) -> None:
-    told = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400).json()
-    assert told["code"] == code
+    problem = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400).json()
+    assert problem["code"] == code
     if "weight" in str(more):
-        assert (told["place"], bool(told["hint"])) == ("policyDraft.plugins[0].weight", True)
+        assert (problem["place"], bool(problem["hint"])) == ("policyDraft.plugins[0].weight", True)
 
 
 def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -> None:
@@ -175,8 +175,8 @@ def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -
     run(cluster.pk)
     assert viewer("POST", "what-if/", {"manifest": POD}, status=409).json()["code"] == "PodExists"
     # As if it had ended: it has its room again, and whoever looks is told of whom that was supposed.
-    told = viewer("POST", "what-if/", {"manifest": POD, "replace": True}, status=200).json()
-    assert (told["verdict"], told["replaced"]) == ("placed", ["default/web"])
+    answer = viewer("POST", "what-if/", {"manifest": POD, "replace": True}, status=200).json()
+    assert (answer["verdict"], answer["replaced"]) == ("placed", ["default/web"])
     other = viewer("POST", "what-if/", {"manifest": POD.replace("web", "other"), "replace": True}, status=200)
     assert "replaced" not in other.json()
     refused = viewer("POST", "what-if/", {"manifest": POD, "replace": True, "plan": True}, status=400).json()

@@ -40,7 +40,7 @@ def seen(cluster: Cluster, **changes: Any) -> None:
     follow(cluster.pk, Changes(**changes), epoch=1)
 
 
-def told(cluster: Cluster, sequence: int, report: AgentReport | None = REPORT, **more: Any) -> bool:
+def send_report(cluster: Cluster, sequence: int, report: AgentReport | None = REPORT, **more: Any) -> bool:
     digest = digest_of(report or REPORT)
     return receive(cluster, AgentMessage("n1", "i", "2026-11-21T10:00:00Z", sequence, digest, report, **more)).wanted
 
@@ -61,7 +61,7 @@ def cluster(settings: Any) -> Cluster:
 
 
 def test_a_heartbeat_of_the_api_server_takes_nothing_of_it_away(cluster: Cluster) -> None:
-    told(cluster, 1)
+    send_report(cluster, 1)
     seen(cluster, nodes=[stated(labels={"a": "b"})])
     report = node().report
     assert (report.labels, report.isa.native) == ({"a": "b"}, "x86-64-v3")
@@ -72,10 +72,10 @@ def test_a_heartbeat_of_the_api_server_takes_nothing_of_it_away(cluster: Cluster
 
 
 def test_use_comes_in_batches_and_changes_no_facts(cluster: Cluster) -> None:
-    told(cluster, 1)
+    send_report(cluster, 1)
     layout = Cluster.objects.get().layout_revision
     usage = MachineUsage({"cpu": 1500, "memory": 2**30}, observed_at="2026-11-21T10:00:30Z")
-    told(cluster, 2, None, usage=usage)
+    send_report(cluster, 2, None, usage=usage)
     assert node().report.usage is None
     assert take_samples(cluster.pk) == 1
     assert take_samples(cluster.pk) == 0
@@ -94,7 +94,7 @@ def holding(cluster: Cluster, cpus: str) -> Reservation:
 
 
 def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Cluster) -> None:
-    told(cluster, 1)
+    send_report(cluster, 1)
     held = holding(cluster, "6-7")
     seen(cluster, nodes_gone=["n1"])
     assert node().gone
@@ -106,7 +106,7 @@ def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Clust
     assert held.active
     assert [violation for violation in check_invariants() if violation.id == "I5"] == []
     # The agent's reports about the old machine do not apply to it.
-    assert told(cluster, 2, None) is True
+    assert send_report(cluster, 2, None) is True
 
 
 def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Cluster) -> None:
@@ -122,14 +122,14 @@ def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Clu
 
 
 def test_totals_follow_the_accepted_facts(cluster: Cluster) -> None:
-    told(cluster, 1, msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-5", 16384),), memory_mib=16384))
+    send_report(cluster, 1, msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-5", 16384),), memory_mib=16384))
     assert Cluster.objects.get().capacity["cpu"] == 6000  # 8 from the kubelet, 6 from the machine
     assert check_invariants() == []
 
 
 def test_agents_are_counted(cluster: Cluster) -> None:
     assert agents_of(cluster.pk) is None
-    told(cluster, 1)
+    send_report(cluster, 1)
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 1, "doubted": 0, "doubted_first": None}
     NodeFacts.objects.update(heard_at=timezone.now() - timedelta(seconds=91))
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
@@ -140,10 +140,10 @@ def test_amount_written_by_discovery_is_reviewed_before_it_is_written_again(clus
 
     def says(sequence: int, mbps: int) -> list[str]:
         use = MachineUsage({"cpu": 1}, {"hetsched.io/network-mbps": mbps})
-        told(cluster, sequence, None, usage=use)
+        send_report(cluster, sequence, None, usage=use)
         return [one.reported for one in NodeFacts.objects.get().quarantined]
 
-    told(cluster, 1)  # the first report has no measurements
+    send_report(cluster, 1)  # the first report has no measurements
     assert says(2, 1000) == []
     assert node().report.allocatable["hetsched.io/network-mbps"] == 1000
     seen(cluster, nodes=[stated(allocatable={**amounts, "hetsched.io/network-mbps": 1000})])

@@ -33,19 +33,19 @@ def asked(capsys: pytest.CaptureFixture[str], head: str = "") -> tuple[int, dict
 
 
 def test_intact_trail_is_reported_with_its_head(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = asked(capsys)
-    assert (code, told["seals"], told["sealed"], told["broken"]) == (0, 1, 3, [])
-    assert asked(capsys, str(told["head"]))[0] == 0
+    code, result = asked(capsys)
+    assert (code, result["seals"], result["sealed"], result["broken"]) == (0, 1, 3, [])
+    assert asked(capsys, str(result["head"]))[0] == 0
 
 
 def test_missing_noted_head_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = asked(capsys, "0" * 64)
-    assert (code, told["headLost"], told["broken"]) == (1, True, [])
+    code, result = asked(capsys, "0" * 64)
+    assert (code, result["headLost"], result["broken"]) == (1, True, [])
 
 
 def test_missing_entry_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM journal_auditentry WHERE object_name = 'n1'")
-    code, told = asked(capsys)
-    (broken,) = told["broken"]  # type: ignore[misc]
+    code, result = asked(capsys)
+    (broken,) = result["broken"]  # type: ignore[misc]
     assert (code, broken["problem"]) == (1, "3 entries were sealed, there are 2")

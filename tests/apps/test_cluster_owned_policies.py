@@ -38,8 +38,8 @@ def spec(weight: float = 1.0, plugin: str = "least-allocated", name: str = "mine
 
 
 def see(cluster: Cluster, content: PolicySpec | None, generation: int = 1, **more: object) -> list[str]:
-    told = ObservedPolicy("mine", "uid", generation, content, **more)  # type: ignore[arg-type]
-    return follow_policies(cluster.pk, [told], epoch=EPOCH)
+    observed = ObservedPolicy("mine", "uid", generation, content, **more)  # type: ignore[arg-type]
+    return follow_policies(cluster.pk, [observed], epoch=EPOCH)
 
 
 def decides(name: str = "mine") -> tuple[int, float]:

@@ -61,7 +61,7 @@ def now(seconds_ago: float = 0) -> str:
     return rfc3339(timezone.now() - timedelta(seconds=seconds_ago))
 
 
-def told(row: Collector, *findings: CollectedNode) -> None:
+def receive_findings(row: Collector, *findings: CollectedNode) -> None:
     take_in(row, Collected(findings), now=timezone.now())
     row.refresh_from_db()
 
@@ -82,7 +82,7 @@ def offline(name: str = "n1") -> int | None:
 
 def test_facts_are_the_nodes_until_their_source_failed_too_often(cluster: Cluster) -> None:
     row = collector(cluster, most_failures=2)
-    told(row, CollectedNode("n1", now(), zones={"0": 3000}, power=PowerReport("capped")))
+    receive_findings(row, CollectedNode("n1", now(), zones={"0": 3000}, power=PowerReport("capped")))
     assert (offline(), report().power) == (3000, PowerReport("capped"))
     claims = Node.objects.get(name="n1").facts.claims
     assert [(said.source, said.text) for said in claims["power.state"]] == [("collector racks", "capped")]
@@ -93,14 +93,14 @@ def test_facts_are_the_nodes_until_their_source_failed_too_often(cluster: Cluste
     assert (offline(), report().power) == (None, None)
     assert row.stale_since is not None
     assert report().problems[0].startswith("CollectedStale: what collector racks told at ")
-    told(row, CollectedNode("n1", now(), power=PowerReport("on")))
+    receive_findings(row, CollectedNode("n1", now(), power=PowerReport("on")))
     assert (report().power, report().problems, row.stale_since) == (PowerReport("on"), (), None)
     assert check_invariants() == []
 
 
 def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None:
     row = collector(cluster, most_age_seconds=60)
-    told(
+    receive_findings(
         row,
         CollectedNode("n1", now(90), power=PowerReport("off")),
         CollectedNode("n2", now(30), power=PowerReport("off")),
@@ -112,10 +112,10 @@ def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None
 def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
     row = collector(cluster)
     facts = {"zones": {"node-0": 4000}, "power": PowerReport("on")}
-    told(row, *(CollectedNode(name, now(20), **facts) for name in ("n1", "n2")))
+    receive_findings(row, *(CollectedNode(name, now(20), **facts) for name in ("n1", "n2")))
     before = Node.objects.get(name="n1").changed_revision
     again = now()
-    told(
+    receive_findings(
         row,
         CollectedNode("n1", again, **facts),
         CollectedNode("n2", again, zones={"node-0": 3000}, power=PowerReport("on")),
@@ -129,23 +129,23 @@ def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
 
 
 def test_a_zone_that_is_not_there_is_a_problem(cluster: Cluster) -> None:
-    told(collector(cluster), CollectedNode("n1", now(), zones={"7": 1}))
+    receive_findings(collector(cluster), CollectedNode("n1", now(), zones={"7": 1}))
     assert report().problems == ("CollectedZoneUnknown: collector racks tells of 7, which is no zone here",)
 
 
 def test_an_operator_knows_better(cluster: Cluster) -> None:
     row = collector(cluster)
-    told(row, CollectedNode("n1", now(), zones={"node-0": 3000}))
+    receive_findings(row, CollectedNode("n1", now(), zones={"node-0": 3000}))
     until = rfc3339(timezone.now() + timedelta(hours=1))
     override(cluster, "n1", "offline-capacity.node-0", "2", until, actor=ALICE, reason="measured it")
     assert offline() == 2000
-    told(row, CollectedNode("n1", now(), zones={"node-0": 3500}))
+    receive_findings(row, CollectedNode("n1", now(), zones={"node-0": 3500}))
     assert offline() == 2000
 
 
 def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
-    told(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
+    receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
     state = load_state(cluster.pk).state
     assert state.stale() == ["n2"]  # it should be measured, and is not
     assert state.reports[0].usage is not None
@@ -166,7 +166,7 @@ def test_a_source_that_never_answered_leaves_its_mark_too(cluster: Cluster) -> N
 def test_later_measurements_of_others_count_where_the_first_is_stale() -> None:
     made = a_cluster(a_node("n1").using(now(), cpu="700m"))
     row = collector(made, "prometheus-load")
-    told(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
+    receive_findings(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
     assert report().usage.amounts["cpu"] == 1500
     failed(row)
     assert (report().usage.amounts["cpu"], report().usage.source) == (700, "")
@@ -176,7 +176,7 @@ def test_later_measurements_of_others_count_where_the_first_is_stale() -> None:
 def test_earlier_measurements_of_others_do_not_come_back() -> None:
     made = a_cluster(a_node("n1").using(now(3600), cpu="700m"))
     row = collector(made, "prometheus-load")
-    told(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
+    receive_findings(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
     failed(row)
     assert load_state(made.pk).state.stale() == ["n1"]
 
@@ -187,9 +187,9 @@ def test_repeated_list_of_the_api_server_removes_no_fact() -> None:
     Connection.objects.create(cluster=made, follower_epoch=1)
     node = a_node("n1").zone("node-0", cpus="0-7")
     follow(made.pk, Changes(nodes=[node.build()]), epoch=1)
-    told(collector(made), CollectedNode("n1", now(), zones={"node-0": 3000}))
+    receive_findings(collector(made), CollectedNode("n1", now(), zones={"node-0": 3000}))
     row = configure(made, "load", kind="prometheus-load", params=LOAD, actor=ALICE, reason="measure")
-    told(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
+    receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
     follow(made.pk, Changes(nodes=[node.labelled(changed="yes").build()]), epoch=1)
     assert (offline(), report().usage.amounts) == (3000, {"cpu": 1500})
     assert report().labels["changed"] == "yes"
@@ -200,7 +200,7 @@ def test_gpu_list_can_be_removed_with_a_collector() -> None:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     follow(made.pk, Changes(nodes=[a_node("n1").gpus(2).build()]), epoch=1)
-    told(collector(made), CollectedNode("n1", now(), power=PowerReport("capped")))
+    receive_findings(collector(made), CollectedNode("n1", now(), power=PowerReport("capped")))
     follow(made.pk, Changes(nodes=[a_node("n1").having(gpus=None).build()]), epoch=1)
     row = Node.objects.get(name="n1").facts
     assert (report().gpus, report().power, row.quarantined) == (None, PowerReport("capped"), ())
@@ -208,10 +208,10 @@ def test_gpu_list_can_be_removed_with_a_collector() -> None:
 
 def test_node_page_gets_each_sample_and_its_end(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
-    for told_now in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):
-        told(row, CollectedNode("n1", now(), usage=told_now))
+    for usage in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):
+        receive_findings(row, CollectedNode("n1", now(), usage=usage))
     before = snapshot("node:fleet/n1")
-    told(row, CollectedNode("n1", now(), usage={"memory": 9}))
+    receive_findings(row, CollectedNode("n1", now(), usage={"memory": 9}))
     failed(row)
     remove(cluster, "racks", actor=ALICE, reason="moved")
     document = before.data
@@ -222,7 +222,7 @@ def test_node_page_gets_each_sample_and_its_end(cluster: Cluster) -> None:
 
 def test_deleted_collector_takes_its_facts_along(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
-    told(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
+    receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
     remove(cluster, "racks", actor=ALICE, reason="moved")
     assert (report("n1").usage, report("n2").usage) == (None, None)
     assert not Collector.objects.exists()
@@ -233,7 +233,7 @@ def test_deleted_collector_takes_its_facts_along(cluster: Cluster) -> None:
 def test_facts_of_previous_settings_are_dropped(cluster: Cluster) -> None:
     before = collector(cluster)
     collector(cluster, most_age_seconds=7)
-    told(before, CollectedNode("n1", now(), power=PowerReport("off")))
+    receive_findings(before, CollectedNode("n1", now(), power=PowerReport("off")))
     assert report().power is None
 
 

@@ -65,8 +65,8 @@ def test_no_row_no_text_and_no_audit_entry_holds_a_credential(live: Cluster, cap
         ["team-a", "team-b"],
     )
     entry = AuditEntry.objects.get(action="cluster.connect")
-    told = {"server": "api.example.org:6443", "namespaces": ["team-a", "team-b"]}
-    assert entry.details == {**told, "shadowOf": "", "readPullSecrets": False, "discovers": False}
+    expected = {"server": "api.example.org:6443", "namespaces": ["team-a", "team-b"]}
+    assert entry.details == {**expected, "shadowOf": "", "readPullSecrets": False, "discovers": False}
     call_command("dumpdata")
     texts = [repr(connection), str(connection), serializers.serialize("json", [connection]), capsys.readouterr().out]
     assert all(CANARY not in text for text in texts)

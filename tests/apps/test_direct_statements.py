@@ -74,14 +74,14 @@ def test_rolled_back_statement_has_no_effect(way: None) -> None:
 
 
 def test_query_listeners_receive_each_statement() -> None:
-    heard: list[str] = []
+    statements: list[str] = []
 
     def listen(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        heard.append(sql)
+        statements.append(sql)
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(listen):
         fetch(f"SELECT id FROM {TABLE} WHERE id = %s", [1])
         change(f"UPDATE {TABLE} SET revision = %s", [1])
         change_many(f"UPDATE {TABLE} SET revision = %s", [(1,)])
-    assert [sql.split()[0] for sql in heard] == ["SELECT", "UPDATE", "UPDATE"]
+    assert [sql.split()[0] for sql in statements] == ["SELECT", "UPDATE", "UPDATE"]

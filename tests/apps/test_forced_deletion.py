@@ -134,9 +134,9 @@ def test_period_restarts_while_the_node_is_not_ready(cluster: Cluster) -> None:
     assert moment is not None
     assert moment > timezone.now()
     assert end_remnants(cluster.pk) == 0  # not due, and the node is not ready yet
-    anew = Pod.objects.get(name=REMNANT).not_before
-    assert anew is not None
-    assert anew > moment
+    restarted = Pod.objects.get(name=REMNANT).not_before
+    assert restarted is not None
+    assert restarted > moment
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
     assert end_remnants(cluster.pk) == 0  # the kubelet has only just recovered
     later()

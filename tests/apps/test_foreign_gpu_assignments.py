@@ -32,7 +32,7 @@ def running(cluster: Cluster, name: str, *cards: int, milli: int = 1000) -> None
     Pod.objects.filter(name=name).update(uid=f"uid-{name}")
 
 
-def told(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> CardsFollowed:
+def report_devices(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> CardsFollowed:
     """Report the devices of the main containers of these pods as the agent does."""
     devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": ids}} for name, ids in cards.items()}
     return follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
@@ -54,7 +54,7 @@ def test_a_pod_is_booked_where_it_is() -> None:
     running(cluster, "p", 0)
     with warm(cluster.pk).held():
         pass
-    assert told(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
+    assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
     assert booked() == {"p": [(1, "GPU-1", 40960)]}
     row = HandedOut.objects.get()
     assert (row.advisory, row.cards, row.problem) == (True, (1,), "")
@@ -68,9 +68,9 @@ def test_a_pod_is_booked_where_it_is() -> None:
 def test_known_assignment_writes_nothing() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
-    told(cluster, p=["GPU-1"])
+    report_devices(cluster, p=["GPU-1"])
     revision = Cluster.objects.get(pk=cluster.pk).revision
-    assert told(cluster, p=["GPU-1"]) == CardsFollowed()
+    assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed()
     assert Cluster.objects.get(pk=cluster.pk).revision == revision
     assert [card.index for card in HandedOut.objects.get().granted] == [0]
 
@@ -81,7 +81,7 @@ def test_two_pods_that_were_given_each_others_cards_change_places() -> None:
     running(cluster, "q", 1)
     with warm(cluster.pk).held():
         pass
-    assert told(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
+    assert report_devices(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
     is_sound(cluster)
 
@@ -90,7 +90,7 @@ def test_pod_without_an_assignment_moves_for_one_with_it() -> None:
     cluster = cluster_of("T4", "T4", "V100")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
-    assert told(cluster, p=["GPU-1"]).problems == {}
+    assert report_devices(cluster, p=["GPU-1"]).problems == {}
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
     assert HandedOut.objects.get(pod__name="q").cards is None
     is_sound(cluster)
@@ -100,7 +100,7 @@ def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
     cluster = cluster_of("T4", "V100")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
-    followed = told(cluster, p=["GPU-1"])
+    followed = report_devices(cluster, p=["GPU-1"])
     assert followed.moved == ()
     assert followed.problems == {
         "default/p": "the kubelet allocated card 1, which another pod also holds",
@@ -115,7 +115,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
-    followed = told(cluster, p=["GPU-2"], q=["GPU-2"])
+    followed = report_devices(cluster, p=["GPU-2"], q=["GPU-2"])
     assert followed.moved == ("default/p",)
     assert followed.problems == {
         "default/q": "the kubelet allocated card 2, which another pod also holds",
@@ -123,11 +123,11 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
     is_sound(cluster)
-    told(cluster, p=["GPU-2"], q=["GPU-2"])
+    report_devices(cluster, p=["GPU-2"], q=["GPU-2"])
     entry = AuditEntry.objects.get(action="node.cards")  # once, not with every report
     assert (entry.object_name, entry.details) == ("fleet/n1", followed.problems)
     # The problem is reported until it is over.
-    assert told(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
+    assert report_devices(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
 
 
@@ -136,7 +136,7 @@ def test_shares_follow_until_the_card_is_full() -> None:
     for name, card in (("p", 0), ("q", 0), ("r", 1)):
         running(cluster, name, card, milli=SHARE)
     # Replicas of one GPU are that GPU. 500 + 500 = 1000 fit, a third share does not.
-    followed = told(cluster, p=["GPU-1::3"], q=["GPU-1::0"], r=["GPU-1::1"])
+    followed = report_devices(cluster, p=["GPU-1::3"], q=["GPU-1::0"], r=["GPU-1::1"])
     assert followed.moved == ("default/p",)
     assert sorted(followed.problems) == ["default/p", "default/q", "default/r"]
     assert booked() == {"p": [(1, "GPU-1", 20480)], "q": [(0, "GPU-0", 20480)], "r": [(1, "GPU-1", 20480)]}
@@ -146,7 +146,7 @@ def test_shares_follow_until_the_card_is_full() -> None:
 def test_several_cards_keep_those_that_are_right() -> None:
     cluster = cluster_of("T4", "T4", "T4", "T4")
     running(cluster, "p", 0, 1)
-    told(cluster, p=["GPU-3", "GPU-1"])
+    report_devices(cluster, p=["GPU-3", "GPU-1"])
     assert [card[0] for card in booked()["p"]] == [3, 1]
     is_sound(cluster)
 
@@ -165,7 +165,7 @@ def test_several_cards_keep_those_that_are_right() -> None:
 def test_device_outside_the_grant_is_reported(given: list[str], why: str) -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
-    followed = told(cluster, p=given)
+    followed = report_devices(cluster, p=given)
     assert followed.problems["default/p"].startswith(why)
     assert booked()["p"][0][0] == 0
     is_sound(cluster)
@@ -175,7 +175,7 @@ def test_unidentified_assignment_displaces_no_pod() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "odd", 0)
     running(cluster, "p", 1)
-    followed = told(cluster, odd=["GPU-9"], p=["GPU-0"])
+    followed = report_devices(cluster, odd=["GPU-9"], p=["GPU-0"])
     assert {name: grants[0][0] for name, grants in booked().items()} == {"odd": 0, "p": 1}
     assert followed.problems.keys() == {"default/odd", "default/p"}
     is_sound(cluster)
@@ -183,16 +183,16 @@ def test_unidentified_assignment_displaces_no_pod() -> None:
 
 def test_unknown_pods_and_nodes_change_nothing() -> None:
     cluster = cluster_of("T4")
-    assert told(cluster, stranger=["GPU-0"]) == CardsFollowed()
+    assert report_devices(cluster, stranger=["GPU-0"]) == CardsFollowed()
     assert follow_actual_cards(cluster.pk, "elsewhere", {}, advisory=True) == CardsFollowed()
 
 
 def test_pod_that_is_placed_again_is_granted_again() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
-    told(cluster, p=["GPU-1"])
+    report_devices(cluster, p=["GPU-1"])
     HandedOut.objects.update(reservation=0)  # that of an earlier allocation
-    told(cluster, p=["GPU-1"])
+    report_devices(cluster, p=["GPU-1"])
     assert [card.index for card in HandedOut.objects.get().granted] == [1]
 
 
@@ -200,5 +200,5 @@ def test_the_nodes_totals_stay_as_they_are() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     before = Node.objects.get().gpu_milli_used, dict(Node.objects.get().requested)
-    told(cluster, p=["GPU-1"])
+    report_devices(cluster, p=["GPU-1"])
     assert (Node.objects.get().gpu_milli_used, dict(Node.objects.get().requested)) == before == (1000, before[1])

@@ -115,9 +115,9 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
     agreed(cluster, vectors, nodes=("vector",))
     assert look_again() == {"kept": 1, "broken": 0, "unknown": 0}
-    told = OutboxEvent.objects.filter(topic="goldens").count()
+    published = OutboxEvent.objects.filter(topic="goldens").count()
     look_again()
-    assert OutboxEvent.objects.filter(topic="goldens").count() == told  # nothing changed, so nothing is checked
+    assert OutboxEvent.objects.filter(topic="goldens").count() == published  # nothing changed, so nothing is checked
 
     a_cluster(riscv("vector", "rv64gc"), riscv("plain", "rv64gc"))
     assert look_again() == {"kept": 0, "broken": 1, "unknown": 0}

@@ -83,12 +83,12 @@ def test_reimport_replaces_nodes_and_foreign_pods_and_keeps_our_placements() -> 
 
 def test_node_that_returns_is_published_to_its_subscribers() -> None:
     a_cluster(a_node("n1"), a_node("n2"))
-    told = topics.snapshot("node:fleet/n2").data
+    document = topics.snapshot("node:fleet/n2").data
     _import(_content(a_node("n1")))
     _import(_content(a_node("n1"), a_node("n2").labelled(rack="a")))
     for event in OutboxEvent.objects.filter(topic="node:fleet/n2").order_by("revision"):
-        told = merge(told, event.data)
-    assert told == topics.snapshot("node:fleet/n2").data
+        document = merge(document, event.data)
+    assert document == topics.snapshot("node:fleet/n2").data
 
 
 @pytest.mark.parametrize(

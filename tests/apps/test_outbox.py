@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def nothing_told_yet() -> None:
+def empty_outbox() -> None:
     OutboxEvent.objects.all().delete()
     Topic.objects.all().delete()
 

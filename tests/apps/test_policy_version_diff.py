@@ -26,8 +26,8 @@ def test_only_plugins_that_have_to_move_are_moved() -> None:
 
 def test_added_and_removed_plugins_have_their_position() -> None:
     found = diff(spec("taints", "volumes"), spec("taints", "quota"))
-    told = [(one.plugin, one.change, one.place_before, one.place_after) for one in found.plugins]
-    assert told == [("quota", "added", None, 2), ("volumes", "removed", 2, None)]
+    changes = [(one.plugin, one.change, one.place_before, one.place_after) for one in found.plugins]
+    assert changes == [("quota", "added", None, 2), ("volumes", "removed", 2, None)]
 
 
 def test_omitted_parameter_has_its_default() -> None:

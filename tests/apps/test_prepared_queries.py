@@ -75,9 +75,9 @@ def test_update_sets_constants_values_and_row_expressions() -> None:
     one, other = _pods(Cluster.objects.create(name="c"), 2)
     change = PreparedUpdate(
         lambda: Pod.objects.filter(pk__in=ListParameter("ids"), state=State.PENDING.value),
-        message=Parameter("told"), node=Parameter("node"), attempts=F("attempts") + 2, queued=False,
+        message=Parameter("text"), node=Parameter("node"), attempts=F("attempts") + 2, queued=False,
     )  # fmt: skip
-    assert change(ids=[one.pk], told="50 % of 'it'", node=None) == 1
+    assert change(ids=[one.pk], text="50 % of 'it'", node=None) == 1
     one.refresh_from_db()
     other.refresh_from_db()
     assert (one.message, one.node_id, one.attempts, one.queued) == ("50 % of 'it'", None, 2, False)

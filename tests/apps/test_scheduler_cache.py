@@ -43,11 +43,11 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
             where = f"seed {seed}, step {number}, {happened}"
             assert kept.revision == rebuilt.revision, where
             assert kept.state.digest() == rebuilt.state.digest(), where
-            ours, anew = _columns(kept.state), _columns(rebuilt.state)
-            for name in ours.keys() & anew.keys():
-                np.testing.assert_array_equal(ours[name], anew[name], err_msg=f"{where}: {name}")
-            for name in ours.keys() ^ anew.keys():
-                assert not (ours | anew)[name].any(), f"{where}: {name}"
+            ours, fresh = _columns(kept.state), _columns(rebuilt.state)
+            for name in ours.keys() & fresh.keys():
+                np.testing.assert_array_equal(ours[name], fresh[name], err_msg=f"{where}: {name}")
+            for name in ours.keys() ^ fresh.keys():
+                assert not (ours | fresh)[name].any(), f"{where}: {name}"
         assert check_invariants() == [], where
 
 

@@ -31,7 +31,7 @@ def cluster(db: None) -> Cluster:
     return cluster
 
 
-def heard(cluster: Cluster, ago: timedelta = timedelta(), **columns: Any) -> datetime:
+def store_watch_state(cluster: Cluster, ago: timedelta = timedelta(), **columns: Any) -> datetime:
     at = timezone.now() - ago
     epoch = Connection.objects.get(cluster=cluster).follower_epoch
     values = {"epoch": epoch, "synced_at": at, "alive_at": at, "required": True, "reason": "", "failures": 0}
@@ -45,27 +45,27 @@ def now(cluster: Cluster) -> staleness.Staleness:
 
 
 def test_fresh_facts_are_not_stale(cluster: Cluster) -> None:
-    at = heard(cluster)
+    at = store_watch_state(cluster)
     assert now(cluster) == staleness.Staleness(at)
 
 
 def test_facts_are_stale_since_their_last_report(cluster: Cluster) -> None:
-    at = heard(cluster, timedelta(minutes=3))
+    at = store_watch_state(cluster, timedelta(minutes=3))
     assert now(cluster) == staleness.Staleness(at, at, "the watch has received no events")
 
 
 def test_failing_watch_is_reported_before_decisions_stop(cluster: Cluster) -> None:
-    at = heard(cluster, timedelta(seconds=20), failures=3, reason="connection refused")
+    at = store_watch_state(cluster, timedelta(seconds=20), failures=3, reason="connection refused")
     assert now(cluster) == staleness.Staleness(at, at, "connection refused")
 
 
 def test_short_failure_is_not_reported(cluster: Cluster) -> None:
-    heard(cluster, timedelta(seconds=1), failures=1, reason="reset")
+    store_watch_state(cluster, timedelta(seconds=1), failures=1, reason="reset")
     assert now(cluster).stale_since is None
 
 
 def test_broken_connection_is_reported(cluster: Cluster) -> None:
-    heard(cluster)
+    store_watch_state(cluster)
     Connection.objects.update(failure="the token was refused")
     assert now(cluster).reason == "the token was refused"
 
@@ -79,13 +79,13 @@ def test_before_the_first_list_and_without_a_follower_it_says_so(cluster: Cluste
 def test_snapshot_and_deltas_agree_and_only_changes_are_published(cluster: Cluster) -> None:
     topic = "watch:live"
     before = snapshot(topic).data
-    at = heard(cluster, timedelta(minutes=3))
+    at = store_watch_state(cluster, timedelta(minutes=3))
     assert report_staleness(cluster.pk)
     assert not report_staleness(cluster.pk)
     stale = snapshot(topic).data
     assert (stale["reason"], stale["staleSince"]) == ("the watch has received no events", stale["factsAt"])
     assert at.isoformat()[:19] == stale["factsAt"][:19]
-    heard(cluster)
+    store_watch_state(cluster)
     assert report_staleness(cluster.pk)
     assert not report_staleness(cluster.pk)
     document: Any = before
