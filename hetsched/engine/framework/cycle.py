@@ -133,9 +133,8 @@ class Scheduler:
     def _missed(self, request: Request) -> None:
         """Reject waiting pods that depended on this pod."""
         for plugin in self.policy.permits_for(request.pod):
-            missed = getattr(plugin.instance, "missed", None)
-            if missed is not None:
-                missed(request, self.room, partial(diagnose, self, request.pod))
+            if plugin.missed is not None:
+                plugin.missed(request, self.room, partial(diagnose, self, request.pod))
         self._undo_rejected()
 
     def can_reserve(self, request: Request, row: int) -> bool:
@@ -240,9 +239,8 @@ class Scheduler:
         self.room.leave(outcome.pod.key)
         outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
         for plugin in self.policy.permits_for(outcome.pod):
-            withdrawn = getattr(plugin.instance, "withdrawn", None)
-            if withdrawn is not None:
-                withdrawn(outcome.request, self.room)
+            if plugin.withdrawn is not None:
+                plugin.withdrawn(request, self.room)
 
     def _restore(self, outcome: Outcome) -> None:
         """Restore the victims that were evicted for a placement that is undone."""

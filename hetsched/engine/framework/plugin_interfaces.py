@@ -99,6 +99,33 @@ class ArrangesQueue(Protocol):
 
 
 @runtime_checkable
+class KeepsGangsTogether(Protocol):
+    """Queue order in which the members of a gang may be adjacent."""
+
+    @property
+    def together(self) -> bool:
+        """Return whether each gang takes the place of its first member."""
+
+
+@runtime_checkable
+class WantsMix(Protocol):
+    """Plugin that reads the workload mix."""
+
+    @property
+    def wants_mix(self) -> bool:
+        """Return whether it reads the mix with its parameters; a state without a mix gets that of its pods."""
+
+
+@runtime_checkable
+class MeasuresUse(Protocol):
+    """Plugin that reads the measured use of nodes."""
+
+    @property
+    def measures(self) -> bool:
+        """Return whether it reads measured use with its parameters."""
+
+
+@runtime_checkable
 class HasStaticKey(Protocol):
     """STATIC plugin with fewer answers than there are shapes."""
 

@@ -22,7 +22,20 @@ from hetsched.contracts.params import check_params
 from .compiled_terms import BuiltinFilter, FiltersCards, Formula
 from .extension_points import Reads, Scope
 from .gangs import gang_key, together
-from .plugin_interfaces import HandlesPods, HandlesShapes, HasConcerns, HasStaticKey
+from .plugin_interfaces import (
+    ArrangesQueue,
+    DescribesEviction,
+    DescribesWait,
+    HandlesPods,
+    HandlesShapes,
+    HasConcerns,
+    HasStaticKey,
+    KeepsGangsTogether,
+    MeasuresUse,
+    OnMissed,
+    OnWithdrawn,
+    WantsMix,
+)
 from .registry import PluginInfo, Registry
 from .request import Request, shape_of
 
@@ -37,13 +50,13 @@ IMPLIED = ("admission",)
 class ActivePlugin:
     """Plugin of a policy: its declaration, an instance with checked parameters, and its weight.
 
-    `static_key` is the shape unless the plugin has its own; `handles` and `handled_pods` are the plugin's own, or
-    None; `selective`: it declares what it handles.
+    Optional hooks (`plugin_interfaces`) are looked up once, here: `static_key` is the shape unless the plugin has its
+    own, the others are the plugin's own, or None. `selective`: it declares what it handles.
     """
 
     __slots__ = (
-        "_concerns", "handled_pods", "handles", "info", "instance", "name", "selective", "static", "static_key",
-        "weight",
+        "_concerns", "handled_pods", "handles", "info", "instance", "missed", "name", "selective", "static",
+        "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
@@ -59,6 +72,10 @@ class ActivePlugin:
         self.handles = instance.handles if isinstance(instance, HandlesShapes) else None
         concerned = None if self._concerns is None else self._concerned
         self.handled_pods = instance.handled_pods if isinstance(instance, HandlesPods) else concerned
+        self.waits = instance.waits if isinstance(instance, DescribesWait) else None
+        self.waits_to_evict = instance.waits_to_evict if isinstance(instance, DescribesEviction) else None
+        self.missed = instance.missed if isinstance(instance, OnMissed) else None
+        self.withdrawn = instance.withdrawn if isinstance(instance, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None
 
     def serves(self, point: str) -> bool:
@@ -99,11 +116,13 @@ class Policy:
                 names = " and ".join(plugin.name for plugin in group)
                 raise InputError("PolicyPointDoubled", f"{names} would both {point}", place="spec.plugins")
         self._sorter = sorters[0].instance if sorters else None
-        self.wants_mix = any(getattr(plugin.instance, "wants_mix", False) for plugin in self.plugins)
+        instances = [plugin.instance for plugin in self.plugins]
+        self.wants_mix = any(isinstance(each, WantsMix) and each.wants_mix for each in instances)
         # Whether measured node usage, where available, affects decisions.
-        self.measures = any(getattr(plugin.instance, "measures", False) for plugin in self.plugins)
-        self._arrange = getattr(self._sorter, "arrange", None)
-        self._together = bool(self.permits) or getattr(self._sorter, "together", False)
+        self.measures = any(isinstance(each, MeasuresUse) and each.measures for each in instances)
+        self._arrange = self._sorter.arrange if isinstance(self._sorter, ArrangesQueue) else None
+        adjacent = isinstance(self._sorter, KeepsGangsTogether) and self._sorter.together
+        self._together = bool(self.permits) or adjacent
 
     def _serving(self, point: str) -> tuple[ActivePlugin, ...]:
         return tuple(plugin for plugin in self.plugins if plugin.serves(point))

@@ -74,8 +74,8 @@ def waits_for(
     found = []
 
     def condition(name: str) -> str:
-        says = getattr(plugins[name].instance, "waits", None)
-        return says(request) if says is not None else f"another answer of {name}"
+        waits = plugins[name].waits
+        return waits(request) if waits is not None else f"another answer of {name}"
 
     for name in dict.fromkeys(reason.plugin for reason in reasons):
         sets = [(name,)] if together is None else [each for each in together if each[0] == name]
@@ -86,8 +86,7 @@ def waits_for(
     elif not refused_all:
         found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
     for plugin in policy.post_filters if verdict is Verdict.NOT_NOW else ():
-        says = getattr(plugin.instance, "waits_to_evict", None)
-        awaited = says(request, state) if says is not None else None
+        awaited = plugin.waits_to_evict(request, state) if plugin.waits_to_evict is not None else None
         if awaited:
             found.append(_wait(plugin.name, plugin.info.helped_by, awaited))
     return tuple(found)
