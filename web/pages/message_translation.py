@@ -2,7 +2,8 @@
 
 The engine words its messages in English, because it has no translations; the ledger stores them and REST returns them
 unchanged. A page translates a message when it is displayed, even a year later. It matches the message against patterns
-(`sentences`), which are entries of the catalogue under the context `told`. The name of a placeholder defines the text
+(`sentences`), which are entries of the catalogue under the context `told`, and those that plugins declare with their
+translations (`translations` of the decorator `plugin`). The name of a placeholder defines the text
 that it matches:
     n, m, k         a whole number
     names...        words between commas, unchanged
@@ -24,6 +25,8 @@ from functools import cache, lru_cache
 import msgspec
 from django.utils import translation
 from django.utils.translation import pgettext
+
+from hetsched.engine.framework.registry import load_registry
 
 from .sentences.documents import DOCUMENTS
 from .sentences.doors import DOORS
@@ -55,7 +58,14 @@ def translate(text: str) -> str:
 
 def catalogue() -> Catalogue:
     """Return the patterns in the active language."""
-    return Catalogue([(source, pgettext("told", source)) for source, *_ in _patterns()], _glue())
+    language = translation.get_language() or "en"
+    return Catalogue([(source, _translation(source, language)) for source, *_ in _patterns()], _glue())
+
+
+def reload() -> None:
+    """Read the messages of the plugins again."""
+    for cached in (_say, _patterns, _declared):
+        cached.cache_clear()
 
 
 @lru_cache(maxsize=16384)
@@ -86,7 +96,22 @@ def _filled(source: str, holes: dict[str, str], language: str) -> str | None:
         if inner is None:
             return None
         values[name] = inner
-    return _HOLE.sub(lambda hole: values[hole[1]], pgettext("told", source))
+    return _HOLE.sub(lambda hole: values[hole[1]], _translation(source, language))
+
+
+def _translation(source: str, language: str) -> str:
+    """Return the translation that a plugin declares, else that of the catalogue."""
+    return _declared().get(language, {}).get(source) or pgettext("told", source)
+
+
+@cache
+def _declared() -> dict[str, dict[str, str]]:
+    """Return the messages of all plugins with their translations, by language."""
+    found: dict[str, dict[str, str]] = {}
+    for info in load_registry():
+        for language, texts in info.translations.items():
+            found.setdefault(language, {}).update(texts)
+    return found
 
 
 def _counted(part: str, language: str) -> str:
@@ -124,7 +149,8 @@ def _glue() -> dict[str, str]:
 def _patterns() -> tuple[tuple[str, str, str, re.Pattern[str]], ...]:
     """Return every sentence with its prefix, its suffix and its pattern, in matching order."""
     found = []
-    for source in sorted(SENTENCES, key=_order):
+    declared = (source for texts in _declared().values() for source in texts)
+    for source in sorted(dict.fromkeys((*SENTENCES, *declared)), key=_order):
         parts = _HOLE.split(source)
         groups = (f"(?P<{part}>{_taken(part)})" if at % 2 else re.escape(part) for at, part in enumerate(parts))
         found.append((source, parts[0], parts[-1], re.compile("".join(groups), re.DOTALL)))

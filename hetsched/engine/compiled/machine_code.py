@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
+# A format of marshal whose bytes do not depend on the number of references to a constant.
+_WITHOUT_REFERENCES = 2
 
 
 class Linker:
@@ -39,7 +41,7 @@ class Linker:
         """Return the function with the marked functions that it calls compiled; the function itself is not."""
         plain = cast("FunctionType", function)
         code, names = plain.__code__, plain.__globals__
-        self._codes.update(marshal.dumps(code))
+        self._codes.update(marshal.dumps(code.replace(co_filename=""), _WITHOUT_REFERENCES))
         called = {name: self.link(names[name]) for name in code.co_names if _is_marked(names.get(name))}
         made = FunctionType(code, {**names, **called}, plain.__name__, plain.__defaults__, plain.__closure__)
         made.__qualname__ = plain.__qualname__

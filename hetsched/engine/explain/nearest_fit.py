@@ -3,10 +3,10 @@
 A refusal is completed by a statement such as "with 7 GiB instead of 8 it would run on gpu-3". Every relaxable field of
 the request is dropped alone; if that opens a node, the smallest sufficient change of the field is a result. Only if no
 single field helps, short of dropping it completely, pairs of the fields that do not help alone are tried in the same
-way. Every result is applied to the request and verified by the real cycle, Reserve included. Results are sorted by
-size (see `relaxations`), then by the number of fitting nodes, then by field: at most five, and the smallest of each
-field. The search evaluates filters over windows of nodes, and returns its results so far once it evaluated
-`Budget.rows` of them.
+way. Filters add relaxations of fields that only they read (`relaxations`). Every result is applied to the request and
+verified by the real cycle, Reserve included. Results are sorted by size (see `relaxations.py`), then by the number of
+fitting nodes, then by field: at most five, and the smallest of each field. The search evaluates filters over windows of
+nodes, and returns its results so far once it evaluated `Budget.rows` of them.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
@@ -135,6 +135,9 @@ class _Search:
             *instruction_sets(pod.shape, state),
             *rules(pod.shape, state),
         ]
+        for plugin in scheduler.policy.gates:
+            if plugin.relaxations is not None:
+                self._relaxations += plugin.relaxations(pod.shape, state)
 
     def candidates(self) -> list[_Candidate]:
         """Return the sufficient changes of one field, and of two if that takes less than dropping one completely."""

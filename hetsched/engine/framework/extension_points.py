@@ -48,6 +48,7 @@ COMPANIONS = {
     "arrange": ("pods", "state", "placed"),
     "concerns": ("pod",),
     "handles": ("shape",),
+    "relaxations": ("shape", "state"),
     "handled_pods": ("state",),
     "card_demand": ("demand", "state"),
     "missed": ("request", "room", "diagnose"),

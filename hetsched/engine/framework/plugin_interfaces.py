@@ -18,6 +18,7 @@ from .status import Allow, NoScore, Refusal, Skip, Wait
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
+    from hetsched.engine.explain.relaxations import Relaxation
 
     from .diagnosis import Diagnosis
     from .request import Request
@@ -147,6 +148,14 @@ class DescribesEviction(Protocol):
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
         """Describe the condition that would let other pods leave for a refused pod, None without one."""
+
+
+@runtime_checkable
+class RelaxesRequests(Protocol):
+    """Filter that reads a field of the request that the nearest fit does not relax by itself."""
+
+    def relaxations(self, shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
+        """Yield the relaxations of the shape's fields that this filter reads."""
 
 
 @runtime_checkable

@@ -34,6 +34,7 @@ from .plugin_interfaces import (
     MeasuresUse,
     OnMissed,
     OnWithdrawn,
+    RelaxesRequests,
     WantsMix,
 )
 from .registry import PluginInfo, Registry
@@ -55,8 +56,8 @@ class ActivePlugin:
     """
 
     __slots__ = (
-        "_concerns", "handled_pods", "handles", "info", "instance", "missed", "name", "selective", "static",
-        "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
+        "_concerns", "handled_pods", "handles", "info", "instance", "missed", "name", "relaxations", "selective",
+        "static", "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
@@ -74,6 +75,7 @@ class ActivePlugin:
         self.handled_pods = instance.handled_pods if isinstance(instance, HandlesPods) else concerned
         self.waits = instance.waits if isinstance(instance, DescribesWait) else None
         self.waits_to_evict = instance.waits_to_evict if isinstance(instance, DescribesEviction) else None
+        self.relaxations = instance.relaxations if isinstance(instance, RelaxesRequests) else None
         self.missed = instance.missed if isinstance(instance, OnMissed) else None
         self.withdrawn = instance.withdrawn if isinstance(instance, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None

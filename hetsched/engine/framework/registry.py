@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ from .compiled_terms import BuiltinFilter, CompiledReserve, CompiledTerm, Formul
 from .extension_points import COMPANIONS, POINTS, Reads, Scope
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*")
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 class PluginError(Exception):
@@ -34,7 +36,8 @@ class PluginError(Exception):
 class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
-    `helped_by` are the events that may turn its refusal into an acceptance. The last four are the attributes of the
+    `helped_by` are the events that may turn its refusal into an acceptance, `translations` by language those of its
+    messages, which are patterns as in `web/pages/message_translation.py`. The last four are the attributes of the
     class that the compiled loop reads: see `compiled_terms`.
     """
 
@@ -48,6 +51,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     doc: str
     source: str
     helped_by: frozenset[Event] = ANYTHING
+    translations: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
     compiled_term: CompiledTerm | None = None
     compiled_filter: CompiledTerm | BuiltinFilter | None = None
     compiled_reserve: CompiledReserve | None = None
@@ -71,12 +75,14 @@ def plugin(
     reads: Reads = Reads.LOAD,
     scope: Scope = Scope.ROW,
     helped_by: frozenset[Event] | None = None,
+    translations: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Callable[[C], C]:
     """Declare the decorated class as a plugin; `summary` is the one line that forms and docs show.
 
     For a filter, `helped_by` lists the events that may turn its refusal into an acceptance, for a PostFilter those
     that may let other pods leave. The default is any event and the passage of time; for a filter whose answer
-    placements cannot change (STATIC, row scope), any node fact.
+    placements cannot change (STATIC, row scope), any node fact. `translations` maps a language such as zh-hans to the
+    plugin's messages and their translations, with placeholders in braces: `{"{n} pods": ...}`.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW
     helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING
@@ -93,6 +99,7 @@ def plugin(
             doc=inspect.cleandoc(inspect.getmodule(cls).__doc__ or ""),
             source=cls.__module__,
             helped_by=helped,
+            translations=translations or {},
             compiled_term=getattr(cls, "compiled_term", None),
             compiled_filter=getattr(cls, "compiled_filter", None),
             compiled_reserve=getattr(cls, "compiled_reserve", None),
@@ -123,6 +130,14 @@ def _check(info: PluginInfo) -> None:
         if actual != expected:
             raise PluginError(f"{where}: {method}({', '.join(actual)}) should be {method}({', '.join(expected)})")
     _check_compiled(info, where)
+    for language, texts in info.translations.items():
+        if not _LANGUAGE.fullmatch(language):
+            raise PluginError(f"{where}: {language!r} is not a language code such as zh-hans")
+        for text, translation in texts.items():
+            lacking = set(_PLACEHOLDER.findall(text)) - set(_PLACEHOLDER.findall(translation))
+            if lacking:
+                names = ", ".join(sorted(lacking))
+                raise PluginError(f"{where}: the translation of {text!r} to {language} lacks {names}")
     try:
         default_params(info.params)
     except TypeError as error:
