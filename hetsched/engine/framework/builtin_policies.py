@@ -72,12 +72,12 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("gpu-scarcity", weight=80, params={"need": "capacity", "rarity": 1.0, "reserve": 1.5}),
                 _ZONES,
             ),
-            description="The default for a mixed fleet: every hard rule, scarce ISAs and cards spared, even use.",
+            description="Default for mixed fleets: all filters, scarce ISAs and GPU models kept free, load spread.",
         ),
         PolicySpec(
             "default-kube",
             (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
-            description="kube-scheduler's default filters and scores: blind to ISA and zones, counts cards by model.",
+            description="kube-scheduler's default filters and scores: no ISA or NUMA; GPUs counted by model.",
         ),
         PolicySpec(
             "isamatch",
@@ -87,12 +87,12 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("least-allocated"),
                 PluginUse("balanced-allocation"),
             ),
-            description="ISAMatch as published: QEMU, then ARCH, by affinity, shared ISA, use; others by the default.",
+            description="ISAMatch as published: by QEMU use, architecture, affinity, shared ISA and utilisation.",
         ),
         PolicySpec(
             "ihep",
             (*_FILTERS, PluginUse("ihep")),
-            description="IHEP as published: good, tightly fitting cards to GPU pods; CPU pods to CPU nodes first.",
+            description="IHEP as published: GPU pods get the best-fitting GPU; CPU pods prefer nodes without GPUs.",
         ),
         PolicySpec(
             "split-clusters",
@@ -102,17 +102,17 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("least-allocated"),
                 PluginUse("balanced-allocation"),
             ),
-            description="kube-scheduler's default on a fleet split in two: CPU pods never run on GPU nodes.",
+            description="kube-scheduler's defaults on two separate pools: CPU pods never run on GPU nodes.",
         ),
         PolicySpec(
             "cassini",
             (*_CASSINI_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
-            description="cassini as published: every pod with whole CPUs gets zones with real room, few of them.",
+            description="cassini as published: integer CPU requests get the fewest NUMA zones with capacity.",
         ),
         PolicySpec(
             "mbcgt",
             (*_FILTERS, PluginUse("measured-fit"), PluginUse("mbcgt")),
-            description="MBCGT as published: the product of all nodes' balance over four measured resources.",
+            description="MBCGT as published: maximises the product of all nodes' balance over four measured resources.",
         ),
         PolicySpec(
             "mbcgt-spread",
@@ -122,7 +122,7 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("nash-gain", params={"full": 0.1}),
                 PluginUse("least-allocated", params={"use": "measured"}),
             ),
-            description="MBCGT blended with an even load: balanced over four resources, and few nodes left idle.",
+            description="MBCGT combined with load spreading: balance over four resources with few idle nodes.",
         ),
         PolicySpec(
             "dynamic",
@@ -131,28 +131,28 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("least-allocated", params={"use": "measured"}),
                 PluginUse("balanced-allocation", params={"use": "measured", "form": "difference"}),
             ),
-            description="MBCGT's rival: the least and most evenly loaded node by measured CPU and memory.",
+            description="MBCGT's baseline: the least and most evenly loaded node by measured CPU and memory.",
         ),
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(
             "best-fit",
             (*_FILTERS_ONLY, PluginUse("best-fit")),
-            description="The feasible node with the least CPU and GPU left over after placement.",
+            description="The feasible node with the least free CPU and GPU after placement.",
         ),
         PolicySpec(
             "dot-product",
             (*_FILTERS_ONLY, PluginUse("dot-product")),
-            description="The openb study's dot product: the node whose free capacity is least in line with the pod.",
+            description="Dot product of the openb study: the node whose free capacity aligns least with the pod.",
         ),
         PolicySpec(
             "gpu-packing",
             (*_FILTERS_ONLY, PluginUse("gpu-packing")),
-            description="The openb study's GPU packing: shared cards first, then used nodes, then fresh ones.",
+            description="GPU packing of the openb study: shared GPUs first, then nodes in use, then empty nodes.",
         ),
         PolicySpec(
             "gpu-clustering",
             (*_FILTERS_ONLY, PluginUse("gpu-clustering")),
-            description="The openb study's GPU clustering: pods that ask for alike cards together.",
+            description="GPU clustering of the openb study: pods with similar GPU requests share nodes.",
         ),
         PolicySpec(
             "hetsched-gpu",
@@ -161,12 +161,12 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("gpu-headroom"),
                 PluginUse("gpu-scarcity", weight=3, params={"rarity": 0.33}),
             ),
-            description="GPUs come first: fewest fragments, CPU kept beside free cards, scarce models spared.",
+            description="GPUs first: least fragmentation, CPU kept for free GPUs, scarce models kept free.",
         ),
         PolicySpec(
             "fgd",
             _before(_FILTERS_ONLY, "gpu-fit", PluginUse("fgd")),
-            description="FGD as published: the placement that fragments the GPUs least for the workload's mix.",
+            description="FGD as published: least GPU fragmentation for the current workload mix.",
         ),
         PolicySpec(
             "binpack",
@@ -174,15 +174,18 @@ BUILTIN: dict[str, PolicySpec] = {
                 *_shared(_FILTERS),
                 PluginUse("binpack", params={"resources": {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2}}),
             ),
-            description="Fill nodes up, cards first, along a straight line.",
+            description="Fills nodes, GPUs first; the score grows linearly with utilisation.",
         ),
         PolicySpec(
             "spread",
             (*_shared(_FILTERS), PluginUse("least-allocated")),
-            description="The feasible node with the most left over.",
+            description="The feasible node with the most free capacity.",
         ),
         PolicySpec(
-            "random", _FILTERS_ONLY, Ties(by="random", seed=1), description="Any feasible node; the seed repeats a run."
+            "random",
+            _FILTERS_ONLY,
+            Ties(by="random", seed=1),
+            description="A random feasible node; the seed makes a run repeatable.",
         ),
     )
 }
