@@ -33,7 +33,7 @@ class GpuGradientParams(Params, frozen=True):
 
     fill: Annotated[
         float,
-        msgspec.Meta(ge=0, le=10, title="Rest of a card", description="Weight of W beside F; 0 leaves it out."),
+        msgspec.Meta(ge=0, le=10, title="Rest of a card", description="Weight of W relative to F; 0 leaves it out."),
     ] = 1.0
 
 

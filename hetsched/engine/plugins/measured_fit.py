@@ -37,7 +37,7 @@ class MeasuredFitParams(Params, frozen=True):
 
 @plugin(
     "measured-fit",
-    summary="Expected use must fit beside the measured use of a node.",
+    summary="Expected use must fit in addition to the measured use of a node.",
     params=MeasuredFitParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_USE, Event.POD_RELEASED}),
 )
