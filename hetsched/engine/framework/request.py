@@ -1,18 +1,20 @@
 """A pod compiled against one cluster: names become rows, demands become vectors.
 
 Everything that depends on the pod's `Shape` alone is compiled once per shape and shared by all its pods. `memo` is the
-plugins' CycleState; the evaluator shares it between pods of one shape under one policy.
+CycleState of the plugins; the evaluator shares it between pods of one shape under one policy.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout, Ints, ResourceRows, Rows
 
+T = TypeVar("T")
+_PlainKey = str | tuple[Any, ...]
 # A shape with more node requirements than this counts as several ordinary ones.
 _WIDTH = 100
 
@@ -76,6 +78,48 @@ class CompiledShape:
         return amounts[amounts > 0]
 
 
+class StateKey(Generic[T]):
+    """Key of an entry of the CycleState with values of type T; a key equals only itself."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.name!r})"
+
+
+class CycleState(Protocol):
+    """Entries of the plugins for one request; at run time a dictionary.
+
+    Entries with a `StateKey` are typed. Plain keys remain for plugins without types, and for keys with parameters.
+    """
+
+    @overload
+    def __getitem__(self, key: StateKey[T], /) -> T: ...
+    @overload
+    def __getitem__(self, key: _PlainKey, /) -> Any: ...
+
+    @overload
+    def __setitem__(self, key: StateKey[T], value: T, /) -> None: ...
+    @overload
+    def __setitem__(self, key: _PlainKey, value: Any, /) -> None: ...
+
+    @overload
+    def get(self, key: StateKey[T], /) -> T | None: ...
+    @overload
+    def get(self, key: _PlainKey, /) -> Any: ...
+
+    def __contains__(self, key: object, /) -> bool: ...
+
+
+def cycle_state() -> CycleState:
+    """Return an empty CycleState."""
+    entries: dict[Any, Any] = {}
+    return entries
+
+
 def shape_of(request: Request) -> Shape:
     return request.shape
 
@@ -93,6 +137,6 @@ class Request:
         self.cluster_weight = 0.0  # sum of the weights of the cluster-scoped scores that took part
         self.shape = compiled.shape
         self.compiled = compiled
-        self.memo: dict[Any, Any] = {}
+        self.memo = cycle_state()
         self.feasible: Bools | None = None
         self.near_cards: frozenset[int] | None = None

@@ -20,7 +20,7 @@ from hetsched.engine.cluster.state import ClusterState
 
 from .extension_points import Scope
 from .policy import ActivePlugin, Policy
-from .request import CompiledShape, Request
+from .request import CompiledShape, Request, cycle_state
 from .status import ALONE, SKIP, Refusal
 
 INFEASIBLE = -np.inf
@@ -47,7 +47,7 @@ class Evaluation:
     def __init__(self) -> None:
         self.epoch = -1
         self.seen = 0
-        self.memo: dict[str, Any] = {}
+        self.memo = cycle_state()
         self.row_refusal: tuple[ActivePlugin, Refusal] | None = None
         self.refusal: tuple[ActivePlugin, Refusal] | None = None
         self.load_filters: list[ActivePlugin] = []

@@ -22,6 +22,7 @@ import numpy as np
 from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
 from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
+from hetsched.engine.framework.request import StateKey
 from hetsched.engine.gpu.eligibility import CardDemand
 
 from .zones import SHARING
@@ -29,7 +30,7 @@ from .zones import SHARING
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
-MEMO = "zone-demand"
+MEMO: StateKey[ZoneDemand | None] = StateKey("zone-demand")
 
 
 class Share(NamedTuple):

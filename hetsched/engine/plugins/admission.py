@@ -22,8 +22,10 @@ from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[dict[str, Refusal]] = StateKey("admission")
 
 _MOST_NAMED = 4  # further nodes are summarised
 _CODE, _MOVED = "KubeletRefused", "MovedAway"
@@ -46,19 +48,19 @@ class Admission:
             return SKIP
         if avoided.rest is not None:
             return _resting(avoided.rest)
-        request.memo["admission"] = _closed(avoided, request, state)
+        request.memo[_PREPARED] = _closed(avoided, request, state)
         return None
 
     def waits(self, request: Request) -> str:
         return "the end of a back-off after kubelets refused pods of its owner"
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        closed = request.memo["admission"]
+        closed = request.memo[_PREPARED]
         fits: Bools = np.array([name not in closed for name in nodes.names()], np.bool_)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        closed: dict[str, Refusal] = request.memo["admission"]
+        closed = request.memo[_PREPARED]
         names = np.array(nodes.names(), np.str_)
         shown = sorted(closed) if len(closed) <= _MOST_NAMED else []
         for name in shown:

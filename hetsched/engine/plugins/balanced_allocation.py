@@ -26,8 +26,10 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
+
+_PREPARED: StateKey[tuple[Ints, bool]] = StateKey("balanced-allocation")
 
 
 class BalancedAllocationParams(Params, frozen=True):
@@ -89,11 +91,11 @@ class BalancedAllocation:
         if not asked.any() and not expected:
             return SKIP
         lacking = bool((state.all_rows.static("allocatable")[:2] == 0).any())
-        request.memo["balanced-allocation"] = (asked, lacking)
+        request.memo[_PREPARED] = (asked, lacking)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        asked, lacking = request.memo["balanced-allocation"]
+        asked, lacking = request.memo[_PREPARED]
         capacity = nodes.static("allocatable")[:2]
         use: Ints
         if self.params.use == "measured":

@@ -14,17 +14,19 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.gpu.openb_baselines import Pair
+
+_PREPARED: StateKey[Pair] = StateKey("best-fit")
 
 
 @plugin("best-fit", summary="Prefer the node with the least CPU and GPU left (best fit, as published).")
 class BestFit:
     def pre_score(self, request: Request, state: ClusterState) -> None:
-        request.memo["best-fit"] = Pair(request, state)
+        request.memo[_PREPARED] = Pair(request, state)
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        pair: Pair = request.memo["best-fit"]
+        pair = request.memo[_PREPARED]
         cpu, gpu = pair.free(nodes)
         left = np.maximum(cpu - pair.cpu, 0.0) + np.maximum(gpu - pair.gpu, 0.0)
         score: Floats = np.floor(np.maximum(100.0 * (1.0 - left / 2.0), 0.0))

@@ -25,8 +25,10 @@ from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY
 from hetsched.engine.cluster.columns import Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
+
+_PREPARED: StateKey[list[tuple[str, int, int]]] = StateKey("binpack")
 
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Score = Annotated[int, msgspec.Meta(ge=0, le=10)]
@@ -60,11 +62,11 @@ class Binpack:
         known = [(name, weight) for name, weight in self.params.resources.items() if name in state.resources.index]
         if not known:
             return SKIP
-        request.memo["binpack"] = [(name, state.resources.index[name], weight) for name, weight in known]
+        request.memo[_PREPARED] = [(name, state.resources.index[name], weight) for name, weight in known]
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        parts = [(weight, *_use(request, nodes, name, row)) for name, row, weight in request.memo["binpack"]]
+        parts = [(weight, *_use(request, nodes, name, row)) for name, row, weight in request.memo[_PREPARED]]
         return self._upstream(parts) if self.params.mode == "upstream" else self._plain(parts)
 
     def _plain(self, parts: list[tuple[int, Ints, Ints]]) -> Floats:

@@ -22,8 +22,10 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[_Survey] = StateKey("devices")
 
 Refused = tuple[Refusal, Bools]
 
@@ -56,17 +58,17 @@ class Devices:
         found = _survey(request, state)
         if isinstance(found, Refusal):
             return found
-        request.memo["devices"] = found
+        request.memo[_PREPARED] = found
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         fits: Bools = np.ones(nodes.n, np.bool_)
-        for _, rows in request.memo["devices"].refused:
+        for _, rows in request.memo[_PREPARED].refused:
             fits &= ~nodes.pick(rows)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        for refusal, rows in request.memo["devices"].refused:
+        for refusal, rows in request.memo[_PREPARED].refused:
             yield refusal, nodes.pick(rows)
 
     def waits(self, request: Request) -> str:

@@ -15,17 +15,19 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.gpu.openb_baselines import Pair
+
+_PREPARED: StateKey[Pair] = StateKey("dot-product")
 
 
 @plugin("dot-product", summary="Prefer the node whose free capacity is least in line with the pod (as published).")
 class DotProduct:
     def pre_score(self, request: Request, state: ClusterState) -> None:
-        request.memo["dot-product"] = Pair(request, state)
+        request.memo[_PREPARED] = Pair(request, state)
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        pair: Pair = request.memo["dot-product"]
+        pair = request.memo[_PREPARED]
         cpu, gpu = pair.free(nodes)
         score: Floats = np.floor(np.maximum(100.0 * (1.0 - (cpu * pair.cpu + gpu * pair.gpu) / 2.0), 0.0))
         return score

@@ -14,9 +14,11 @@ from __future__ import annotations
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.fragmentation import FragmentationTrial, fragmented, published_mix
+
+_PREPARED: StateKey[FragmentationTrial] = StateKey("fgd")
 
 
 @plugin("fgd", summary="Place each pod where it fragments the GPUs least for the workload (FGD, as published).")
@@ -26,15 +28,15 @@ class Fgd:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):
             return SKIP
-        request.memo["fgd"] = FragmentationTrial(request, state, published_mix(state), published=True)
+        request.memo[_PREPARED] = FragmentationTrial(request, state, published_mix(state), published=True)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        trial: FragmentationTrial = request.memo["fgd"]
+        trial = request.memo[_PREPARED]
         return trial.gains(nodes)[0]
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> None:
-        trial: FragmentationTrial | None = request.memo.get("fgd")
+        trial = request.memo.get(_PREPARED)
         if trial is not None:
             trial.prefer(request, row, state)
 

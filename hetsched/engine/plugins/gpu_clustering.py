@@ -14,12 +14,14 @@ from __future__ import annotations
 import numpy as np
 
 from hetsched.contracts.objects.workload import Shape
-from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.openb_baselines import free_milli, largest_milli
+
+_PREPARED: StateKey[tuple[ClusterState, int, float]] = StateKey("gpu-clustering")
 
 _SHARED = -1
 
@@ -30,13 +32,13 @@ class GpuClustering:
         kind = _kind(request.shape)
         if not kind:
             return SKIP
-        request.memo["gpu-clustering"] = (state, kind, largest_milli(state))
+        request.memo[_PREPARED] = (state, kind, largest_milli(state))
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        state, kind, largest = request.memo["gpu-clustering"]
+        state, kind, largest = request.memo[_PREPARED]
         rows = range(nodes.n) if nodes.rows is None else nodes.rows.tolist()
-        base: Ints = np.array([_base(state, row, kind) for row in rows], np.int64)
+        base: Floats = np.array([_base(state, row, kind) for row in rows], np.float64)
         used = np.maximum(largest - free_milli(nodes), 0.0)
         score: Floats = base + np.floor(25.0 * used / largest)
         return score

@@ -33,10 +33,12 @@ from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter, LoopReserve
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 from hetsched.engine.gpu.links import best_linked
+
+_PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
 
 NO_CARDS = Refusal("GpuNone", "the node has no GPU card")
 MODEL = Refusal("GpuModelMismatch", "too few cards of an accepted model or vendor", missing=("gpu-model",))
@@ -83,16 +85,16 @@ class GpuFit:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return SKIP
-        request.memo["gpu-fit"] = self.card_demand(demand, state)
+        request.memo[_PREPARED] = self.card_demand(demand, state)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        wanted: CardDemand = request.memo["gpu-fit"]
+        wanted = request.memo[_PREPARED]
         fits: Bools = np.add.reduce(wanted.usable(nodes), axis=0) >= wanted.demand.count
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        wanted: CardDemand = request.memo["gpu-fit"]
+        wanted = request.memo[_PREPARED]
         count = wanted.demand.count
         healthy: Bools = nodes.static("card_milli") > 0
         there = healthy | (nodes.static("card_resting") > 0)
@@ -115,7 +117,7 @@ class GpuFit:
             left = left & ~short
 
     def waits(self, request: Request) -> str:
-        demand = request.memo["gpu-fit"].demand
+        demand = request.memo[_PREPARED].demand
         kind = f"{'/'.join(demand.models)} " if demand.models else ""
         facts = [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
         facts += [f"{demand.cores} cores"] if demand.cores else []
@@ -128,7 +130,7 @@ class GpuFit:
         demand = request.shape.gpu
         if demand is None or demand.count == 0:
             return None
-        wanted: CardDemand = request.memo["gpu-fit"]
+        wanted = request.memo[_PREPARED]
         node = Window(state.columns, np.array([row], np.intp))
         candidates: list[int] = np.flatnonzero(wanted.usable(node)[:, 0]).tolist()
         if len(candidates) < demand.count:

@@ -23,9 +23,11 @@ from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, FragmentationTrial, expected_rests, fragmented, whole_mix
+
+_PREPARED: StateKey[FragmentationTrial] = StateKey("gpu-gradient")
 
 
 class GpuGradientParams(Params, frozen=True):
@@ -46,17 +48,17 @@ class GpuGradient:
         if not fragmented(state):
             return SKIP
         rests = state.once("expected-rests", lambda: expected_rests(state.mix))
-        request.memo["gpu-gradient"] = FragmentationTrial(request, state, whole_mix(state), self.params.fill * rests)
+        request.memo[_PREPARED] = FragmentationTrial(request, state, whole_mix(state), self.params.fill * rests)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        trial: FragmentationTrial = request.memo["gpu-gradient"]
+        trial = request.memo[_PREPARED]
         gain = trial.gains(nodes)[0]
         score: Floats = np.clip(50.0 + POINTS_PER_GPU / WHOLE_CARD_MILLI * gain, 0.0, 100.0)
         return score
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> None:
-        trial: FragmentationTrial | None = request.memo.get("gpu-gradient")
+        trial = request.memo.get(_PREPARED)
         if trial is not None:
             trial.prefer(request, row, state)
 

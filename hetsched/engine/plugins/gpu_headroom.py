@@ -40,9 +40,11 @@ from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
+
+_PREPARED: StateKey[tuple[tuple[Need, ...], list[int], float]] = StateKey("gpu-headroom")
 
 _RESOURCES = (CPU, MEMORY)  # always the first two rows
 _CPU_ROW = 0
@@ -170,7 +172,7 @@ def _inputs(
 ) -> FormulaInput | Skip | None:
     if plugin.pre_score(request, state) is not None:
         return SKIP
-    needs, _, taken = request.memo["gpu-headroom"]
+    needs, _, taken = request.memo[_PREPARED]
     if any(need.deviation for need in needs):
         return None  # logarithms differ in their last digit between libraries
     means = {need.row: need.mean for need in needs}
@@ -195,11 +197,11 @@ class GpuHeadroom:
             return SKIP
         gpu = request.shape.gpu
         asked = [request.shape.request(name) for name in _RESOURCES]
-        request.memo["gpu-headroom"] = (needs, asked, gpu.count * gpu.milli / WHOLE_CARD_MILLI if gpu else 0.0)
+        request.memo[_PREPARED] = (needs, asked, gpu.count * gpu.milli / WHOLE_CARD_MILLI if gpu else 0.0)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        needs, asked, taken = request.memo["gpu-headroom"]
+        needs, asked, taken = request.memo[_PREPARED]
         gpus = np.add.reduce(np.maximum(nodes.load("card_milli_free"), 0), axis=0) / WHOLE_CARD_MILLI
         after = np.maximum(gpus - taken, 0.0) if taken else gpus
         allocatable, requested = nodes.static("allocatable"), nodes.load("requested")

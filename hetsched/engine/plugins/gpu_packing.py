@@ -17,9 +17,11 @@ import numpy as np
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Floats, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
+
+_PREPARED: StateKey[CardDemand] = StateKey("gpu-packing")
 
 
 @plugin("gpu-packing", summary="Shared cards first, then used nodes, then fresh ones (as published).")
@@ -28,11 +30,11 @@ class GpuPacking:
         demand = request.shape.gpu
         if demand is None or not demand.count:
             return SKIP
-        request.memo["gpu-packing"] = CardDemand(demand, state)
+        request.memo[_PREPARED] = CardDemand(demand, state)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        wanted: CardDemand = request.memo["gpu-packing"]
+        wanted = request.memo[_PREPARED]
         free, healthy = nodes.load("card_milli_free"), nodes.static("card_milli") > 0
         cards = healthy.sum(axis=0)
         fresh = ((free == WHOLE_CARD_MILLI) & healthy).sum(axis=0) == cards

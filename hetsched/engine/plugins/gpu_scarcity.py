@@ -34,10 +34,12 @@ from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Floats, Win
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU
+
+_PREPARED: StateKey[tuple[CardDemand, Floats]] = StateKey("gpu-scarcity")
 
 _STEEPNESS = 4.0
 """One over the part of a model's nodes that `reserve` is for."""
@@ -124,14 +126,14 @@ class GpuScarcity:
         if prices is None:
             return SKIP
         gpus = gpu.count * gpu.milli / WHOLE_CARD_MILLI
-        request.memo["gpu-scarcity"] = (CardDemand(gpu, state), POINTS_PER_GPU * gpus * prices)
+        request.memo[_PREPARED] = (CardDemand(gpu, state), POINTS_PER_GPU * gpus * prices)
         return None
 
     def static_key(self, request: Request) -> object:
         return request.shape.gpu
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        wanted, prices = request.memo["gpu-scarcity"]
+        wanted, prices = request.memo[_PREPARED]
         serves: Bools = nodes.static("card_milli") > 0
         facts = wanted.facts(nodes, unknown=False)
         if facts is not None:

@@ -18,8 +18,10 @@ from hetsched.engine.cluster.pod_terms import ANY_ADDRESS
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[list[tuple[HostPort, Bools]]] = StateKey("host-ports")
 
 
 @plugin(
@@ -35,17 +37,17 @@ class HostPorts:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         if not request.shape.host_ports:
             return SKIP
-        request.memo["host-ports"] = [(port, _taken(port, state)) for port in request.shape.host_ports]
+        request.memo[_PREPARED] = [(port, _taken(port, state)) for port in request.shape.host_ports]
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         fits: Bools = np.ones(nodes.n, np.bool_)
-        for _, taken in request.memo["host-ports"]:
+        for _, taken in request.memo[_PREPARED]:
             fits &= ~nodes.pick(taken)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        for port, taken in request.memo["host-ports"]:
+        for port, taken in request.memo[_PREPARED]:
             text = f"{port.port}/{port.protocol}"
             yield Refusal("HostPortConflict", f"host port {text} is taken", (text,), resolvable=True), nodes.pick(taken)
 

@@ -36,11 +36,13 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.node_class import gpu_node_ratio, gpu_nodes, is_gpu_pod
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.scoring import INFEASIBLE
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 
+_CARDS: StateKey[tuple[CardDemand, Floats]] = StateKey("ihep.cards")
+_GPU_NODE_RATIO: StateKey[float] = StateKey("ihep.ratio")
 _GIB = 2**30
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -144,7 +146,8 @@ def _inputs(
     params, gpu = plugin.params, request.shape.gpu
     if gpu is None or not is_gpu_pod(request.shape):
         weights = params.cpu_weight + params.memory_weight
-        return FormulaInput(_ihep_cpu, (request.memo["ihep"], params.cpu_weight, params.memory_weight, weights or 1.0))
+        ratio = request.memo[_GPU_NODE_RATIO]
+        return FormulaInput(_ihep_cpu, (ratio, params.cpu_weight, params.memory_weight, weights or 1.0))
     if params.similarity != "ratio" or cards is None or not cards.checks_every_fact:
         return None  # the formula uses the GPUs that the loop finds usable
     asked = request.shape.request(CPU) / 1000, request.shape.request(MEMORY) / _GIB
@@ -176,9 +179,9 @@ class Ihep:
             return SKIP
         if with_cards:
             assert request.shape.gpu is not None
-            request.memo["ihep"] = (CardDemand(request.shape.gpu, state), self.quality(state))
+            request.memo[_CARDS] = (CardDemand(request.shape.gpu, state), self.quality(state))
         else:
-            request.memo["ihep"] = gpu_node_ratio(state)
+            request.memo[_GPU_NODE_RATIO] = gpu_node_ratio(state)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
@@ -187,7 +190,7 @@ class Ihep:
     # -- pods without cards: equations (1) and (5) ------------------------------------------------------------------
 
     def _for_cpus(self, request: Request, nodes: Window) -> Floats:
-        ratio: float = request.memo["ihep"]
+        ratio = request.memo[_GPU_NODE_RATIO]
         params = self.params
         capacity = nodes.static("allocatable")[:2]
         left = capacity - nodes.load("nonzero")
@@ -204,9 +207,7 @@ class Ihep:
     # -- pods with cards: equations (2) to (4) ----------------------------------------------------------------------
 
     def _for_cards(self, request: Request, nodes: Window) -> Floats:
-        wanted: CardDemand
-        quality: Floats
-        wanted, quality = request.memo["ihep"]
+        wanted, quality = request.memo[_CARDS]
         shape, demand = request.shape, wanted.demand
         usable = wanted.usable(nodes)
         cards = np.add.reduce(usable, axis=0, dtype=np.int64)

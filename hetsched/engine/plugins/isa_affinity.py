@@ -22,9 +22,11 @@ import numpy as np
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Vocabulary, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Skip
 from hetsched.engine.isa.isa_fit import SECOND, IsaParams, run_on, same_isa
+
+_PREPARED: StateKey[_Candidates] = StateKey("isa-affinity")
 
 
 class IsaAffinityParams(IsaParams, frozen=True):
@@ -60,7 +62,7 @@ class IsaAffinity:
         known: Vocabulary[object] = Vocabulary()
         isa = [known.id(same_isa(mode, run.offered)) if run.rank >= SECOND else -1 for run in runs]
         offers = state.all_rows.static("isa_offer")
-        request.memo["isa-affinity"] = _Candidates(
+        request.memo[_PREPARED] = _Candidates(
             np.array([run.rank for run in runs], np.int64)[offers],
             np.array([run.affinity for run in runs], np.float64)[offers],
             np.array(isa, np.int64)[offers],
@@ -68,7 +70,7 @@ class IsaAffinity:
         return ALONE if self.params.alone else None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        candidates: _Candidates = request.memo["isa-affinity"]
+        candidates = request.memo[_PREPARED]
         capacity = nodes.static("allocatable")[:2]
         used = np.where(capacity > 0, nodes.load("requested")[:2] / np.maximum(capacity, 1), 1.0)
         # Rounded, so that 0.1 + 0.2 is no more than 0.3 + 0.
@@ -76,7 +78,7 @@ class IsaAffinity:
         return raw
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
-        candidates: _Candidates = request.memo["isa-affinity"]
+        candidates = request.memo[_PREPARED]
         rows = np.flatnonzero(feasible)
         isa = candidates.isa[rows] + 1
         sharing = np.bincount(isa)[isa]

@@ -29,10 +29,12 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import SharedReservation
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.isa.image_fit import UNKNOWN_IMAGE, variant_warnings
 from hetsched.engine.isa.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
+
+_PREPARED: StateKey[_Known] = StateKey("isa-match")
 
 ANY = Allocation(isa=IsaGrant("any"))
 
@@ -81,14 +83,14 @@ class IsaMatch:
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        known: _Known = request.memo["isa-match"]
+        known = request.memo[_PREPARED]
         fits: Bools = (known.ranks >= SECOND)[nodes.static("isa_offer")]
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         demand, params = request.shape.isa, self.params
         assert demand is not None
-        known: _Known = request.memo["isa-match"]
+        known = request.memo[_PREPARED]
         distinct = nodes.static("isa_offer")
         if self._refuses_unknown(demand):
             yield UNKNOWN_IMAGE, np.ones(len(distinct), np.bool_)
@@ -125,7 +127,7 @@ class IsaMatch:
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        known: _Known = request.memo["isa-match"]
+        known = request.memo[_PREPARED]
         scores: Floats = np.where(known.ranks == FIRST, 100.0, 0.0)[nodes.static("isa_offer")]
         return scores
 
@@ -147,7 +149,7 @@ class IsaMatch:
         by_offer = ranks(state, self.params.mode, self.params.passes, request.shape.isa)
         if self._refuses_unknown(request.shape.isa):
             by_offer = np.zeros_like(by_offer)
-        request.memo["isa-match"] = _Known(by_offer, state.offers.values)
+        request.memo[_PREPARED] = _Known(by_offer, state.offers.values)
 
     def _refuses_unknown(self, demand: IsaDemand) -> bool:
         return self.params.unknown_image == "refuse" and demand.images is not None and demand.images.unknown

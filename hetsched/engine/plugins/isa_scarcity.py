@@ -27,11 +27,13 @@ from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.isa.isa_fit import SECOND, run_on
 from hetsched.engine.isa.isa_strings import offered_isa
 from hetsched.isa import match
+
+_PREPARED: StateKey[Floats] = StateKey("isa-scarcity")
 
 
 class IsaScarcityParams(Params, frozen=True):
@@ -70,11 +72,11 @@ class IsaScarcity:
         else:
             for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
             table = [_score(self.params.measure, count, for_pod) for count in _stand_ins(offers, nodes)]
-        request.memo["isa-scarcity"] = np.array(table, np.float64)
+        request.memo[_PREPARED] = np.array(table, np.float64)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        table: Floats = request.memo["isa-scarcity"]
+        table = request.memo[_PREPARED]
         scores: Floats = table[nodes.static("isa_offer")]
         return scores
 

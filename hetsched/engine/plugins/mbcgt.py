@@ -24,7 +24,9 @@ from hetsched.engine.cluster.columns import Bools, Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
+
+_PREPARED: StateKey[nash.FourResources] = StateKey("mbcgt")
 
 
 class MbcgtParams(Params, frozen=True):
@@ -42,10 +44,10 @@ class Mbcgt:
     measures = True
 
     def pre_score(self, request: Request, state: ClusterState) -> None:
-        request.memo["mbcgt"] = nash.resources_of(state)
+        request.memo[_PREPARED] = nash.resources_of(state)
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        gains, mean = nash.gain(request, nodes, request.memo["mbcgt"], self.params.dispersion)
+        gains, mean = nash.gain(request, nodes, request.memo[_PREPARED], self.params.dispersion)
         return nash.ranked(np.log(gains), mean)
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:

@@ -23,8 +23,10 @@ from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[nash.FourResources] = StateKey("measured-fit")
 
 
 class MeasuredFitParams(Params, frozen=True):
@@ -50,16 +52,16 @@ class MeasuredFit:
         measured = state.all_rows.static("measured").any()
         if not measured and "resource-fit" in self.peers and not self.params.free_percent:
             return SKIP  # requests are all there is, and that plugin has looked at them
-        request.memo["measured-fit"] = nash.resources_of(state)
+        request.memo[_PREPARED] = nash.resources_of(state)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        over = nash.overloaded(request, nodes, request.memo["measured-fit"], self.params.free_percent)
+        over = nash.overloaded(request, nodes, request.memo[_PREPARED], self.params.free_percent)
         fits: Bools = ~np.logical_or.reduce(over, axis=0)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        resources: nash.FourResources = request.memo["measured-fit"]
+        resources = request.memo[_PREPARED]
         over = nash.overloaded(request, nodes, resources, self.params.free_percent)
         added = nash.demand(request, nodes, resources)
         for position, rows, amounts in zip(resources.used.tolist(), over, added, strict=True):

@@ -22,8 +22,10 @@ from hetsched.engine.framework import nash
 from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.node_class import is_gpu_pod
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
+
+_PREPARED: StateKey[nash.FourResources] = StateKey("nash-gain")
 
 
 class NashGainParams(Params, frozen=True):
@@ -140,11 +142,11 @@ class NashGain:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if self.params.pods == "cpu" and is_gpu_pod(request.shape):
             return SKIP
-        request.memo["nash-gain"] = nash.resources_of(state)
+        request.memo[_PREPARED] = nash.resources_of(state)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        gains, mean = nash.gain(request, nodes, request.memo["nash-gain"], self.params.dispersion)
+        gains, mean = nash.gain(request, nodes, request.memo[_PREPARED], self.params.dispersion)
         gains -= 1.0
         score = nash.ranked(gains, mean)
         score *= 50.0 / self.params.full

@@ -28,8 +28,10 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.normalization import by_largest
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[ClusterState] = StateKey("node-affinity")
 
 
 @plugin(
@@ -47,18 +49,18 @@ class NodeAffinity:
         shape = request.shape
         if not shape.node_selector and shape.node_terms is None and not shape.required_node:
             return SKIP
-        request.memo["node-affinity"] = state
+        request.memo[_PREPARED] = state
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        state: ClusterState = request.memo["node-affinity"]
+        state = request.memo[_PREPARED]
         fits = required_nodes(state, request.shape)
         if request.shape.required_node:
             fits &= nodes_named(state, _named(request.shape.required_node))
         return nodes.pick(fits)
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        state: ClusterState = request.memo["node-affinity"]
+        state = request.memo[_PREPARED]
         shape = request.shape
         if shape.required_node:
             named = f"{NODE_NAME}={shape.required_node}"
@@ -84,11 +86,11 @@ class NodeAffinity:
         return f"a node with {' and '.join(wanted)}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        request.memo["node-affinity"] = state
+        request.memo[_PREPARED] = state
         return None if request.shape.preferred_nodes else SKIP
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        state: ClusterState = request.memo["node-affinity"]
+        state = request.memo[_PREPARED]
         raw: Floats = np.zeros(len(state.reports))
         for preferred in request.shape.preferred_nodes:
             raw += preferred.weight * nodes_of_term(state, preferred.term)

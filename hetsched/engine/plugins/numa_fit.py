@@ -30,12 +30,14 @@ from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.numa.cpu_grants import pinned, shared
 from hetsched.engine.numa.kubelet_admission import KubeletAdmission
 from hetsched.engine.numa.topology_manager import SMT_ALIGNMENT_ERROR, TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
+
+_PREPARED: StateKey[_Asked] = StateKey("numa-fit")
 
 CAPACITY_UNREADABLE = Refusal(
     ZONE_PROBLEM,
@@ -102,16 +104,16 @@ class NumaFit:
         request.memo[MEMO] = demand
         if demand is None and admission is None:
             return SKIP
-        request.memo["numa-fit"] = _Asked(demand, admission)
+        request.memo[_PREPARED] = _Asked(demand, admission)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        demand, admission = request.memo["numa-fit"]
+        demand, admission = request.memo[_PREPARED]
         fits: Bools = np.ones(nodes.n, np.bool_) if demand is None else demand.fits(nodes)
         return fits if admission is None else fits & admission.admits(nodes)
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        demand, admission = request.memo["numa-fit"]
+        demand, admission = request.memo[_PREPARED]
         left: Bools = np.ones(nodes.n, np.bool_)
         for refusal, rows in (*_zone_refusals(demand, nodes), *_kubelet_refusals(admission, nodes)):
             if (left & rows).any():
@@ -119,13 +121,13 @@ class NumaFit:
             left = left & ~rows
 
     def waits(self, request: Request) -> str:
-        demand: ZoneDemand | None = request.memo["numa-fit"].demand
+        demand: ZoneDemand | None = request.memo[_PREPARED].demand
         if demand is None:
             return "a node whose kubelet would admit it"
         return f"a node with {format_amount(CPU, demand.cpu_millis)} CPUs free in NUMA zones that fit"
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
-        asked: _Asked | None = request.memo.get("numa-fit")
+        asked = request.memo.get(_PREPARED)
         if asked is None:
             return None
         request.near_cards = None

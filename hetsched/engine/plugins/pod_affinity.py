@@ -28,8 +28,11 @@ from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[_Refused] = StateKey("pod-affinity")
+_RAW: StateKey[Floats] = StateKey("pod-affinity.raw")
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
 
@@ -88,11 +91,11 @@ class PodAffinity:
         refused = _Refused(_away_from_friends(request, state), _near_foes(request, state), _repelled(request, state))
         if refused.affinity is None and refused.anti_affinity is None and refused.repelled is None:
             return SKIP
-        request.memo["pod-affinity"] = refused
+        request.memo[_PREPARED] = refused
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        refused: _Refused = request.memo["pod-affinity"]
+        refused = request.memo[_PREPARED]
         fits: Bools = np.ones(nodes.n, np.bool_)
         for rows in (refused.affinity, refused.anti_affinity, refused.repelled):
             if rows is not None:
@@ -100,7 +103,7 @@ class PodAffinity:
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        refused: _Refused = request.memo["pod-affinity"]
+        refused = request.memo[_PREPARED]
         if refused.affinity is not None:
             keys = _keys(request.shape.affinity)
             message = f"no pod that the pod must be with runs in this {' and '.join(keys)}"
@@ -114,7 +117,7 @@ class PodAffinity:
             yield REPELLED, nodes.pick(refused.repelled)
 
     def waits(self, request: Request) -> str:
-        refused: _Refused = request.memo["pod-affinity"]
+        refused = request.memo[_PREPARED]
         parts = []
         if refused.affinity is not None:
             parts.append(f"a pod that it must be with in one {' and '.join(_keys(request.shape.affinity))}")
@@ -134,11 +137,11 @@ class PodAffinity:
         raw: Floats = np.zeros(len(state.reports))
         for topology_key, weight, counts in weighted:
             raw += weight * per_domain(state, topology_key, counts)
-        request.memo["pod-affinity.raw"] = raw
+        request.memo[_RAW] = raw
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        raw: Floats = nodes.pick(request.memo["pod-affinity.raw"])
+        raw: Floats = nodes.pick(request.memo[_RAW])
         return raw
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:

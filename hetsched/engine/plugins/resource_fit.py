@@ -18,8 +18,10 @@ from hetsched.engine.cluster.columns import Bools, Ints, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+
+_PREPARED: StateKey[tuple[list[str], Rows, Ints]] = StateKey("resource-fit")
 
 MOST_UNKNOWN = 8  # resources that no node has and that reasons name
 
@@ -43,7 +45,7 @@ class ResourceFit:
         if len(unknown) > MOST_UNKNOWN:  # any of them refuses every node
             left_out = set(unknown[MOST_UNKNOWN:])
             needs = [need for need in needs if need[0] not in left_out]
-        request.memo["resource-fit"] = (
+        request.memo[_PREPARED] = (
             [name for name, _, _ in needs],
             np.array([row for _, row, _ in needs], np.intp),
             np.array([[amount] for _, _, amount in needs], np.int64),
@@ -55,14 +57,14 @@ class ResourceFit:
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        names: list[str] = request.memo["resource-fit"][0]
-        needs: Ints = request.memo["resource-fit"][2]
+        names: list[str] = request.memo[_PREPARED][0]
+        needs: Ints = request.memo[_PREPARED][2]
         for name, need, short in zip(names, needs, self._short(request, nodes), strict=True):
             message = f"Insufficient {name}: {format_amount(name, int(need[0]))} requested"
             yield Refusal("InsufficientResource", message, missing=(name,), resolvable=True), short > 0
 
     def waits(self, request: Request) -> str:
-        names, _, needs = request.memo["resource-fit"]
+        names, _, needs = request.memo[_PREPARED]
         asked = zip(names, needs, strict=True)
         parts = [f"{name} {format_amount(name, int(need[0]))}" for name, need in asked if name != "pods"]
         return f"a node with {', '.join(parts) or 'a place for one more pod'} free"
@@ -70,8 +72,8 @@ class ResourceFit:
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:
         """Return (k, n) how much of each needed resource would be missing; positive means it does not fit."""
-        rows: Rows = request.memo["resource-fit"][1]
-        needs: Ints = request.memo["resource-fit"][2]
+        rows: Rows = request.memo[_PREPARED][1]
+        needs: Ints = request.memo[_PREPARED][2]
         short: Ints = nodes.load("requested").take(rows, axis=0)
         short -= nodes.static("allocatable").take(rows, axis=0)
         short += needs

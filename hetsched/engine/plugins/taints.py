@@ -20,9 +20,11 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.normalization import by_largest
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.framework.tolerations import SOFT_EFFECT, repelling, tolerated_sets, tolerates
+
+_PREPARED: StateKey[list[tuple[Taint, ...]]] = StateKey("taints")
 
 
 @plugin(
@@ -37,10 +39,11 @@ class Taints:
 
     def pre_filter(self, request: Request, state: ClusterState) -> None:
         # The list itself, not a table made from it: a hypothetical window may bring taint sets that come later.
-        request.memo["taints"] = state.taint_sets.values
+        request.memo[_PREPARED] = state.taint_sets.values
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        table = tolerated_sets(request.shape.tolerations, request.memo["taints"])
+        taint_sets = request.memo[_PREPARED]
+        table = tolerated_sets(request.shape.tolerations, taint_sets)
         fits: Bools = table[nodes.static("taint_set")]
         return fits
 
@@ -48,7 +51,7 @@ class Taints:
         distinct = nodes.static("taint_set")
         sets_by_taint: dict[Taint, list[int]] = {}
         for taint_set in np.unique(distinct).tolist():
-            taint = repelling(request.shape.tolerations, request.memo["taints"][taint_set])
+            taint = repelling(request.shape.tolerations, request.memo[_PREPARED][taint_set])
             if taint is not None:
                 sets_by_taint.setdefault(taint, []).append(taint_set)
         for taint, sets in sets_by_taint.items():
@@ -60,14 +63,14 @@ class Taints:
         return "a node whose taints it tolerates"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
-        request.memo["taints"] = state.taint_sets.values
+        request.memo[_PREPARED] = state.taint_sets.values
         soft = any(taint.effect == SOFT_EFFECT for taints in state.taint_sets.values for taint in taints)
         return None if soft else SKIP
 
     def score(self, request: Request, nodes: Window) -> Floats:
         counts = [
             sum(taint.effect == SOFT_EFFECT and not tolerates(request.shape.tolerations, taint) for taint in taints)
-            for taints in request.memo["taints"]
+            for taints in request.memo[_PREPARED]
         ]
         raw: Floats = np.array(counts, np.float64)[nodes.static("taint_set")]
         return raw

@@ -20,8 +20,10 @@ from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import CompiledTerm, FiltersCards, FormulaInput, loop_function
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
+
+_PREPARED: StateKey[tuple[Floats, Floats, bool]] = StateKey("tightest-fit")
 
 _Share = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -67,7 +69,7 @@ def _inputs(
 ) -> FormulaInput | Skip | None:
     if plugin.pre_score(request, state) is not None:
         return SKIP
-    asked, scale, with_cards = request.memo["tightest-fit"]
+    asked, scale, with_cards = request.memo[_PREPARED]
     return FormulaInput(_tightest_fit, (*asked.tolist(), *scale.tolist(), float(with_cards)))
 
 
@@ -90,11 +92,11 @@ class TightestFit:
         if total == 0:
             return SKIP
         scale = np.array([100.0 * weights[i] / (total * max([*largest, cards][i], 1)) for i in range(3)])
-        request.memo["tightest-fit"] = (np.array(asked, np.float64), scale, gpu is not None)
+        request.memo[_PREPARED] = (np.array(asked, np.float64), scale, gpu is not None)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        asked, scale, with_cards = request.memo["tightest-fit"]
+        asked, scale, with_cards = request.memo[_PREPARED]
         left = (nodes.static("allocatable")[:2] - nodes.load("requested")[:2]) - asked[:2, None]
         np.maximum(left, 0.0, out=left)
         score: Floats = 100.0 - scale[0] * left[0] - scale[1] * left[1]

@@ -29,9 +29,12 @@ from hetsched.engine.cluster.selectors import required_nodes
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.framework.tolerations import tolerated_sets
+
+_PREPARED: StateKey[list[tuple[SpreadConstraint, Bools, Bools]]] = StateKey("topology-spread")
+_RAW: StateKey[Floats] = StateKey("topology-spread.raw")
 
 HOSTNAME = "kubernetes.io/hostname"
 _NO_LABEL = -1.0
@@ -62,7 +65,7 @@ class TopologySpread:
         if not constraints:
             return SKIP
         counted = _counted_nodes(request, state, constraints)
-        request.memo["topology-spread"] = [
+        request.memo[_PREPARED] = [
             (constraint, *_refused(request, state, constraint, nodes))
             for constraint, nodes in zip(constraints, counted, strict=True)
         ]
@@ -70,19 +73,19 @@ class TopologySpread:
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         fits: Bools = np.ones(nodes.n, np.bool_)
-        for _, unlabelled, skewed in request.memo["topology-spread"]:
+        for _, unlabelled, skewed in request.memo[_PREPARED]:
             fits &= ~nodes.pick(unlabelled | skewed)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        for constraint, unlabelled, skewed in request.memo["topology-spread"]:
+        for constraint, unlabelled, skewed in request.memo[_PREPARED]:
             key = constraint.topology_key
             yield Refusal("TopologyLabelMissing", f"the node has no label {key}", (key,)), nodes.pick(unlabelled)
             message = f"one more matching pod in this {key} exceeds the maximum skew of {constraint.max_skew}"
             yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
 
     def waits(self, request: Request) -> str:
-        keys = " and ".join(constraint.topology_key for constraint, _, _ in request.memo["topology-spread"])
+        keys = " and ".join(constraint.topology_key for constraint, _, _ in request.memo[_PREPARED])
         return f"pods like it to be spread more evenly over {keys}"
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
@@ -96,11 +99,11 @@ class TopologySpread:
         for constraint, nodes in zip(constraints, counted, strict=True):
             matching, domains = _neighbours(request, state, constraint, nodes, candidates)
             total += matching * math.log(domains + 2) + (constraint.max_skew - 1)
-        request.memo["topology-spread.raw"] = np.where(labelled, np.floor(total + 0.5), _NO_LABEL)
+        request.memo[_RAW] = np.where(labelled, np.floor(total + 0.5), _NO_LABEL)
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        raw: Floats = nodes.pick(request.memo["topology-spread.raw"])
+        raw: Floats = nodes.pick(request.memo[_RAW])
         return raw
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:

@@ -12,9 +12,11 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.numa.zone_demand import MEMO, ZoneDemand
+
+_PREPARED: StateKey[ZoneDemand] = StateKey("zone-count")
 
 
 @plugin("zone-count", summary="Prefer nodes on which the pod needs fewer NUMA zones.")
@@ -26,10 +28,10 @@ class ZoneCount:
         demand = request.memo[MEMO] if MEMO in request.memo else ZoneDemand.of(request.shape, state)
         if demand is None or not demand.asked:
             return SKIP
-        request.memo["zone-count"] = demand
+        request.memo[_PREPARED] = demand
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        demand: ZoneDemand = request.memo["zone-count"]
+        demand = request.memo[_PREPARED]
         used = demand.zones_used(nodes)
         return np.where(used > 0, 100 // np.maximum(used, 1), 0).astype(np.float64)
