@@ -193,11 +193,11 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
 def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNodeFacts]:
     """Return the accepted node reports by name and uid, without quarantined parts."""
     late = silent_since(now)
-    rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, told__isnull=False)
+    rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, reported__isnull=False)
     return {
         (row.node.name, row.node.report.uid): AcceptedNodeFacts(
             _believed(row),
-            rfc3339(row.heard_at) if row.heard_at is not None and row.heard_at < late else "",
+            rfc3339(row.reported_at) if row.reported_at is not None and row.reported_at < late else "",
             frozenset(one.item for one in row.quarantined if one.fact == "allocatable"),
         )
         for row in rows.select_related("node")
@@ -205,7 +205,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
 
 
 def _believed(row: NodeFacts) -> NodeReport:
-    facts = node_facts(msgspec.structs.replace(row.told, usage=row.usage))
+    facts = node_facts(msgspec.structs.replace(row.reported, usage=row.usage))
     unsaid = {_PARTS[one.fact]: None for one in row.quarantined if one.fact in _PARTS}
     return msgspec.structs.replace(facts, **unsaid)
 

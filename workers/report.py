@@ -50,13 +50,13 @@ def unreported(cluster_id: int | Parameter) -> Q:
     """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
-    news = Q(told_decision=None) | ~Q(told_decision=F("decision_id"))
+    news = Q(reported_decision=None) | ~Q(reported_decision=F("decision_id"))
     return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
 
 
 def unreported_policies(cluster_id: int) -> Q:
     """Return the condition for policies whose status is not written to their objects."""
-    return Q(cluster_id=cluster_id, told=False, gone=False)
+    return Q(cluster_id=cluster_id, reported=False, gone=False)
 
 
 @shared_task(name=dispatch.REPORT)
@@ -76,12 +76,12 @@ def run(cluster_id: int) -> int:
     with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="report") as threads:
         done = list(threads.map(lambda one: publish_result(api, one, now=now, instance=instance), some))
     reported = [
-        Pod(pk=one.pod_id, told_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known
+        Pod(pk=one.pod_id, reported_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known
     ]
-    failed = [Pod(pk=one.pod_id, tell_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
+    failed = [Pod(pk=one.pod_id, report_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
     with write_transaction():
-        write_columns(reported, ("told_decision", "tell_failed_at"))
-        write_columns(failed, ("tell_failed_at",))
+        write_columns(reported, ("reported_decision", "report_failed_at"))
+        write_columns(failed, ("report_failed_at",))
     if reported and len(some) == PODS_PER_STEP:
         if _are_on_their_way(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
@@ -107,7 +107,7 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
         since = rfc3339(one.since)[:19] + "Z"
         if write_status(api, PolicyStatus(one.name, one.uid, one.generation, one.version, since, one.problem)):
             # Reviewed again in the meantime, it must be reported again.
-            PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(told=True)
+            PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(reported=True)
 
 
 def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
@@ -134,7 +134,7 @@ _DUE: PreparedQuery[Any] = PreparedQuery(
     lambda: (
         Pod.objects.filter(unreported(Parameter("cluster")))
         .filter(state__in=LISTED)
-        .order_by(F("tell_failed_at").asc(nulls_first=True), "id")
+        .order_by(F("report_failed_at").asc(nulls_first=True), "id")
         .values_list(
             "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state",
             "message", "node__name", "decision__nominated_node", "decision__created_at",

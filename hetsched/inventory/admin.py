@@ -91,7 +91,17 @@ class NodeAdmin(ReadOnlyAdmin):
 class CollectorAdmin(ReadOnlyAdmin):
     """Status of collectors; they are configured through the REST API."""
 
-    list_display = ("name", "cluster", "kind", "enabled", "load", "answered_at", "stale_since", "nodes_told", "failure")
+    list_display = (
+        "name",
+        "cluster",
+        "kind",
+        "enabled",
+        "load",
+        "answered_at",
+        "stale_since",
+        "nodes_reported",
+        "failure",
+    )
     list_filter = ("cluster", "kind", "enabled")
     search_fields = ("name",)
     list_select_related = ("cluster",)
@@ -100,8 +110,8 @@ class CollectorAdmin(ReadOnlyAdmin):
         ("When it counts", {"fields": ("interval_seconds", "most_failures", "most_age_seconds")}),
         (
             "How it fares",
-            {"fields": ("tried_at", "answered_at", "stale_since", "failures", "failure", "nodes_told", "nodes_stale",
-                        "wrong")},
+            {"fields": ("tried_at", "answered_at", "stale_since", "failures", "failure", "nodes_reported",
+                        "nodes_stale", "wrong")},
         ),
     )  # fmt: skip
     readonly_fields = ("asked", "wrong")

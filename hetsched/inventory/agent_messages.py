@@ -62,20 +62,20 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
         raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {message.node[:80]!r}", place="node")
     row = NodeFacts.objects.filter(node=node).first()
     if row is not None and _is_repeated(row, message, started, now):
-        return MessageResult(node, wanted=row.told is None)
+        return MessageResult(node, wanted=row.reported is None)
     if message.report is None:
-        if row is None or row.told is None or row.digest != message.digest:
+        if row is None or row.reported is None or row.digest != message.digest:
             if row is not None:
                 NodeFacts.objects.filter(pk=row.pk).update(**_of_message(message, started, now))
             return MessageResult(node, wanted=True)
-        report = _replace(row.told, pinned=message.pinned)
+        report = _replace(row.reported, pinned=message.pinned)
     else:
         report = message.report
         if report.node != message.node:
             raise InputError("ReportMalformed", f"the report is about node {report.node[:80]!r}", place="report.node")
         report = _with_foreign(report, known)
         message = _replace(message, report=report)
-    if row is not None and row.told is not None and not _has_news(row, message):
+    if row is not None and row.reported is not None and not _has_news(row, message):
         _note(row, message, started, now)
         return MessageResult(node)
     return MessageResult(_take_in(node, message, report, started))
@@ -114,7 +114,7 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
             )
         if message.sequence == row.sequence:
             return True
-        if row.heard_at and now - row.heard_at < timedelta(milliseconds=settings.HETSCHED_AGENT_PAUSE_MILLIS):
+        if row.reported_at and now - row.reported_at < timedelta(milliseconds=settings.HETSCHED_AGENT_PAUSE_MILLIS):
             raise InputError(
                 "ReportTooSoon",
                 "the previous message of this node was received less than a second ago",
@@ -130,7 +130,7 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
 
 def _of_message(message: AgentMessage, started: datetime, now: datetime) -> dict[str, object]:
     """Return the columns that every message sets."""
-    return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "heard_at": now}
+    return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "reported_at": now}
 
 
 def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
@@ -140,7 +140,7 @@ def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
         before = row.usage.capacity if row.usage is not None else {}
         if any(usage.capacity.get(name) != before.get(name) for name in (NETWORK_MBPS, DISK_MBPS)):
             return True
-    return report is not None and lasting(row.told) != lasting(report)
+    return report is not None and lasting(row.reported) != lasting(report)
 
 
 def _use_of(message: AgentMessage) -> MachineUsage | None:
@@ -154,8 +154,8 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     row.pinned = pinned
     columns = ["pinned", "claims"]
     if message.report is not None:
-        row.told, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
-        columns += ["told", "digest"]
+        row.reported, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
+        columns += ["reported", "digest"]
     if usage is not None:
         row.usage, row.usage_taken = usage, False
         columns += ["usage", "usage_taken"]
@@ -193,12 +193,12 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
         node = Node.objects.select_related("cluster").get(pk=node.pk)
         now = timezone.now()
         row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
-        first = row.told is None
-        row.told = _replace(report, usage=None, pinned=None)
+        first = row.reported is None
+        row.reported = _replace(report, usage=None, pinned=None)
         row.digest = digest_of(report)
         row.agent = report.agent[:100]
         row.pinned = report.pinned
-        columns = ["told", "digest", "agent", "pinned"]
+        columns = ["reported", "digest", "agent", "pinned"]
         usage = _sample(message, now)
         if usage is not None:
             row.usage, row.usage_taken = usage, True
@@ -248,11 +248,11 @@ def agents_of(cluster_id: int) -> dict[str, Any] | None:
 
     `doubted` is the number of nodes with quarantined facts, and `doubted_first` the first of them by name.
     """
-    rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, heard_at__isnull=False)
+    rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, reported_at__isnull=False)
     doubted = ~Q(quarantined=[])
     found = rows.aggregate(
         all=Count("pk"),
-        reporting=Count("pk", filter=Q(heard_at__gte=silent_since(timezone.now()))),
+        reporting=Count("pk", filter=Q(reported_at__gte=silent_since(timezone.now()))),
         doubted=Count("pk", filter=doubted),
         doubted_first=Min("node__name", filter=doubted),
     )

@@ -50,7 +50,7 @@ from .tiles import cluster_head
 MOST_COLLECTORS = 32
 _MOST_PROBLEMS = 20
 _STATUS = (
-    "answered_at", "failures", "failure_code", "failure", "stale_since", "problems", "nodes_told", "nodes_stale",
+    "answered_at", "failures", "failure_code", "failure", "stale_since", "problems", "nodes_reported", "nodes_stale",
 )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def configure(
             obj=("collector", f"{locked.name}/{name}"), reason=reason, details=details,
         )  # fmt: skip
     if not new:
-        _lay(row, {}, status={"stale_since": None, "nodes_told": 0, "nodes_stale": 0, "failures": 0, "failure": ""})
+        _lay(row, {}, status={"stale_since": None, "nodes_reported": 0, "nodes_stale": 0, "failures": 0, "failure": ""})
     return row
 
 
@@ -263,7 +263,7 @@ def _lay(
                 after = (*kept, new) if new is not None else tuple(kept)
                 changes.append((node, row or new_facts(node), old, new, after))
         _write(cluster, collector, changes)
-        live.update(**{**status, "nodes_told": reported, "nodes_stale": stale})
+        live.update(**{**status, "nodes_reported": reported, "nodes_stale": stale})
 
 
 Change = tuple[Node, NodeFacts, CollectedFact | None, CollectedFact | None, tuple[CollectedFact, ...]]

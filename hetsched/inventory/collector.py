@@ -39,7 +39,7 @@ class Collector(models.Model):
     # Since when all of its facts are stale although it is enabled.
     stale_since = models.DateTimeField(_("stale since"), null=True, editable=False)
     problems: Any = models.JSONField(default=list, blank=True, editable=False)
-    nodes_told = models.PositiveIntegerField(_("nodes"), default=0, editable=False)
+    nodes_reported = models.PositiveIntegerField(_("nodes"), default=0, editable=False)
     nodes_stale = models.PositiveIntegerField(_("nodes without a fresh answer"), default=0, editable=False)
 
     class Meta:

@@ -60,10 +60,10 @@ def _source(report: NodeReport) -> str:
 
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
     """Return the merged report of all sources, and the agent's amounts of resources that the cluster reports too."""
-    if row.told is None:
+    if row.reported is None:
         return with_collected(aged_report(row.base, now), row.collected), {}
-    reported = facts_of(_replace(row.told, usage=row.usage), observed_at=rfc3339(row.heard_at or now))
-    row.claims = noted(row.claims, AGENT, words_of(reported), rfc3339(row.heard_at or now))
+    reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
+    row.claims = noted(row.claims, AGENT, words_of(reported), rfc3339(row.reported_at or now))
     stated = {name: amount for name, amount in reported.allocatable.items() if name not in (CPU, MEMORY)}
     return with_collected(laid_over(aged_report(row.base, now), aged_report(reported, now)), row.collected), stated
 
@@ -76,11 +76,11 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
         candidate,
         growth=settings.HETSCHED_GROWTH_PERCENT / 100,
         now=rfc3339(now),
-        source=AGENT if row.told is not None else _source(row.base),
+        source=AGENT if row.reported is not None else _source(row.base),
         quarantined=row.quarantined,
         approved=approved,
         first=first,
-        trusted_cards=row.told is None,
+        trusted_cards=row.reported is None,
         stated=stated,
     )
     row.known, row.quarantined = weighed.known, weighed.quarantined
@@ -233,8 +233,8 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
         stood, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
             # Another machine of the same name: the previous agent's report does not apply to it.
-            row.told, row.digest, row.usage = None, "", None
-            columns += ["told", "digest", "usage"]
+            row.reported, row.digest, row.usage = None, "", None
+            columns += ["reported", "digest", "usage"]
         row.base = report
         row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
         effective = _weighed(row, now)
@@ -247,7 +247,7 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
 
 def _is_plain(row: NodeFacts) -> bool:
     """Return whether a node has no agent report, quarantine or override; facts of collectors are merged in any case."""
-    return row.told is None and not row.quarantined and not row.overrides
+    return row.reported is None and not row.quarantined and not row.overrides
 
 
 def _rebased(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:

@@ -1,7 +1,7 @@
 """The facts of one node by source: its agent, collectors, operators; and the facts in quarantine.
 
 A row exists only for nodes with an agent report, a collector, a quarantined fact or an override. `base` is the report
-of the cluster or a file, `told` that of the agent, `collected` that of other systems; the node's own report merges
+of the cluster or a file, `reported` that of the agent, `collected` that of other systems; the node's own report merges
 them. Usage samples are stored here as they arrive and copied to the node's report in batches
 (`agent_messages.take_samples`).
 """
@@ -24,7 +24,7 @@ class NodeFacts(models.Model):
     node = models.OneToOneField("inventory.Node", on_delete=models.CASCADE, related_name="facts", primary_key=True)
     base = StructField(NodeReport)
     known = StructField(NodeReport)  # the report in use last, including parts that are missing by now
-    told = StructField(AgentReport, null=True)
+    reported = StructField(AgentReport, null=True)
     digest = models.CharField(max_length=64, blank=True)
     usage = StructField(MachineUsage, null=True)
     usage_taken = models.BooleanField(default=True)  # whether it was copied to the node's report
@@ -40,7 +40,7 @@ class NodeFacts(models.Model):
     instance = models.CharField(max_length=64, blank=True)
     started_at = models.DateTimeField(null=True)
     sequence = models.BigIntegerField(default=0)
-    heard_at = models.DateTimeField(_("heard of"), null=True)
+    reported_at = models.DateTimeField(null=True)
 
     class Meta:
         verbose_name = _("facts of a node")

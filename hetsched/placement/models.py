@@ -161,8 +161,8 @@ class Pod(models.Model):
         Hold, on_delete=models.SET_NULL, null=True, related_name="pods", editable=False, db_index=False
     )
     # The decision last reported to the pod's cluster.
-    told_decision = models.BigIntegerField(null=True, editable=False)
-    tell_failed_at = models.DateTimeField(null=True, editable=False)
+    reported_decision = models.BigIntegerField(null=True, editable=False)
+    report_failed_at = models.DateTimeField(null=True, editable=False)
     message = models.TextField(_("message"), blank=True)
     created_at = models.DateTimeField(_("created"))
     decided_at = models.DateTimeField(_("decided"), null=True)

@@ -98,8 +98,8 @@ def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
     if one.gone:
         if row is None or row.gone:
             return False
-        row.gone, row.told = True, True
-        row.save(update_fields=["gone", "told"])
+        row.gone, row.reported = True, True
+        row.save(update_fields=["gone", "reported"])
         about = ("policy", one.name)
         actor = _of(cluster)
         record(actor=actor.name, role=actor.role, action="policy.gone", obj=about, details={"version": row.version})
@@ -130,7 +130,7 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
     now = timezone.now()
     if new or (was[0] is None) is not (row.problem is None):
         row.since = now
-    row.judged_at, row.told = now, False
+    row.judged_at, row.reported = now, False
     row.save()
     _publish(row.name)
     return True

@@ -105,7 +105,7 @@ class PolicyObject(models.Model):
     judged_at = models.DateTimeField(_("judged"))
     since = models.DateTimeField(_("accepted or refused since"))
     # Whether the result is written to the object's status.
-    told = models.BooleanField(_("told"), default=False)
+    reported = models.BooleanField(default=False)
 
     class Meta:
         verbose_name = _("policy object")

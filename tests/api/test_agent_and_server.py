@@ -57,7 +57,7 @@ def test_a_machine_becomes_facts_and_its_changes_follow(serving: Callable[[Path]
     agent._sender.start()
     try:
         agent.step()
-        eventually(lambda: NodeFacts.objects.filter(told__isnull=False).exists())
+        eventually(lambda: NodeFacts.objects.filter(reported__isnull=False).exists())
         report = Node.objects.get(name="n1").report
         assert report.isa.native is not None
         assert report.isa.native.startswith("rv64")

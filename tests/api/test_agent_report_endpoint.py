@@ -172,7 +172,7 @@ def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster,
     body = msgspec.json.encode(message()).replace(b'"memoryMiB":16384', b'"memoryMiB":' + spelt.encode())
     assert spelt.encode() in body
     agent("POST", "agent/reports/", body, status=200)
-    report = NodeFacts.objects.get().told
+    report = NodeFacts.objects.get().reported
     assert [zone.memory_mib for zone in report.zones] == [16384, 16384]
 
 

@@ -131,7 +131,7 @@ def test_agents_are_counted(cluster: Cluster) -> None:
     assert agents_of(cluster.pk) is None
     send_report(cluster, 1)
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 1, "doubted": 0, "doubted_first": None}
-    NodeFacts.objects.update(heard_at=timezone.now() - timedelta(seconds=91))
+    NodeFacts.objects.update(reported_at=timezone.now() - timedelta(seconds=91))
     assert agents_of(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
 
 

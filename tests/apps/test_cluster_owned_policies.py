@@ -65,11 +65,11 @@ def test_each_new_content_is_a_version_that_decides(west: Cluster) -> None:
 
 def test_repeated_content_is_no_new_version(west: Cluster) -> None:
     see(west, spec())
-    PolicyObject.objects.update(told=True)
+    PolicyObject.objects.update(reported=True)
     assert see(west, spec()) == []
-    assert PolicyObject.objects.get().told
+    assert PolicyObject.objects.get().reported
     assert see(west, spec(), 2) == ["mine"]  # another generation of the same content is only acknowledged
-    assert (decides(), PolicyObject.objects.get().told) == ((1, 1.0), False)
+    assert (decides(), PolicyObject.objects.get().reported) == ((1, 1.0), False)
 
 
 def test_a_wrong_one_is_refused_at_its_field_and_the_good_one_goes_on(west: Cluster) -> None:

@@ -106,7 +106,7 @@ def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None
         CollectedNode("n2", now(30), power=PowerReport("off")),
     )
     assert (report("n1").power, report("n2").power) == (None, PowerReport("off"))
-    assert (row.nodes_told, row.nodes_stale) == (2, 1)
+    assert (row.nodes_reported, row.nodes_stale) == (2, 1)
 
 
 def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:

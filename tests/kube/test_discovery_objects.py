@@ -98,7 +98,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
     told = msgspec.structs.replace(told, **changes)
     row = NodeFacts.objects.filter(node__name="n1").first()
     if row is not None:
-        NodeFacts.objects.update(heard_at=None)  # however soon after the last report
+        NodeFacts.objects.update(reported_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
     digest = digest_of(steady(told))
     agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
@@ -224,8 +224,8 @@ def test_objects_of_others_are_left_alone(api: Api, live: Cluster) -> None:
 def test_a_silent_agent_is_marked_and_nothing_of_its_node_goes(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
-    late = NodeFacts.objects.get().heard_at - timedelta(hours=1)
-    NodeFacts.objects.update(heard_at=late)
+    late = NodeFacts.objects.get().reported_at - timedelta(hours=1)
+    NodeFacts.objects.update(reported_at=late)
     discover.run()
     meta = get(api, NODES)["metadata"]
     assert meta["annotations"]["hetsched.io/facts-stale-since"] == found(live).silent[0].since

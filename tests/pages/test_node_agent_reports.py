@@ -75,7 +75,7 @@ def test_first_screen_links_to_quarantined_facts(viewer: Client, told: Cluster) 
 
 def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, told: Cluster) -> None:
     assert "agent silent" not in words(viewer, "/nodes/n1/gpu/")
-    NodeFacts.objects.update(heard_at=datetime.now(UTC) - timedelta(minutes=2))
+    NodeFacts.objects.update(reported_at=datetime.now(UTC) - timedelta(minutes=2))
     assert "agent silent" in words(viewer, "/nodes/n1/gpu/")
 
 

@@ -110,7 +110,7 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     # A busy machine writes and reads late: a rate approaches its value after some scrapes.
     wait_until(lambda: asked() and near(used("busy")), what=lambda: f"not near: {used('busy')}", seconds=90)
     row = Collector.objects.get()
-    assert (row.nodes_told, row.nodes_stale, row.stale_since, row.problems) == (3, 0, None, [])
+    assert (row.nodes_reported, row.nodes_stale, row.stale_since, row.problems) == (3, 0, None, [])
     busy = Node.objects.get(name="busy").report.usage
     assert busy is not None
     assert busy.source == "load"
@@ -138,7 +138,7 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     assert asked()  # rates over some seconds may still have a value for it
     assert load_state(cluster.pk).state.stale() == ["idle"]
     row.refresh_from_db()
-    assert (row.nodes_told, row.nodes_stale, row.stale_since) == (3, 1, None)
+    assert (row.nodes_reported, row.nodes_stale, row.stale_since) == (3, 1, None)
 
     monitoring.down()
     assert not asked()  # the next run: within one interval

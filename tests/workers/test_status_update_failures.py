@@ -71,4 +71,4 @@ def test_other_pods_are_updated_and_the_failed_one_is_retried_after_them(cluster
     server.broken = set()
     assert server.round(cluster) == {"p0", "p1"}
     assert server.round(cluster) == set()
-    assert not Pod.objects.exclude(tell_failed_at=None).exists()
+    assert not Pod.objects.exclude(report_failed_at=None).exists()

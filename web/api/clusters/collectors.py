@@ -100,7 +100,7 @@ def detail(row: Collector) -> CollectorDetail:
         failure_code=row.failure_code,
         failure=row.failure,
         problems=list(row.problems),
-        nodes=row.nodes_told,
+        nodes=row.nodes_reported,
         nodes_stale=row.nodes_stale,
     )
 

@@ -154,7 +154,7 @@ def _collectors() -> Iterator[Metric]:
         works.add_metric(where, row.answered_at is not None and row.stale_since is None)
         if row.answered_at is not None:
             age.add_metric(where, _age(row.answered_at))
-        nodes.add_metric(where, row.nodes_told)
+        nodes.add_metric(where, row.nodes_reported)
         late.add_metric(where, row.nodes_stale)
     yield from (works, age, nodes, late)
 

@@ -79,7 +79,7 @@ def load_sources(cluster: Cluster) -> list[LoadSource]:
             answered_at=row.answered_at,
             stale_since=row.stale_since,
             failure=row.failure,
-            nodes=row.nodes_told,
+            nodes=row.nodes_reported,
             nodes_stale=row.nodes_stale,
             problems=list(row.problems),
         )

@@ -37,7 +37,7 @@ from ..views import ApiView, answer
 from . import facts
 
 # The full reports of each source are not needed to show a node.
-HEAVY = ("facts__base", "facts__known", "facts__told")
+HEAVY = ("facts__base", "facts__known", "facts__reported")
 _COLUMNS = (
     "name", "isa_family", "isa", "pool", "ready", "unschedulable", "allocatable", "requested", "gpu_milli_used",
     "card_count", "cards_installed", "maintenance", "pods",

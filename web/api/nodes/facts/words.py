@@ -44,10 +44,10 @@ class AgentFacts(Document, frozen=True):
 
 def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
     """Return the state of a node's agent, None if none ever reported."""
-    if row is None or row.heard_at is None:
+    if row is None or row.reported_at is None:
         return None
-    age = round(max((now - row.heard_at).total_seconds(), 0.0), 1)
-    return AgentFacts(row.agent, rfc3339(row.heard_at), age, row.heard_at < silent_since(now))
+    age = round(max((now - row.reported_at).total_seconds(), 0.0), 1)
+    return AgentFacts(row.agent, rfc3339(row.reported_at), age, row.reported_at < silent_since(now))
 
 
 def stated_fact(said: Sequence[Said]) -> StatedFact:

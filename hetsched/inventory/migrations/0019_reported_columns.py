@@ -1,0 +1,16 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Name what the node agents and collectors report by that word."""
+
+    dependencies = [
+        ("inventory", "0018_node_sample_due"),
+    ]
+
+    operations = [
+        migrations.RenameField(model_name="nodefacts", old_name="told", new_name="reported"),
+        migrations.RenameField(model_name="nodefacts", old_name="heard_at", new_name="reported_at"),
+        migrations.RenameField(model_name="collector", old_name="nodes_told", new_name="nodes_reported"),
+        migrations.AlterField(model_name="nodefacts", name="reported_at", field=models.DateTimeField(null=True)),
+    ]

@@ -1,0 +1,14 @@
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+    """Name the columns for the reports to the pod's cluster by that word."""
+
+    dependencies = [
+        ("placement", "0025_eviction_moves"),
+    ]
+
+    operations = [
+        migrations.RenameField(model_name="pod", old_name="told_decision", new_name="reported_decision"),
+        migrations.RenameField(model_name="pod", old_name="tell_failed_at", new_name="report_failed_at"),
+    ]
