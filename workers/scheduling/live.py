@@ -137,7 +137,7 @@ class Live:
         self._by_pod: dict[int, _OnItsWay] = {}
         self._accepted: list[int] = []
         self._binding = 0
-        self._untold_since: float | None = None
+        self._unreported_since: float | None = None
         dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
         dispatch.here(cluster.pk, dispatch.REPORT, self._report_later)
 
@@ -220,14 +220,14 @@ class Live:
         return more
 
     def _report_later(self) -> None:
-        if self._untold_since is None:
-            self._untold_since = time.monotonic()
+        if self._unreported_since is None:
+            self._unreported_since = time.monotonic()
 
     def _wake_reports(self, now: float, busy: bool) -> None:
         """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
-        waited = 0.0 if self._untold_since is None else now - self._untold_since
+        waited = 0.0 if self._unreported_since is None else now - self._unreported_since
         if waited > MAX_REPORT_SECONDS or (waited > REPORT_SECONDS and not busy and not self._binding):
-            self._untold_since = None
+            self._unreported_since = None
             dispatch.send(self._cluster.pk, dispatch.REPORT)
 
     # -- deciding ------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _count_what_is_owed() -> None:
             except Cluster.DoesNotExist:
                 _paces.pop(cluster_id)
             except Exception as error:  # the database is unreachable: retry later
-                log.warning("counts not told", cluster=cluster_id, error=repr(error))
+                log.warning("counts not published", cluster=cluster_id, error=repr(error))
         close_old_connections()
 
 
