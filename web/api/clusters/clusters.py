@@ -22,7 +22,6 @@ from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.actions import create_cluster, require_reason
-from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.audit import record
@@ -37,26 +36,18 @@ from ..etags import check_match, locked
 from ..nodes.facts import quantities
 from ..pagination import LIST_QUERIES, flag, page
 from ..views import ApiView, answer, send
-from .connections import ConnectionDetail, cluster_tag, connection_of, find
+from .connections import ConnectionDetail, NewConnection, cluster_tag, connect_with, connection_of, find
 
 
-class NewCluster(Request, frozen=True):
+class NewCluster(NewConnection, frozen=True, kw_only=True):
     """Cluster to add; kind `kubernetes` needs a connection.
 
     `namespaces` are those that submissions may use; `shadowOf` names a scheduler in whose shadow it is followed.
     """
 
     name: str
-    reason: str
     kind: Literal["offline", "demo", "kubernetes"] = "offline"
     policy: str = "hetsched"
-    kubeconfig: str | dict[str, Any] | None = None
-    discovery_kubeconfig: str | dict[str, Any] | None = None
-    context: str = ""
-    in_cluster: bool = False
-    namespaces: list[str] | str | None = None
-    shadow_of: str | None = None
-    read_pull_secrets: bool | None = None
 
 
 class Inventory(Request, frozen=True):
@@ -117,18 +108,7 @@ class ClustersView(ApiView):
                 reason=require_reason(asked.reason),
             )
             if asked.kind == "kubernetes" or asked.kubeconfig is not None or asked.in_cluster:
-                connect(
-                    cluster,
-                    kubeconfig=asked.kubeconfig,
-                    context=asked.context,
-                    in_cluster=asked.in_cluster,
-                    enrolled_namespaces=None if asked.namespaces is None else bodies.names(asked.namespaces),
-                    shadow_of=asked.shadow_of,
-                    read_pull_secrets=asked.read_pull_secrets,
-                    discovery_kubeconfig=asked.discovery_kubeconfig,
-                    actor=self.subject,
-                    reason=asked.reason,
-                )
+                connect_with(cluster, asked, self.subject)
         shown = _detail(cluster, self.subject)
         headers = {"Location": f"{request.path}{cluster.name}/", "ETag": cluster_tag(cluster, shown.connection)}
         return answer(request, shown, status=201, headers=headers)

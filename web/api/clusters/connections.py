@@ -186,6 +186,22 @@ def _policy(one: PolicyObject) -> PolicyThere:
     return PolicyThere(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
 
 
+def connect_with(cluster: Cluster, asked: NewConnection, subject: Subject) -> None:
+    """Create or change the connection of a cluster with the settings of a request."""
+    connect(
+        cluster,
+        kubeconfig=asked.kubeconfig,
+        context=asked.context,
+        in_cluster=asked.in_cluster,
+        enrolled_namespaces=None if asked.namespaces is None else bodies.names(asked.namespaces),
+        shadow_of=asked.shadow_of,
+        read_pull_secrets=asked.read_pull_secrets,
+        discovery_kubeconfig=asked.discovery_kubeconfig,
+        actor=subject,
+        reason=asked.reason,
+    )
+
+
 class ConnectionView(ApiView):
     actions: ClassVar = {"PUT": Action.OPERATE}
     matched: ClassVar = {"PUT": True}
@@ -198,18 +214,7 @@ class ConnectionView(ApiView):
         cluster = find(name)
         with locked(cluster):
             check_match(request, cluster_tag(find(name)), required=True)
-            connect(
-                cluster,
-                kubeconfig=asked.kubeconfig,
-                context=asked.context,
-                in_cluster=asked.in_cluster,
-                enrolled_namespaces=None if asked.namespaces is None else bodies.names(asked.namespaces),
-                shadow_of=asked.shadow_of,
-                read_pull_secrets=asked.read_pull_secrets,
-                discovery_kubeconfig=asked.discovery_kubeconfig,
-                actor=self.subject,
-                reason=asked.reason,
-            )
+            connect_with(cluster, asked, self.subject)
         shown = connection_of(cluster, self.subject)
         return answer(request, shown, headers={"ETag": cluster_tag(find(name), shown)})
 
