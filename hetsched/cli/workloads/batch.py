@@ -21,9 +21,9 @@ from hetsched.client import BatchAnswer, End, Goal, Refused
 from hetsched.client.documents import ItemAnswer, ItemProblem
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..name_completion import a_cluster, a_policy
 from ..options import PodFiles, Strict, given_key, read_each
 from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
+from .submission_options import PlacementPolicy, Priority, TargetCluster, WaitGoal
 from .workload_view import coloured
 from .workloads import Patient, Timeout
 
@@ -36,11 +36,9 @@ def batch(
     filename: PodFiles,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[
-        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
-    ] = "",
-    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    cluster: TargetCluster = "",
+    policy: PlacementPolicy = "",
+    priority: Priority = None,
     callback_url: Annotated[
         str, typer.Option("--callback-url", help="URL that receives a POST when a workload is decided.")
     ] = "",
@@ -57,9 +55,7 @@ def batch(
         ),
     ] = None,
     wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all workloads are decided.")] = False,
-    goal: Annotated[
-        Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
-    ] = None,
+    goal: WaitGoal = None,
     timeout: Timeout = 300.0,
     patient: Patient = False,
     strict: Strict = False,

@@ -14,10 +14,11 @@ from rich.text import Text
 from hetsched.client import Hold, Refused
 
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from ..name_completion import a_cluster, a_hold, a_policy
+from ..name_completion import a_hold
 from ..options import PodFiles, given_key, read_manifest, seconds_of
 from ..output import Output, OutputFormat, console, note, print_json, table
 from .plans import in_commands, show_fresh
+from .submission_options import PlacementPolicy, TargetCluster
 from .workloads import Reason
 
 app = typer.Typer(no_args_is_help=True, help="Reserve capacity for future pods.")
@@ -32,10 +33,8 @@ def create(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     lasting: Lasting = "10m",
-    cluster: Annotated[
-        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
-    ] = "",
-    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
+    cluster: TargetCluster = "",
+    policy: PlacementPolicy = "",
     about: Annotated[str, typer.Option("--note", help="Note shown to other users.")] = "",
     idempotency_key: Annotated[
         str | None,

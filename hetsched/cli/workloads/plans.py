@@ -18,9 +18,9 @@ from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from ..name_completion import a_cluster, a_policy
 from ..options import PodFiles, Strict, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings
+from .submission_options import PlacementPolicy, Priority, TargetCluster
 from .whatif import show
 
 MAKE_ONE = "hetsched plan -f FILE --out job.plan"
@@ -33,11 +33,9 @@ def plan(
     filename: PodFiles,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[
-        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
-    ] = "",
-    policy: Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    cluster: TargetCluster = "",
+    policy: PlacementPolicy = "",
+    priority: Priority = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the score of every plugin for every node.")] = False,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Do not preempt running pods.")] = False,
     strict: Strict = False,

@@ -18,11 +18,12 @@ from hetsched.client.documents import REFUSED
 from hetsched.client.waiting import end_of
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..name_completion import a_cluster, a_hold, a_policy, a_workload
+from ..name_completion import a_hold, a_policy, a_workload
 from ..options import PodFiles, Strict, given_key, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .live import Watch, follow
 from .plans import in_commands, read_plan, show_fresh
+from .submission_options import Priority, TargetCluster, WaitGoal
 from .workload_view import change_lines, coloured, show, view
 
 Identity = Annotated[
@@ -37,13 +38,11 @@ def submit(
     filename: PodFiles,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[
-        str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
-    ] = "",
+    cluster: TargetCluster = "",
     policy: Annotated[
         str, typer.Option(help="Policy for placement; overrides the policy of the pods.", autocompletion=a_policy)
     ] = "",
-    priority: Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)] = None,
+    priority: Priority = None,
     name: Annotated[str, typer.Option(help="Name of the workload.")] = "",
     plan: Annotated[
         str,
@@ -66,9 +65,7 @@ def submit(
         ),
     ] = None,
     wait_for: Annotated[bool, typer.Option("--wait", help="Wait for the decision.")] = False,
-    goal: Annotated[
-        Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
-    ] = None,
+    goal: WaitGoal = None,
     watch: Watch = False,
     timeout: Timeout = 300.0,
     patient: Patient = False,
