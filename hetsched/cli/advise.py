@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.adapters.files import parse_workload
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, Question
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import in_order
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .options import ADD_NODES, choose_policies, compile_choice, read_manifest, read_sources
+from .options import choose_policies, compile_choice, read_cluster, read_manifest, read_sources
 from .output import Output, OutputFormat, console, duration, print_json, print_warnings, table
 
 _COLOURS = {
@@ -121,14 +121,7 @@ def _on_files(
     from hetsched.engine.framework.policy import IMPLIED
     from hetsched.engine.simulation.advice import advise as search
 
-    nodes = parse_cluster(read_sources(cluster, "--cluster"))
-    if not nodes.nodes:
-        raise InputError(
-            "ClusterWithoutNodes",
-            "the file contains no Node object",
-            place=f"--cluster {', '.join(cluster)}",
-            hint=ADD_NODES,
-        )
+    nodes = read_cluster(cluster)
     asked = parse_workload(read_sources(files, "-f"), known=nodes) if files else ClusterContent(pending=nodes.pending)
     print_warnings(in_order(nodes.warnings + asked.warnings))
     if goal is Goal.ROOM and not asked.pending:

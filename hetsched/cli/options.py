@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hetsched.engine.framework.policy import Policy
 
 STDIN = "-"
+_ADD_NODES = "Write them with kubectl get nodes,pods -A -o yaml"
 _MANIFESTS = (".yaml", ".yml", ".json", ".csv")
 _DURATION = re.compile(r"([0-9]{1,7})([smhd]?)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -101,10 +102,25 @@ def _files(path: str, option: str) -> list[str]:
     return found
 
 
-ADD_NODES = "Write them with kubectl get nodes,pods -A -o yaml"
 Strict = Annotated[
     bool, typer.Option("--strict", help="Reject unknown fields, annotations and kinds instead of printing warnings.")
 ]
+
+
+def read_cluster(cluster: Sequence[str]) -> ClusterContent:
+    """Read the files of option --cluster.
+
+    Raises: InputError; `ClusterWithoutNodes` if they contain no node.
+    """
+    nodes = parse_cluster(read_sources(cluster, "--cluster"))
+    if not nodes.nodes:
+        raise InputError(
+            "ClusterWithoutNodes",
+            "the file contains no Node object",
+            place=f"--cluster {', '.join(cluster)}".rstrip(),
+            hint=_ADD_NODES,
+        )
+    return nodes
 
 
 def read_inputs(
@@ -131,14 +147,7 @@ def read_inputs(
             place=option,
             hint="Write one of them to a file",
         )
-    nodes = parse_cluster(read_sources(cluster, "--cluster"))
-    if not nodes.nodes:
-        raise InputError(
-            "ClusterWithoutNodes",
-            "the file contains no Node object",
-            place=f"--cluster {', '.join(cluster)}",
-            hint=ADD_NODES,
-        )
+    nodes = read_cluster(cluster)
     asked = parse_workload(read_sources(workload, option), known=nodes)
     asked = msgspec.structs.replace(asked, warnings=in_order(nodes.warnings + asked.warnings))
     if strict:

@@ -22,7 +22,7 @@ from rich.markup import escape
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .options import ADD_NODES, STDIN, choose_policies, read_sources
+from .options import STDIN, choose_policies, read_cluster, read_sources
 from .output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
@@ -273,7 +273,6 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
 
 def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:
     """Check without a server."""
-    from hetsched.adapters.files import parse_cluster
     from hetsched.adapters.objects.golden_placements import parse_goldens
     from hetsched.contracts.api.golden import GoldenCheck
     from hetsched.contracts.objects.cluster import ClusterContent
@@ -283,9 +282,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     from hetsched.engine.framework.registry import load_registry
     from hetsched.engine.simulation.golden_placements import empty, judge
 
-    nodes = parse_cluster(read_sources(cluster, "--cluster")) if cluster else ClusterContent()
-    if not nodes.nodes:
-        raise InputError("ClusterWithoutNodes", "the file contains no Node object", place="--cluster", hint=ADD_NODES)
+    nodes = read_cluster(cluster)
     goldens = parse_goldens(read_sources(filename, "-f"), cluster=Path(cluster[0]).stem, known=nodes)
     specs, _ = choose_policies(policy, nodes, ClusterContent())
     state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())

@@ -80,6 +80,8 @@ WHATIF = "whatif -f @pods --cluster @cluster"
         ("whatif -f @alias.yaml --cluster @cluster", "YamlAliasRefused", "alias.yaml"),
         ("whatif -f @cluster --cluster @cluster", "WorkloadEmpty", "-f"),
         ("whatif -f @pods --cluster @pods", "ClusterWithoutNodes", "--cluster"),
+        ("policy golden check -f @pods --cluster @pods", "ClusterWithoutNodes", "pods.json"),
+        ("policy golden check -f @pods", "ClusterWithoutNodes", "--cluster"),
         ("whatif -f @running --cluster @cluster", "PodExists", "-f"),
         ("whatif -f @nodes.csv --cluster @cluster", "WrongFile", "nodes.csv"),
         ("simulate --workload @row.csv --cluster @nodes.csv", "TraceRowInvalid", "row.csv:2 cpu_milli"),
