@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from .api import Api, ApiFailure
-from .pod_events import CONTROLLER, EVENTS, LONGEST_NOTE
+from .pod_events import LONGEST_NOTE, create_event, patch_status
 from .resources import PODS
 
 _REFUSED = frozenset({400, 403, 422})
@@ -94,24 +94,10 @@ def mark_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
         "message": f"hetsched: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
-    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
-    path = PODS.path(namespace=one.namespace, name=one.name, part="status")
-    event = {
-        "apiVersion": EVENTS.api_version,
-        "kind": "Event",
-        "metadata": {"name": f"{one.name[:200]}.{one.uid[:8]}.{one.eviction_id:x}.p".lower()},
-        "eventTime": now,
-        "reportingController": CONTROLLER,
-        "reportingInstance": instance[:128],
-        "action": "Preempting",
-        "reason": "Preempted",
-        "type": "Normal",
-        "note": one.sentence[:LONGEST_NOTE],
-        "regarding": {
-            "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.name, "uid": one.uid,
-        },
-    }  # fmt: skip
     with suppress(ApiFailure):
-        api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+        patch_status(api, one, {"conditions": [condition]})
     with suppress(ApiFailure):
-        api.send("POST", EVENTS.path(namespace=one.namespace), json.dumps(event).encode())
+        create_event(
+            api, one, suffix=f"{one.uid[:8]}.{one.eviction_id:x}.p", action="Preempting", reason="Preempted",
+            note=one.sentence, now=now, instance=instance,
+        )  # fmt: skip

@@ -10,7 +10,7 @@ Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,6 +28,17 @@ _REASONS = {
     Verdict.NEVER_FITS: "NeverFits",
     Verdict.MISCONFIGURED: "Misconfigured",
 }
+
+
+class NamedPod(Protocol):
+    """A pod of the API server by its name and uid."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
 
 
 class PodResult(msgspec.Struct, frozen=True):
@@ -72,29 +83,58 @@ def _condition(api: Api, one: PodResult, now: str) -> None:
         "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
-    status = {"conditions": [condition], "nominatedNodeName": one.nominated or None}
-    body: dict[str, Any] = {"metadata": {"uid": one.uid}, "status": status}
-    path = PODS.path(namespace=one.namespace, name=one.name, part="status")
-    api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+    patch_status(api, one, {"conditions": [condition], "nominatedNodeName": one.nominated or None})
 
 
 def _event(api: Api, one: PodResult, now: str, instance: str) -> None:
     # Programs match kube-scheduler's sentence.
     assigned = f"Successfully assigned {one.namespace}/{one.name} to {one.node} ({one.sentence})"
-    note = assigned if one.node else one.sentence
+    create_event(
+        api,
+        one,
+        suffix=f"{one.decision_id:x}.{'s' if one.node else 'f'}",
+        action="Binding" if one.node else "Scheduling",
+        reason="Scheduled" if one.node else "FailedScheduling",
+        kind="Normal" if one.node else "Warning",
+        note=assigned if one.node else one.sentence,
+        now=now,
+        instance=instance,
+    )
+
+
+def patch_status(api: Api, pod: NamedPod, status: dict[str, Any]) -> None:
+    """Merge these fields into the status of a pod, if it still has this uid."""
+    body = {"metadata": {"uid": pod.uid}, "status": status}
+    path = PODS.path(namespace=pod.namespace, name=pod.name, part="status")
+    api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+
+
+def create_event(
+    api: Api,
+    pod: NamedPod,
+    *,
+    suffix: str,
+    action: str,
+    reason: str,
+    note: str,
+    now: str,
+    instance: str,
+    kind: str = "Normal",
+) -> None:
+    """Create an event about a pod; `suffix` makes its name unique."""
     event = {
         "apiVersion": EVENTS.api_version,
         "kind": "Event",
-        "metadata": {"name": f"{one.name[:200]}.{one.decision_id:x}.{'s' if one.node else 'f'}".lower()},
+        "metadata": {"name": f"{pod.name[:200]}.{suffix}".lower()},
         "eventTime": now,
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
-        "action": "Binding" if one.node else "Scheduling",
-        "reason": "Scheduled" if one.node else "FailedScheduling",
-        "type": "Normal" if one.node else "Warning",
+        "action": action,
+        "reason": reason,
+        "type": kind,
         "note": note[:LONGEST_NOTE],
         "regarding": {
-            "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.name, "uid": one.uid,
+            "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
         },
     }  # fmt: skip
-    api.send("POST", EVENTS.path(namespace=one.namespace), json.dumps(event).encode())
+    api.send("POST", EVENTS.path(namespace=pod.namespace), json.dumps(event).encode())
