@@ -15,7 +15,8 @@
 //                  and what is marked `data-number` as numbers, check boxes as booleans, empty ones left out)
 //
 // From a script: `const answer = await act({act, title, text, body, …})` with the same names: null when the person cancels,
-// else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object.
+// else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object. `actOn` does the
+// same for a resource that is read first.
 // `blocked` disables the confirmation: what is in `more` says why it cannot be done.
 // `send`, a function of the body, asks in place of `act`, where it is more than one request.
 // A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
@@ -57,6 +58,18 @@ export function act(wish) {
     dialog.showModal();
     (slot.querySelector("input, select, textarea") ?? (reason.closest("label").hidden ? cancel : reason)).focus();
   });
+}
+
+// Reads the resource at an address, then shows the dialog to change or remove it: the request sends the ETag of what was
+// read. `wish` is a wish without `act` and `etag`, or a function of the resource that returns one.
+export async function actOn(address, wish) {
+  const answer = await fetch(address);
+  const now = await answer.json();
+  if (!answer.ok) {
+    showNote(localized(now.detail), "bad");
+    return null;
+  }
+  return act({ ...(typeof wish === "function" ? wish(now) : wish), act: address, etag: answer.headers.get("ETag") });
 }
 
 function bodyOf(wish) {

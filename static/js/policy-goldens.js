@@ -1,7 +1,7 @@
 // Golden placements on the desk: agreed on from a decision or a manifest, changed, taken back, and judged under the draft.
-import { act, token } from "./dialog.js";
+import { act, actOn, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
-import { reloadWithNote, showNote } from "./notes.js";
+import { reloadWithNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const API = "/api/v1/golden-placements/";
@@ -40,29 +40,20 @@ export class Goldens {
   }
 
   async change(name) {
-    const answer = await fetch(`${API}${name}/`);
-    const now = await answer.json();
-    if (!answer.ok) return showNote(localized(now.detail), "bad");
     const body = {};
-    const done = await act({
-      act: `${API}${name}/`,
+    const done = await actOn(`${API}${name}/`, (now) => ({
       method: "PUT",
-      etag: answer.headers.get("ETag"),
       title: fill(this.words["golden-change"], { name }),
       confirm: this.words["golden-agree"],
       body,
       more: this.form(body, now),
-    });
+    }));
     if (done) reloadWithNote(fill(this.words["golden-added"], done));
   }
 
   async remove(name) {
-    const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return showNote(localized((await answer.json()).detail), "bad");
-    const done = await act({
-      act: `${API}${name}/`,
+    const done = await actOn(`${API}${name}/`, {
       method: "DELETE",
-      etag: answer.headers.get("ETag"),
       title: fill(this.words["golden-remove"], { name }),
       text: this.words["golden-remove-text"],
       confirm: this.words["golden-remove-confirm"],

@@ -1,7 +1,7 @@
 // Planned activations: a version at a time, or as a figure of a cluster goes up and down.
-import { act, token } from "./dialog.js";
+import { act, actOn, token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
-import { reloadWithNote, showNote } from "./notes.js";
+import { reloadWithNote } from "./notes.js";
 import { localized } from "./messages.js";
 
 const API = "/api/v1/policy-plans/";
@@ -30,22 +30,20 @@ export class Plans {
   }
 
   async change(name) {
-    const answer = await fetch(`${API}${name}/`);
-    const now = await answer.json();
-    if (!answer.ok) return showNote(localized(now.detail), "bad");
     const body = { policy: this.name };
-    const wish = { title: fill(this.words["plan-change"], { name }), confirm: this.words["plan-save"], etag: answer.headers.get("ETag") };
-    const done = await act({ ...wish, act: `${API}${name}/`, method: "PUT", body, more: this.form(body, now) });
+    const done = await actOn(`${API}${name}/`, (now) => ({
+      method: "PUT",
+      title: fill(this.words["plan-change"], { name }),
+      confirm: this.words["plan-save"],
+      body,
+      more: this.form(body, now),
+    }));
     if (done) reloadWithNote(fill(this.words["plan-saved"], done));
   }
 
   async remove(name) {
-    const answer = await fetch(`${API}${name}/`);
-    if (!answer.ok) return showNote(localized((await answer.json()).detail), "bad");
-    const done = await act({
-      act: `${API}${name}/`,
+    const done = await actOn(`${API}${name}/`, {
       method: "DELETE",
-      etag: answer.headers.get("ETag"),
       title: fill(this.words["plan-remove"], { name }),
       text: this.words["plan-remove-text"],
       confirm: this.words["plan-remove-confirm"],
