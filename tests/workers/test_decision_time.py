@@ -20,7 +20,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.pending import queue
 from hetsched.placement.pending.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
 from hetsched.placement.pending.queue import next_pods
-from hetsched.placement.queries.forecast import forecast
+from hetsched.placement.queries.pending_order import forecast
 from hetsched.placement.snapshot import warm
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod

@@ -9,6 +9,8 @@ A pending pod is in one of five queue states.
 Only due pods have a position. The others are ordered by the time of their next try, unknown last, then by priority and
 age. A pod that never fits is in one of these states too and is tried again when the cluster changes; users see it apart
 from the pods that wait for capacity.
+The forecast lists the due pods in the order in which the next batches take them if each of them is placed and no other
+pod arrives. A pod in back-off, or waiting for an event, is not included.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import due
+from hetsched.placement.pending.decision_time import over_share
+from hetsched.placement.pending.queue import PendingPod, due, next_pods
 from hetsched.placement.pending.retry import FLUSH, LOOK_AGAIN
+from hetsched.placement.snapshot import warm
 from hetsched.storage.batches import parts
-
-from .forecast import forecast
 
 _TIMED = bits([Event.TIME])
 _COLUMNS = (
@@ -104,6 +106,20 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
         later = [_in_line(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
         found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
     return found
+
+
+def forecast(cluster_id: int, limit: int) -> list[PendingPod]:
+    """Return the first `limit` pods in the order in which they will be tried."""
+    copy = warm(cluster_id)
+    with copy.held() as loaded:
+        policy = copy.default_policy()
+        pods = next_pods(cluster_id, policy, limit)
+        if policy is None:
+            return pods[:limit]
+        by_key = {pod.spec.key: pod for pod in pods}
+        behind = over_share(cluster_id, timezone.now().timestamp())
+        order = policy.forecast([pod.spec for pod in pods], loaded.state, behind)
+    return [by_key[spec.key] for spec in order][:limit]
 
 
 def _pending(cluster_id: int, now: datetime) -> Any:
