@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from web.pages.nodes.isa_groups import grouped
+from web.pages.nodes.isa import grouped
 
 
 def test_extensions_fall_into_one_group_each() -> None:

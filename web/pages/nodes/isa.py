@@ -2,16 +2,20 @@
 
 The source of an extension is each source whose report names or implies it. For each pending pod with an ISA
 request the tab shows whether the node runs it and which extensions are missing; an extension shows the number of
-pending pods that need it.
+pending pods that need it. Extensions are grouped by purpose: the first matching pattern selects the group; a name
+without a match is in *others*. Names are those of `hetsched.isa`: RISC-V extensions, Linux flag names for x86 and Arm.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.facts import Said
@@ -24,13 +28,39 @@ from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod, Reservation
 from web.api.nodes import facts
 
-from .isa_groups import grouped
-
 MOST_WAITING = 500
 # Extensions that every machine of an architecture has are left out.
 _FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
+_VECTOR, _CRYPTO, _BITS = _("vector"), _("cryptography"), _("bit manipulation")
+_FLOAT, _MEMORY, _OTHERS = _("floating point"), _("memory and atomics"), _("others")
+_PATTERNS = {
+    "riscv": (
+        (_("base and compressed"), r"[iemcg]|zc.*|zm.*|zicsr|zifencei|zicntr|zihpm"),
+        (_FLOAT, r"[fdq]|z[fdhq].*"),
+        (_VECTOR, r"v|zv(?!k).*"),
+        (_BITS, r"b|zb.*"),
+        (_CRYPTO, r"zk.*|zvk.*"),
+        (_MEMORY, r"a|za.*|zi.*|ztso"),
+        (_("privileged"), r"s.*|h"),
+    ),
+    "x86": (
+        (_CRYPTO, r"aes|vaes|sha.*|pclmul.*|vpclmul.*|gfni|rdrand|rdseed|sm[34]"),
+        ("AVX-512", r"avx512.*|avx10.*"),
+        ("AMX", r"amx.*"),
+        ("AVX", r"avx.*|fma.*|f16c|xop"),
+        ("SSE", r"s?sse.*|pni|mmx.*|3dnow.*"),
+        (_BITS, r"bmi.*|popcnt|lzcnt|abm|adx|tbm|movbe"),
+    ),
+    "arm": (
+        ("SVE", r"sve.*|sme.*"),
+        (_CRYPTO, r"aes|pmull|sha.*|sm[34]|rng.*"),
+        (_FLOAT, r"fp.*|asimd.*|bf16|i8mm|fcma|jscvt|frint|flagm.*"),
+        (_MEMORY, r"atomics|.*lrcpc|uscat|dcpop|dcpodp|mops"),
+    ),
+}  # fmt: skip
+_COMPILED = {arch: [(label, re.compile(text)) for label, text in rows] for arch, rows in _PATTERNS.items()}
 
 
 def instruction_set(node: Node, held: list[Reservation]) -> Context:
@@ -81,3 +111,14 @@ def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
         refusal = None if run.rank >= SECOND else refusal_of("lattice", "native-first", demand, node.report.isa)
         found.append({"text": text, "pods": count, "like": first[demand], "mode": run.mode, "refusal": refusal})
     return found, by_extension
+
+
+def grouped(arch: str, extensions: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return (label, sorted names) of each group that has any, in the order of the table."""
+    groups: dict[str, list[str]] = {}
+    patterns = _COMPILED.get(arch, [])
+    order = [str(label) for label, _pattern in patterns] + [str(_OTHERS)]
+    for name in sorted(extensions):
+        found = next((label for label, pattern in patterns if pattern.fullmatch(name)), _OTHERS)
+        groups.setdefault(str(found), []).append(name)
+    return [(label, groups[label]) for label in dict.fromkeys(order) if label in groups]
