@@ -50,6 +50,7 @@ COMPANIONS = {
     "handles": ("shape",),
     "relaxations": ("shape", "state"),
     "handled_pods": ("state",),
+    "emulated_on": ("request", "state"),
     "card_demand": ("demand", "state"),
     "missed": ("request", "room", "diagnose"),
     "withdrawn": ("request", "room"),

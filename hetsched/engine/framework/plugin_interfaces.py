@@ -109,6 +109,23 @@ class KeepsGangsTogether(Protocol):
 
 
 @runtime_checkable
+class OrdersByPriority(Protocol):
+    """Queue order that may be that of priority, then submission, apart from adjacent members of gangs."""
+
+    @property
+    def by_priority(self) -> bool:
+        """Return whether it is; the database can then read the first pending pods by an index."""
+
+
+@runtime_checkable
+class FindsEmulation(Protocol):
+    """Plugin that decides how the instructions of a pod run on a node."""
+
+    def emulated_on(self, request: Request, state: ClusterState) -> Bools:
+        """Return (N,) on which nodes the pod would run by emulation or a cross toolchain."""
+
+
+@runtime_checkable
 class WantsMix(Protocol):
     """Plugin that reads the workload mix."""
 

@@ -26,6 +26,7 @@ from .plugin_interfaces import (
     ArrangesQueue,
     DescribesEviction,
     DescribesWait,
+    FindsEmulation,
     HandlesPods,
     HandlesShapes,
     HasConcerns,
@@ -34,6 +35,7 @@ from .plugin_interfaces import (
     MeasuresUse,
     OnMissed,
     OnWithdrawn,
+    OrdersByPriority,
     RelaxesRequests,
     WantsMix,
 )
@@ -56,8 +58,8 @@ class ActivePlugin:
     """
 
     __slots__ = (
-        "_concerns", "handled_pods", "handles", "info", "instance", "missed", "name", "relaxations", "selective",
-        "static", "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
+        "_concerns", "emulated_on", "handled_pods", "handles", "info", "instance", "missed", "name", "relaxations",
+        "selective", "static", "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
@@ -76,6 +78,7 @@ class ActivePlugin:
         self.waits = instance.waits if isinstance(instance, DescribesWait) else None
         self.waits_to_evict = instance.waits_to_evict if isinstance(instance, DescribesEviction) else None
         self.relaxations = instance.relaxations if isinstance(instance, RelaxesRequests) else None
+        self.emulated_on = instance.emulated_on if isinstance(instance, FindsEmulation) else None
         self.missed = instance.missed if isinstance(instance, OnMissed) else None
         self.withdrawn = instance.withdrawn if isinstance(instance, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None
@@ -125,6 +128,9 @@ class Policy:
         self._arrange = self._sorter.arrange if isinstance(self._sorter, ArrangesQueue) else None
         adjacent = isinstance(self._sorter, KeepsGangsTogether) and self._sorter.together
         self._together = bool(self.permits) or adjacent
+        self.sorts_by_priority = self._sorter is None or (
+            isinstance(self._sorter, OrdersByPriority) and self._sorter.by_priority
+        )
 
     def _serving(self, point: str) -> tuple[ActivePlugin, ...]:
         return tuple(plugin for plugin in self.plugins if plugin.serves(point))

@@ -18,6 +18,7 @@ from hetsched.engine.framework.registry import plugin
 
 @plugin("gang-sort", summary="Higher priority first, gangs side by side, then submission order.", reads=Reads.STATIC)
 class GangSort:
+    by_priority = True
     together = True
 
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:

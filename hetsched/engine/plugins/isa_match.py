@@ -144,6 +144,15 @@ class IsaMatch:
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """How a pod's instructions run takes nothing from the node."""
 
+    def emulated_on(self, request: Request, state: ClusterState) -> Bools:
+        demand, params = request.shape.isa, self.params
+        if demand is None or not (demand.emulated or demand.cross or demand.qemu):
+            return np.zeros(len(state.reports), np.bool_)
+        runs = (run_on(params.mode, params.passes, demand, offer) for offer in state.offers.values)
+        by_offer = np.array([run.mode == "emulated" for run in runs], np.bool_)
+        found: Bools = by_offer[state.all_rows.static("isa_offer")]
+        return found
+
     def _remember(self, request: Request, state: ClusterState) -> None:
         assert request.shape.isa is not None
         by_offer = ranks(state, self.params.mode, self.params.passes, request.shape.isa)

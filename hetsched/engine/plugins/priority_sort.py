@@ -13,5 +13,7 @@ from hetsched.engine.framework.registry import plugin
 
 @plugin("priority-sort", summary="Higher priority first, then submission order.", reads=Reads.STATIC)
 class PrioritySort:
+    by_priority = True
+
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
         return (-pod.priority,)

@@ -25,7 +25,6 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluation
 from hetsched.engine.framework.status import Refusal
-from hetsched.engine.isa.isa_fit import run_on
 
 MOST_COPIES = 10_000  # on one node: limit for a shape that requests nothing
 _MOST_KNOWN = 200_000
@@ -104,14 +103,10 @@ class Headroom:
 
 def _emulated(scheduler: Scheduler, request: Request) -> Bools:
     """Return (N,) where the pod's instructions would run emulated, by the policy's own comparison."""
-    state, demand = scheduler.state, request.shape.isa
-    plugin = next((plugin for plugin in scheduler.policy.plugins if plugin.name == "isa-match"), None)
-    if plugin is None or demand is None or not (demand.emulated or demand.cross or demand.qemu):
-        return np.zeros(len(state.reports), np.bool_)
-    params = plugin.instance.params
-    runs = (run_on(params.mode, params.passes, demand, offer) for offer in state.offers.values)
-    by_offer = np.array([run.mode == "emulated" for run in runs], np.bool_)
-    found: Bools = by_offer[state.all_rows.static("isa_offer")]
+    found: Bools = np.zeros(len(scheduler.state.reports), np.bool_)
+    for plugin in scheduler.policy.plugins:
+        if plugin.emulated_on is not None:
+            found = found | plugin.emulated_on(request, scheduler.state)
     return found
 
 

@@ -45,7 +45,6 @@ LONGEST_BACKOFF_SECONDS = 10
 LONGEST_READ_SECONDS = 0.5
 PART = 25  # pod specs per query
 IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters in shadow mode
-_BY_PRIORITY = {"priority-sort", "gang-sort"}
 _QUEUED = sorted(state.value for state in QUEUED)
 _FIELDS = (
     "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
@@ -118,7 +117,7 @@ def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[Pendin
     If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
     the first pods of each namespace are read.
     """
-    if policy is None or _orders_by_priority(policy):
+    if policy is None or policy.sorts_by_priority:
         few = min(limit, PART)
         return waiting(cluster_id, limit, shared=_more_due_than(cluster_id, few - 1))
     if policy.follows_placements:
@@ -170,11 +169,6 @@ def _take_turns(
         first = keys[pk, priority][:1]
         placed.append((first, next(turns[namespace, first]), place, pk))
     return [pk for *_, pk in nsmallest(limit, placed)]
-
-
-def _orders_by_priority(policy: Policy) -> bool:
-    """Return True if the policy's queue order is that of the database index, apart from whole gangs."""
-    return all(plugin.name in _BY_PRIORITY for plugin in policy.plugins if plugin.serves("queue-sort"))
 
 
 def waiting(

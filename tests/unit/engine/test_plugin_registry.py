@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.engine import plugins
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extension_points import POINTS
 from hetsched.engine.framework.policy import compile_policy
@@ -174,3 +176,17 @@ def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetsched.engine.framework.registry.entry_points", lambda group: (entry,))
     with pytest.raises(PluginError, match="nowhere_to_be_found cannot be loaded"):
         load_registry()
+
+
+def test_the_compiled_loop_and_the_explanations_name_no_plugin() -> None:
+    names = {info.name for info in load_registry()}
+    root = Path(plugins.__path__[0]).parent
+    found = [
+        f"{path.relative_to(root)}:{node.lineno} {node.value}"
+        for folder in ("compiled", "explain", "preemption", "simulation")
+        for path in sorted((root / folder).glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    ]
+    # The plugin of the reason that what-if states for a pod that is preempted there.
+    assert [place.partition(":")[0] for place in found] == ["simulation/evictions.py"], found

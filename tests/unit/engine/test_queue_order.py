@@ -191,3 +191,12 @@ def test_every_pod_is_tried_once_whatever_the_order(drawn: list[tuple[str, int, 
         assert sorted(names(order)) == sorted(names(pods))
         priorities = [pod.priority for pod in order if pod.gang is None]
         assert priorities == sorted(priorities, reverse=True)
+
+
+def test_sorters_declare_the_order_of_priority() -> None:
+    by_priority = {
+        sort: policy_of(sort, "resource-fit").sorts_by_priority
+        for sort in ("priority-sort", "gang-sort", "qos-sort", "fair-share")
+    }
+    assert by_priority == {"priority-sort": True, "gang-sort": True, "qos-sort": False, "fair-share": False}
+    assert policy_of("resource-fit").sorts_by_priority
