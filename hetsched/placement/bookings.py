@@ -18,6 +18,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
+from hetsched.policies.effective import active_specs
 from hetsched.storage import bulk_rows
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
@@ -168,18 +169,27 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
     return held
 
 
-def resized(held: Allocation, before: PodSpec, now: PodSpec) -> Allocation:
-    """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged."""
+def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: bool = False) -> Allocation:
+    """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged.
+
+    `with_memory`: the pod's policy counts memory by zone, so that shares of 0 MiB are those of a request of 0.
+    """
     if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
         return held
     cpu = _rescaled([zone.cpu_millis for zone in held.zones], before.shape.request(CPU), now.shape.request(CPU))
     memory = [zone.memory_mib for zone in held.zones]
-    if any(memory):  # no share: the policy does not count memory by zone
+    if with_memory or any(memory):
         mib = [mib_rounded_up(pod.shape.request(MEMORY)) for pod in (before, now)]
         memory = _rescaled(memory, *mib)
     shares = zip(held.zones, cpu, memory, strict=True)
     zones = tuple(msgspec.structs.replace(zone, cpu_millis=c, memory_mib=m) for zone, c, m in shares)
     return msgspec.structs.replace(held, zones=zones)
+
+
+def counts_zone_memory(policy: str) -> bool:
+    """Return whether the active version of a policy counts memory by zone."""
+    spec = active_specs({policy}).get(policy)
+    return spec is not None and any(use.name == "numa-fit" and use.params.get("memory") for use in spec.plugins)
 
 
 def _rescaled(shares: list[int], before: int, now: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.policy import PluginUse
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
@@ -22,7 +24,8 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.replay import read_stream
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
+from hetsched.policies.actions import activate, ensure_builtins, save_draft
+from hetsched.policies.models import PolicyRevision
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import placing, recorded
 from workers import schedule
@@ -272,3 +275,23 @@ def test_zone_shares_return_after_a_resize_to_little_and_back(low: str) -> None:
     again = resized(between, little, high)
     assert sum(zone.cpu_millis for zone in between.zones) == little.shape.request("cpu")
     assert sum(zone.cpu_millis for zone in again.zones) == 2000
+
+
+@pytest.mark.parametrize(("counts", "shares"), [(True, [512, 512]), (False, [0, 0])])
+def test_zone_memory_returns_after_a_resize_to_0_if_the_policy_counts_it(
+    cluster: Cluster, *, counts: bool, shares: list[int]
+) -> None:
+    """Regression: shares of 0 MiB stayed 0 when the pod requested 1 GiB again."""
+    spec = PolicyRevision.objects.get(policy__name="hetsched", state="active").spec
+    uses = (use for use in spec.plugins if use.name != "numa-fit")
+    plugins = (*uses, PluginUse("numa-fit", params={"memory": counts}))
+    draft = save_draft(msgspec.structs.replace(spec, plugins=plugins), actor=SYSTEM)
+    activate("hetsched", draft.version, actor=SYSTEM, reason="zone memory")
+    high = [768, 256] if counts else [0, 0]
+    zones = tuple(ZoneGrant(f"node-{number}", cpu_millis=500, memory_mib=mib) for number, mib in enumerate(high))
+    Reservation.objects.filter(active=True).update(allocation=Allocation(zones=zones))
+    for memory, expected in (("0", [0, 0]), ("1Gi", shares)):
+        runs(cluster, a_pod("p").cpu(1).memory(memory))
+        held = Reservation.objects.get(active=True).allocation.zones
+        assert [zone.memory_mib for zone in held] == expected
+    assert [zone.cpu_millis for zone in held] == [500, 500]

@@ -31,7 +31,7 @@ from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.bookings import BookedPod, resized
+from hetsched.placement.bookings import BookedPod, counts_zone_memory, resized
 from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
 from hetsched.placement.models import Pod, Reservation
@@ -246,7 +246,10 @@ class PodTransitions:
                 if reservation is None or row.state in _NOT_BOUND:
                     Pod.objects.filter(pk=pk).update(spec=now)
                 if reservation is not None and now != before:
-                    allocation = resized(reservation.allocation, before, now)
+                    allocation = reservation.allocation
+                    if allocation.zones:
+                        with_memory = counts_zone_memory(reservation.pod.policy)
+                        allocation = resized(allocation, before, now, with_memory=with_memory)
                     booked.append(BookedPod(pk, reservation.node_id, now, allocation, changed=True))
                     if allocation != reservation.allocation:
                         Pod.objects.filter(pk=pk).update(allocation=allocation)
