@@ -1,9 +1,10 @@
 """Request the eviction of preemption victims from the API servers of live clusters.
 
-Rows define the requests. Each attempt is claimed first, made outside any transaction, and recorded. If a nomination has
-several victims, a dry run must succeed for each of them before the first eviction; the first rejection ends the
-nomination. A victim that is still being bound is evicted once it is bound. An accepted request proves nothing: the
-watch shows which pods are gone. No request is sent while the cluster is out of sync.
+Rows define the requests. Each attempt is claimed first, made outside any transaction, and recorded. If a nomination or
+a step of a rebalance plan has several victims, a dry run must succeed for each of them before the first eviction; the
+first rejection ends the nomination or the plan. A victim that is still being bound is evicted once it is bound. An
+accepted request proves nothing: the watch shows which pods are gone. No request is sent while the cluster is out of
+sync.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def run(cluster_id: int) -> int:
 
 
 def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
-    """Evict the victims of one nomination; return how many leave."""
+    """Evict the victims of one nomination or step; return how many leave."""
     there = [one for one in group if one.victim.state in _THERE]
     for one in there if len(group) > 1 else ():
         answer = evict(api, _to_evict(one), only_ask=True)
@@ -72,8 +73,8 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
     leave = 0
     for one in group:
         try:
-            if one.victim.state == State.PLACED and displace(cluster.pk, one):
-                leave += 1
+            if one.victim.state == State.PLACED and (displaced := displace(cluster.pk, one)):
+                leave += displaced
                 continue
         except Conflict:
             pass  # another process has advanced it

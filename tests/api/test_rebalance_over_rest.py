@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict
 from hetsched.contracts.objects.cluster import ClusterContent
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster, rebalances
@@ -18,6 +19,7 @@ from hetsched.placement.actions.rebalances import forget_plans, go_on
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import placed, submitted
+from workers import evict
 from workers.schedule import run
 
 from .conftest import POD, Api
@@ -221,6 +223,51 @@ def test_a_plan_leaves_evictions_of_other_actions_alone(live: Cluster, operator:
     address, body = f"clusters/lab/rebalances/{plan['id']}/", {"action": "stop", "reason": "enough"}
     operator("POST", f"{address}actions/", body, if_match=operator.tag(address), status=200)
     assert dict(Eviction.objects.values_list("id", "state")) == {own.pk: "dropped", of_gang.pk: "wanted"}
+
+
+@pytest.fixture
+def live_gang(live: Cluster) -> Cluster:
+    """Return the live cluster with two members of a gang, of 500m each, in the place of right."""
+    Pod.objects.filter(name="right").delete()
+    placed(live, "b", *(a_pod(f"g-{number}").cpu("500m").gang("g", 2).having(uid=f"g{number}") for number in range(2)))
+    Pod.objects.filter(gang="g").update(state="binding")
+    Pod.objects.filter(gang="g").update(state="bound")
+    return live
+
+
+def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
+    live_gang: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def evict_of(_: Any, victim: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
+        asked.append((victim.name, only_ask))
+        refused = victim.name == "g-1"
+        return EvictionResponse(EvictionResult.REFUSED if refused else EvictionResult.ASKED, "the budget needs it")
+
+    for name, value in (("evict", evict_of), ("in_step", lambda _: True), ("api_of", lambda _: None)):
+        monkeypatch.setattr(f"workers.evict.{name}", value)
+    Connection.objects.get_or_create(cluster=live_gang)
+    confirm(operator, advice(operator)["ETag"])
+    go_on(live_gang.pk)
+    assert Eviction.objects.filter(state="wanted").count() == 2
+    evict.run(live_gang.pk)
+    assert asked == [("g-0", True), ("g-1", True)]
+    go_on(live_gang.pk)
+    assert Rebalance.objects.get().state == "stopped"
+    assert set(Eviction.objects.values_list("state", flat=True)) == {"dropped"}
+
+
+def test_a_plan_stops_at_a_gang_that_has_another_member_by_then(live_gang: Cluster, operator: Api) -> None:
+    confirm(operator, advice(operator)["ETag"])
+    placed(live_gang, "b", a_pod("g-2").cpu("500m").gang("g", 2).having(uid="g2"))
+    Pod.objects.filter(name="g-2").update(state="binding")
+    Pod.objects.filter(name="g-2").update(state="bound")
+    go_on(live_gang.pk)
+    assert not Eviction.objects.exists()
+    assert Rebalance.objects.get().message == (
+        "step 1: default/g-2 joined the gang of default/g-0, and a gang moves as a whole"
+    )
 
 
 def test_balance_and_rare_are_answered_too(tight: Cluster, operator: Api) -> None:

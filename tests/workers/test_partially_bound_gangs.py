@@ -10,14 +10,16 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
+from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.workload import GangMember
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow, progress
+from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_half_gangs
-from hetsched.placement.models import Eviction, HalfGang, Pod, Reservation
+from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod
@@ -140,6 +142,52 @@ def test_a_member_that_is_deleted_while_it_runs_leaves_the_gang_as_it_is(cluster
     seen(cluster, pods_gone=["default/g-1"], stopped={"u1"})
     assert states() == {"g-0": "bound", "g-1": "cancelled"}
     assert not HalfGang.objects.exists()
+
+
+def evicted(cluster: Cluster, *names: str) -> None:
+    """Request the eviction of these pods and process it as the eviction worker does."""
+    for name in names:
+        Eviction.objects.create(cluster=cluster, victim=Pod.objects.get(name=name), reason="Moved by alice: balance")
+    for (one,) in claim_evictions(cluster.pk):
+        displace(cluster.pk, one)
+
+
+def test_evicted_member_that_is_placed_sends_the_gang_back(cluster: Cluster) -> None:
+    """Regression: of a gang of two one member went back, and the other was bound to wait for it."""
+    placed(cluster, *(a_member(number, 2) for number in range(2)))
+    evicted(cluster, "g-0")
+    assert states() == {"g-0": "pending", "g-1": "pending"}
+    assert Eviction.objects.get().state == Eviction.ASKED
+    assert Pod.objects.get(name="g-1").message == (
+        "gang default/g: g-0 could not be bound: Moved by alice: balance"
+    )  # fmt: skip
+    assert not Reservation.objects.filter(active=True).exists()
+    assert check_invariants() == []
+
+
+def test_evicted_member_leaves_a_gang_with_enough_members_placed(cluster: Cluster) -> None:
+    placed(cluster, *(a_member(number, 2) for number in range(3)))
+    evicted(cluster, "g-0")
+    assert states() == {"g-0": "pending", "g-1": "placed", "g-2": "placed"}
+    assert check_invariants() == []
+
+
+def test_placed_victims_of_one_nomination_go_back_together(cluster: Cluster) -> None:
+    placed(cluster, *(a_member(number, 2) for number in range(2)))
+    seen(
+        cluster, pods=[ObservedPod("default", "urgent", "u9", scheduler_name="hetsched", spec=a_pod("urgent").build())]
+    )
+    node, urgent = Node.objects.get(), Pod.objects.get(name="urgent")
+    nomination = Nomination.objects.create(
+        cluster=cluster, pod=urgent, node=node, allocation=EMPTY, revision=1, created_at=timezone.now()
+    )
+    for victim in Pod.objects.filter(gang="g"):
+        Eviction.objects.create(cluster=cluster, victim=victim, nomination=nomination)
+    (group,) = claim_evictions(cluster.pk)
+    assert [displace(cluster.pk, one) for one in group] == [2, 0]
+    assert states() == {"g-0": "pending", "g-1": "pending", "urgent": "pending"}
+    assert set(Eviction.objects.values_list("state", flat=True)) == {Eviction.ASKED}
+    assert set(Preemption.objects.values_list("victim__name", flat=True)) == {"g-0", "g-1"}
 
 
 def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> None:

@@ -3,15 +3,16 @@
 Members of incomplete gangs are evicted in the same way, without a nominated pod: see `gangs`.
 
 Rows name the pods to evict. Each attempt is claimed first, made outside any transaction, and recorded. A victim that is
-placed and not bound yet goes back to the queue at once, because only hetsched knows of it. If the API server rejects an
-eviction, the victim is spared for `SPARED` and the nomination ends: the pod is scheduled again. A nomination also ends
-if its victims were not deleted within `PATIENCE`; they keep their reservations until the watch reports their deletion.
-With several victims, none is evicted before a dry run allows the eviction of each.
+placed and not bound yet goes back to the queue at once, because only hetsched knows of it; its gang goes back with it,
+unless enough members remain. If the API server rejects an eviction, the victim is spared for `SPARED` and the
+nomination ends: the pod is scheduled again. A nomination also ends if its victims were not deleted within `PATIENCE`;
+they keep their reservations until the watch reports their deletion. Several victims of one nomination, and the pods of
+one step of a rebalance plan (a gang), belong together: none is evicted before a dry run allows the eviction of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -29,6 +30,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, ClusterTransaction
+from .gangs import keep_whole
 
 CLAIM = timedelta(seconds=60)
 SPARED = timedelta(minutes=2)
@@ -71,18 +73,25 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 
 
 def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
-    """Claim the due evictions exclusively and yield one list per nomination; other evictions are yielded alone.
+    """Claim the due evictions exclusively and yield one list per nomination or step of a plan, and the others alone.
 
     Each list is claimed just before it is yielded, so a claim lasts however many lists there are and however slow the
     API server is.
     """
-    due: dict[int, list[Eviction]] = {}
-    rows = due_evictions(cluster_id).select_related("victim", "nomination__pod", "nomination__node")
+    due: dict[Hashable, list[Eviction]] = {}
+    rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
     for one in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
-        due.setdefault(-one.pk if one.nomination_id is None else one.nomination_id, []).append(one)
+        due.setdefault(_belongs_to(one), []).append(one)
     for group in due.values():
         if taken := [_leaving(one) for one in group if _take(cluster_id, one)]:
             yield taken
+
+
+def _belongs_to(one: Eviction) -> Hashable:
+    """Return the identity of the nomination or of the step that an eviction belongs to, else its own."""
+    if one.nomination_id is not None:
+        return "nomination", one.nomination_id
+    return ("eviction", one.pk) if one.move is None else ("step", one.move.rebalance_id, one.move.step)
 
 
 def _take(cluster_id: int, one: Eviction) -> bool:
@@ -131,24 +140,32 @@ def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
         dispatch.wake(cluster_id)
 
 
-def displace(cluster_id: int, one: ClaimedEviction) -> bool:
-    """Send a placed victim back to the queue; return False if its binding has begun."""
+def displace(cluster_id: int, one: ClaimedEviction) -> int:
+    """Send a placed victim back to the queue, with all placed victims of its nomination; return how many.
+
+    0 if its binding has begun. A gang that is then below its minimum goes back as a whole; see `gangs`.
+    """
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        rows = Pod.objects.filter(pk=one.victim.pk, state=State.PLACED.value).defer("spec")
-        victims = list(rows)
-        if not victims:
-            return False
-        if one.eviction.nomination is not None:
-            _note_preemption(one.eviction.nomination, one.victim)
+        nomination = one.eviction.nomination
+        same = Q(pk=one.eviction.pk) if nomination is None else Q(nomination=nomination)
+        wanted = Eviction.objects.filter(same, state=Eviction.WANTED, victim__state=State.PLACED.value)
+        rows = list(wanted.select_related("victim").order_by("victim_id"))
+        if one.victim.pk not in {row.victim_id for row in rows}:
+            return 0
+        victims = [row.victim for row in rows]
+        if nomination is not None:
+            for victim in victims:
+                _note_preemption(nomination, victim)
         change.free(victims, one.short)
         change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
-        asked(one)
-        wake_nominees([one.victim.pk])
+        Eviction.objects.filter(pk__in=[row.pk for row in rows]).update(state=Eviction.ASKED, not_before=None)
+        keep_whole(change, victims, one.short)
+        wake_nominees([victim.pk for victim in victims])
         change.requeue()
         change.close()
         dispatch.wake(cluster_id)
-    return True
+    return len(victims)
 
 
 def late_nominations(cluster_id: int) -> QuerySet[Nomination]:

@@ -1,11 +1,12 @@
 """Execution of a rebalance plan that an operator confirmed, one move after the other.
 
 Before each move the engine tries it again on the current state of the cluster; the plan stops if the pod cannot move
-any more or would be placed on another node. In a cluster that is not live, one transaction ends the pod's reservation
-and books it on the target, with a decision of its own. On a live cluster the eviction worker calls the eviction API,
-and the move ends when the pod's replacement is placed. In both cases the pod's owner backs off from the old node for
-`KEPT_OFF`, as the plan assumed. A rejection by a budget or by missing rights stops the plan, and so does a move that
-takes longer than `PATIENCE`.
+any more or would be placed on another node. A gang is one move of all its members: the plan also stops if the gang has
+another member by then, and on a live cluster if the API server refuses the eviction of one of them in a dry run.
+In a cluster that is not live, one transaction ends the pod's reservation and books it on the target, with a decision of
+its own. On a live cluster the eviction worker calls the eviction API, and the move ends when the pod's replacement is
+placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed. A rejection by a
+budget or by missing rights stops the plan, and so does a move that takes longer than `PATIENCE`.
 Every move has its audit entry, under the name of the operator who confirmed the plan.
 Invariants: only confirmed moves are made; no move is made after the plan stopped.
 """
@@ -24,6 +25,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
+from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.simulation.moves import AppliedMove
 from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.ledger import Conflict, advance
@@ -205,6 +207,11 @@ def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedM
         if move.pod_key in found.kept:
             return None, f"{move.pod_key} is already moving to another node"
         unit.append(booking)
+    keys = {move.pod_key for move in moves}
+    for booking in unit:
+        gang = gang_key(booking.pod)
+        if gang is not None and (others := board.state.gangs.booked[gang] - keys):
+            return None, f"{min(others)} joined the gang of {booking.pod.key}, and a gang moves as a whole"
     moved = board.move(tuple(unit))
     if moved is None:
         return None, f"{moves[0].pod_key} cannot move now: no node fits, or a disruption budget prevents it"
