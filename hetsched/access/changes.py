@@ -2,7 +2,8 @@
 
 The revision of the topic `access` rises in the transaction of the change: a token expired or changed, an account was
 closed or changed its roles, a session ended. REST checks rights at every request and needs no event. Sockets also check
-every 30 seconds, which covers changes that bypass the models (`QuerySet.update`).
+every 30 seconds, which covers changes that bypass the models (`QuerySet.update`). Sessions have no signal: `sessions`
+publishes the ends of sessions that were in use, and deletes the rows of ended ones without reading them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def rights_changed() -> None:
 
 def listen() -> None:
     """Connect the signals of models that affect rights; called once, when the app is ready."""
-    from .models import BrowserSession, Token
+    from .models import Token
 
     users = get_user_model()
     changing: tuple[Any, ...] = (Token, users)
     for model in changing:
         post_save.connect(_saved, sender=model, dispatch_uid=f"{_ID} {model.__name__} saved")
-    for model in (*changing, Group, BrowserSession):
+    for model in (*changing, Group):
         post_delete.connect(_gone, sender=model, dispatch_uid=f"{_ID} {model.__name__} gone")
     m2m_changed.connect(_moved, sender=users.groups.through, dispatch_uid=f"{_ID} groups")
 

@@ -24,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
 from hetsched.storage.write_lock import write_transaction
 
+from .changes import rights_changed
 from .models import BrowserSession
 from .roles import Action
 from .subject import Subject
@@ -73,8 +74,12 @@ class SessionStore(DatabaseStore):
 
     def delete(self, session_key: str | None = None) -> None:
         key = session_key or self.session_key
-        if key is not None:
-            BrowserSession.objects.filter(pk=digest_of(key)).delete()
+        if key is None:
+            return
+        with write_transaction():
+            count, _ = BrowserSession.objects.filter(pk=digest_of(key)).delete()
+            if count:
+                rights_changed()
 
 
 def begin(request: Any) -> None:
@@ -132,9 +137,9 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
         ended = [row for row in rows if not name or row.name == name]
         if name and not ended:
             raise InputError("SessionUnknown", "the session does not exist or has ended", place="id")
-        for row in ended:
-            row.delete()
+        BrowserSession.objects.filter(pk__in=[row.pk for row in ended]).delete()
         if ended:
+            rights_changed()
             audit.record(
                 actor=actor.name,
                 role=actor.role,
@@ -147,7 +152,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
 
 
 def forget_sessions(now: datetime) -> None:
-    """Delete the rows of ended sessions."""
+    """Delete the rows of ended sessions; no socket uses these sessions any more."""
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     for over in (BrowserSession.objects.filter(expire_date__lt=now), BrowserSession.objects.filter(seen_at__lt=idle)):
-        over._raw_delete(over.db)  # skips the signals: no socket uses these sessions any more
+        over.delete()

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import time_machine
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from hetsched.access.changes import TOPIC
 from hetsched.access.models import BrowserSession
 from hetsched.access.sessions import end_sessions, forget_sessions, sessions_of
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import create_token
 from hetsched.contracts.errors import InputError
-from hetsched.journal.models import AuditEntry
+from hetsched.journal.models import AuditEntry, Topic
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "a long enough password"
@@ -136,5 +139,29 @@ def test_rows_of_sessions_that_are_over_go(person: Any, settings: Any) -> None:
     browser()
     forget_sessions(timezone.now())
     assert BrowserSession.objects.count() == 1
-    forget_sessions(timezone.now() + timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES + 1))
+    browser()
+    later = timezone.now() + timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES + 1)
+    with CaptureQueriesContext(connection) as asked:
+        forget_sessions(later)
+    assert [query["sql"].split()[0] for query in asked.captured_queries] == ["DELETE", "DELETE"]
     assert not BrowserSession.objects.exists()
+
+
+@pytest.mark.parametrize("end", ["log out", "end the session", "log in again"])
+def test_sockets_check_their_rights_again_when_a_session_ends(end: str, person: Any) -> None:
+    ada = person("ada", "viewer")
+    client = browser()
+    before = revision()
+    if end == "log out":
+        client.post("/logout/")
+    elif end == "end the session":
+        end_sessions(ada, actor=Subject(ada))
+    else:
+        client.session.cycle_key()
+    assert revision() == before + 1
+
+
+def revision() -> int:
+    """Return the revision of the topic that sockets follow for changes of rights."""
+    found: int = Topic.objects.values_list("revision", flat=True).get(name=TOPIC)
+    return found

@@ -1,5 +1,5 @@
 """Measures of the layout: modules in a folder, modules named by a gerund, import cycles of the
-engine, and transactions outside the write lock.
+engine, transactions outside the write lock, and private internals of Django.
 
 The limits of `OVERSIZED` only ever fall: a folder that improved is taken out.
 """
@@ -7,13 +7,22 @@ The limits of `OVERSIZED` only ever fall: a folder that improved is taken out.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Field, Manager, Model, QuerySet
+from django.db.models.deletion import Collector
+from django.db.models.options import Options
+from django.db.models.sql import Query
+from django.http import HttpRequest, HttpResponse
+
 ROOT = Path(__file__).parents[3]
 MOST_MODULES = 25
+DJANGO = (BaseDatabaseWrapper, Collector, Field, HttpRequest, HttpResponse, Manager, Model, Options, Query, QuerySet)
 OVERSIZED = {
     "hetsched/engine/plugins": 42,  # one file for each plugin
 }
@@ -49,6 +58,32 @@ def test_transactions_that_write_take_the_write_lock() -> None:
     """SQLite's writers enter in order only where every one of them uses `storage.write_lock.write_transaction`."""
     outside = [path for path in modules() if path.parts[:2] != ("hetsched", "storage")]
     assert [str(path) for path in outside if "transaction.atomic" in (ROOT / path).read_text()] == []
+
+
+def test_no_module_uses_private_django_internals() -> None:
+    """Private names of querysets, queries, models, fields, requests and connections change without notice.
+
+    `_meta`, `_state` and `_fields` of named tuples are documented; `prepared_queries` compiles statements of the ORM.
+    """
+    private = {name for owner in DJANGO for name in _private_names(owner)} - {"_fields", "_meta", "_state"}
+    allowed = {("hetsched/storage/prepared_queries.py", "_iterable_class")}
+    found = {(str(path), name) for path in modules() for name in _read_of_others(path) & private}
+    assert found - allowed == set()
+
+
+def _private_names(owner: type) -> set[str]:
+    """Return the private attributes of a class and those that its methods set."""
+    named = {name for base in owner.__mro__ for name in vars(base)}
+    named |= set(re.findall(r"self\.(_[a-z]\w*)", inspect.getsource(owner)))
+    return {name for name in named if name.startswith("_") and not name.startswith("__")}
+
+
+def _read_of_others(path: Path) -> set[str]:
+    """Return the attributes that a module reads from names other than `self`, `cls` and classes of its own."""
+    tree = ast.parse((ROOT / path).read_text())
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | {"self", "cls"}
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in attributes if not (isinstance(node.value, ast.Name) and node.value.id in own)}
 
 
 def test_engine_has_no_import_cycle() -> None:
