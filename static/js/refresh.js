@@ -72,12 +72,13 @@ function comeAndGo(fresh) {
 
 function exchange(fresh, wanted = false) {
   comeAndGo(fresh);
+  const before = seen; // of the parts in view: one that is exchanged first must not hide what the next one missed
   const focused = placeOf(document.activeElement);
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
     if (!next || sent.get(part.id) === next.outerHTML) continue;
     if (!wanted && part.matches("[data-hold]:is(:hover, :focus-within)")) {
-      hold(part, fresh);
+      hold(part, fresh, before);
       continue;
     }
     seen = shown;
@@ -99,12 +100,12 @@ function exchange(fresh, wanted = false) {
 // The button for held updates, the latest page of the server, and the shown revision.
 let held = null;
 
-function hold(part, fresh) {
+function hold(part, fresh, before) {
   if (held === null) {
     const button = element("button", { type: "button", class: "held", id: "held" });
     button.addEventListener("click", () => letGo(true));
     document.body.append(button);
-    held = { button, seen };
+    held = { button, seen: before };
     const later = () =>
       setTimeout(() => {
         if (held === null || part.matches(":hover, :focus-within")) return;
@@ -114,7 +115,9 @@ function hold(part, fresh) {
     for (const kind of ["pointerleave", "focusout"]) part.addEventListener(kind, later);
   }
   held.fresh = fresh;
-  held.button.textContent = fill(page.dataset.held, { n: counted(shown - held.seen) });
+  // A part may change without a revision, such as the state of a worker: then there is no number to show.
+  const updates = shown - held.seen;
+  held.button.textContent = updates ? fill(page.dataset.held, { n: counted(updates) }) : page.dataset.heldUncounted;
 }
 
 // Shows what waits; leaving the list asks once more, the button shows what it counted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from playwright.sync_api import TimeoutError, expect
+from playwright.sync_api import Route, TimeoutError, expect
 
 from tests.browser.conftest import Visitor
 from tests.system.processes import wait_until
@@ -75,3 +75,22 @@ def test_rows_behind_a_list_are_counted_and_shown_on_request(visitor: Visitor) -
 
     wait_until(shown_on_request, what="the pod in the list")
     expect(held).to_have_count(0)
+
+
+def test_update_without_a_revision_is_not_counted(visitor: Visitor) -> None:
+    """Regression: a part that changed without a revision was announced as "Show 0 updates"."""
+
+    def changed_without_a_revision(route: Route) -> None:
+        response = route.fetch()
+        body = response.text()
+        if route.request.is_navigation_request():
+            body = body.replace('<main id="content"', '<main id="content" data-every="1"')
+        else:
+            body = body.replace('id="rows"', 'id="rows" data-changed')
+        route.fulfill(response=response, body=body)
+
+    visitor.expected.append("WebSocket")  # Chromium denies sockets to a page that the test answers
+    visitor.page.route("**/workloads/", changed_without_a_revision)
+    page = visitor.open("/workloads/")
+    page.locator("#rows tbody tr").first.hover()
+    expect(page.locator("#held")).to_have_text("Show updates")
