@@ -30,7 +30,7 @@ def cluster() -> Cluster:
     return made
 
 
-def told(cluster: Cluster, *, advisory: bool = True, **given: str) -> None:
+def report_devices(cluster: Cluster, *, advisory: bool = True, **given: str) -> None:
     devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": [card]}} for name, card in given.items()}
     follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
 
@@ -43,7 +43,7 @@ def words(client: Client, address: str) -> str:
 
 
 def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
-    told(cluster, p="GPU-2")
+    report_devices(cluster, p="GPU-2")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "Another device plugin allocates the GPUs of this node." in text
     assert "default/p 1000 ‰, 40960 MiB advisory granted #0" in text.replace("40 GiB", "40960 MiB")
@@ -53,14 +53,14 @@ def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
 
 
 def test_enforced_grant_is_not_shown_as_advice(viewer: Client, cluster: Cluster) -> None:
-    told(cluster, advisory=False, p="GPU-0", q="GPU-1")
+    report_devices(cluster, advisory=False, p="GPU-0", q="GPU-1")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "advisory" not in text
     assert "granted #" not in text
 
 
 def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
-    told(cluster, p="GPU-0", q="GPU-0")
+    report_devices(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "Pods with exclusive GPUs may share one." in text
     assert "the kubelet allocated card 0, which another pod also holds" in text
@@ -73,7 +73,7 @@ def test_node_without_an_agent_shows_no_assignment(viewer: Client, cluster: Clus
 
 
 def test_rest_says_the_same(viewer: Client, cluster: Cluster) -> None:
-    told(cluster, p="GPU-2")
+    report_devices(cluster, p="GPU-2")
     cards: list[dict[str, Any]] = viewer.get("/api/v1/nodes/n1/gpu/").json()["cards"]
     assert [card["holders"] for card in cards] == [
         [],

@@ -81,9 +81,9 @@ def test_live_cluster_without_an_informer_says_so_and_hides_its_secret(viewer: C
 
 
 def test_each_watched_kind_shows_age_and_failures(viewer: Client, live: Connection) -> None:
-    heard = timezone.now() - timedelta(minutes=9)
+    then = timezone.now() - timedelta(minutes=9)
     Sync.objects.create(
-        cluster=live.cluster, resource="pods", epoch=1, alive_at=heard, synced_at=heard, objects_count=7, failures=3,
+        cluster=live.cluster, resource="pods", epoch=1, alive_at=then, synced_at=then, objects_count=7, failures=3,
         reason="410 Gone",
     )  # fmt: skip
     shown = words(viewer, "/clusters/")

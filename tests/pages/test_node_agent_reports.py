@@ -31,7 +31,7 @@ REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7"
 
 
 @pytest.fixture
-def told(cluster: Cluster, settings: Any) -> Cluster:
+def reported_cluster(cluster: Cluster, settings: Any) -> Cluster:
     """Have the agent of n1 report, and then lose a card."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     receive(cluster, message(REPORT))
@@ -39,7 +39,7 @@ def told(cluster: Cluster, settings: Any) -> Cluster:
     return cluster
 
 
-def test_overview_shows_the_agent_and_the_source_of_each_fact(viewer: Client, told: Cluster) -> None:
+def test_overview_shows_the_agent_and_the_source_of_each_fact(viewer: Client, reported_cluster: Cluster) -> None:
     shown = words(viewer, "/nodes/n1/")
     assert "Node agent reporting Version 1.2" in shown
     assert "isa conflict agent x86-64-v3" in shown  # the file says x86-64-v3+aes
@@ -47,7 +47,7 @@ def test_overview_shows_the_agent_and_the_source_of_each_fact(viewer: Client, to
 
 
 def test_quarantined_facts_are_decided_by_operators(
-    viewer: Client, browsing: Callable[..., Client], told: Cluster
+    viewer: Client, browsing: Callable[..., Client], reported_cluster: Cluster
 ) -> None:
     shown = words(viewer, "/nodes/n1/")
     assert "Facts in quarantine" in shown
@@ -59,13 +59,13 @@ def test_quarantined_facts_are_decided_by_operators(
     assert "The scheduler can place pods on it again, although no source reports it." in page
 
 
-def test_a_missing_card_is_not_called_ill(viewer: Client, told: Cluster) -> None:
+def test_a_missing_card_is_not_called_ill(viewer: Client, reported_cluster: Cluster) -> None:
     page = viewer.get("/nodes/n1/gpu/").content.decode()
     assert '<a class="chip bad" href="/nodes/n1/#quarantine">missing</a>' in page
     assert "unhealthy" not in page
 
 
-def test_first_screen_links_to_quarantined_facts(viewer: Client, told: Cluster) -> None:
+def test_first_screen_links_to_quarantined_facts(viewer: Client, reported_cluster: Cluster) -> None:
     page = viewer.get("/").content.decode()
     assert "1 node with facts in quarantine" in page
     assert 'href="/nodes/n1/#quarantine"' in page
@@ -73,14 +73,14 @@ def test_first_screen_links_to_quarantined_facts(viewer: Client, told: Cluster) 
     assert "in quarantine" not in viewer.get("/").content.decode()
 
 
-def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, told: Cluster) -> None:
+def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, reported_cluster: Cluster) -> None:
     assert "agent silent" not in words(viewer, "/nodes/n1/gpu/")
     NodeFacts.objects.update(reported_at=datetime.now(UTC) - timedelta(minutes=2))
     assert "agent silent" in words(viewer, "/nodes/n1/gpu/")
 
 
-def test_pins_are_shown_as_granted_and_as_they_are(viewer: Client, told: Cluster) -> None:
-    placed(told, "n1", a_pod("a"))
+def test_pins_are_shown_as_granted_and_as_they_are(viewer: Client, reported_cluster: Cluster) -> None:
+    placed(reported_cluster, "n1", a_pod("a"))
     Pod.objects.filter(name="a").update(uid="uid-a")
     pins = (
         PinnedContainer("uid-a", "main", "0-1", "0-1", "hetsched"),

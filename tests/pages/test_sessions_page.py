@@ -56,7 +56,7 @@ def test_missing_session_cannot_be_ended(enter: Callable[[str, str], Client]) ->
 
 
 @pytest.mark.parametrize(
-    ("told", "short"), [(FIREFOX, "Firefox on Linux"), (CHROME, "Chrome on Windows"), ("curl/8.0", ""), ("", "")]
+    ("user_agent", "short"), [(FIREFOX, "Firefox on Linux"), (CHROME, "Chrome on Windows"), ("curl/8.0", ""), ("", "")]
 )
-def test_a_browser_is_named_in_short(told: str, short: str) -> None:
-    assert device(told) == short
+def test_a_browser_is_named_in_short(user_agent: str, short: str) -> None:
+    assert device(user_agent) == short

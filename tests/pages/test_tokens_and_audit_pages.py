@@ -32,8 +32,8 @@ def test_tokens_are_listed_without_their_secrets(root: Client) -> None:
     token, plaintext = create_token(role="submitter", name="CI <b>", namespaces=["team"])
     create_token(role="viewer", name="Grafana", lifetime=timedelta(days=2))
     shown = words(root, "/tokens/")
-    told = "valid submitter team priority up to 0 pods with a priority below 0 in every namespace service-submitter"
-    assert f"CI <b> {plaintext[:8]}…{plaintext[-4:]} {told}" in shown
+    columns = "valid submitter team priority up to 0 pods with a priority below 0 in every namespace service-submitter"
+    assert f"CI <b> {plaintext[:8]}…{plaintext[-4:]} {columns}" in shown
     assert "Grafana" in shown
     assert "expires soon viewer all namespaces" in shown
     page = root.get("/tokens/").content.decode()

@@ -47,8 +47,8 @@ def test_with_a_provider_nothing_is_left_to_warn_about(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     half = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_OIDC_ISSUER="https://id.example")
     assert "hetsched.E004" in half.stderr
-    nobody = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_PASSWORDS="0")
-    assert "hetsched.E005" in nobody.stderr
+    no_passwords = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_PASSWORDS="0")
+    assert "hetsched.E005" in no_passwords.stderr
     plain = run(tmp_path, *words, HETSCHED_HTTPS="on", **PRODUCTION, HETSCHED_OIDC_ISSUER="http://id.example")
     assert "is not an https address" in plain.stderr
 

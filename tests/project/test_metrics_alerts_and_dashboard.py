@@ -82,7 +82,7 @@ def check(text: str, given: dict[str, set[str]]) -> None:
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
         assert set(matchers) <= labels, f"{selector.name} has no {set(matchers) - labels}: {text}"
         if "outcome" in matchers and "binding" in selector.name:
-            assert set(matchers["outcome"].split("|")) <= {fate.value for fate in BindingResult}
+            assert set(matchers["outcome"].split("|")) <= {result.value for result in BindingResult}
     for group in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", text):
         asked = {name.strip() for name in group.split(",")}
         assert asked <= known, f"nothing has {asked - known}: {text}"
@@ -92,14 +92,14 @@ def check(text: str, given: dict[str, set[str]]) -> None:
 def test_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], given: dict[str, set[str]]) -> None:
     check(rule["expr"], given)
     assert rule["labels"]["severity"] in ("warning", "critical")
-    told = rule["annotations"]
-    assert set(told) == {"summary", "description", "runbook_url"}
-    assert all(told.values())
-    page, _, anchor = told["runbook_url"].partition("#")
+    annotations = rule["annotations"]
+    assert set(annotations) == {"summary", "description", "runbook_url"}
+    assert all(annotations.values())
+    page, _, anchor = annotations["runbook_url"].partition("#")
     assert (page, anchor) == ("docs/how-to/monitoring.md", rule["alert"].lower())
     assert f"\n### {rule['alert']}\n" in PAGE
     # Labels that the texts name are left over by the expression.
-    named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))
+    named = set(re.findall(r"\$labels\.(\w+)", annotations["summary"] + annotations["description"]))
     left = {name.strip() for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(",")}
     assert named <= left
 
@@ -127,9 +127,9 @@ def test_panels_lie_side_by_side() -> None:
 
 def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]]) -> None:
     rows = re.findall(r"^\| `(hetsched_\w+)` \| ([\w, ]*) ?\|", PAGE, re.MULTILINE)
-    told = {name: tuple(label.strip() for label in labels.split(",") if label.strip()) for name, labels in rows}
+    documented = {name: tuple(label.strip() for label in labels.split(",") if label.strip()) for name, labels in rows}
     ends = {"counter": "_total", "histogram": "", "gauge": ""}
-    assert told == {name + ends[kind]: labels for name, kind, labels in families()}
+    assert documented == {name + ends[kind]: labels for name, kind, labels in families()}
 
 
 def test_every_kept_figure_is_given(given: dict[str, set[str]]) -> None:

@@ -34,7 +34,7 @@ class Busy:
         return b"{}"
 
 
-def fate_of(api: Any) -> tuple[BindingResult, list[float]]:
+def result_and_waits(api: Any) -> tuple[BindingResult, list[float]]:
     waits: list[float] = []
     return bind(api, ONE, sleep=waits.append).result, waits
 
@@ -42,42 +42,45 @@ def fate_of(api: Any) -> tuple[BindingResult, list[float]]:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_it_is_left_alone_as_long_as_it_asks(status: int) -> None:
     api = Busy(ApiFailure(status, "Busy", "", 3.0), ApiFailure(status, "Busy", "", 0.0))
-    assert fate_of(api) == (BindingResult.BOUND, [3.0, 0.5])
+    assert result_and_waits(api) == (BindingResult.BOUND, [3.0, 0.5])
     assert api.calls == 3
 
 
 def test_retry_delay_is_bounded() -> None:
-    assert fate_of(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (BindingResult.BOUND, [10.0])
+    assert result_and_waits(Busy(ApiFailure(503, "Busy", "", 3600.0))) == (BindingResult.BOUND, [10.0])
 
 
 def test_persistently_busy_server_leaves_the_result_unknown() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
-    assert fate_of(api) == (BindingResult.UNKNOWN, [0.1, 0.5, 2.0])
+    assert result_and_waits(api) == (BindingResult.UNKNOWN, [0.1, 0.5, 2.0])
     assert api.calls == 4
 
 
 def test_rejection_is_not_retried() -> None:
     api = Busy(ApiFailure(422, "Invalid", "no"), ApiFailure(422, "Invalid", "no"))
-    assert fate_of(api) == (BindingResult.REFUSED, [])
+    assert result_and_waits(api) == (BindingResult.REFUSED, [])
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest.mark.parametrize("refused", [403, 409, 422])
 @pytest.mark.parametrize(
-    ("node", "fate"), [("n1", BindingResult.BOUND), ("n2", BindingResult.LOST), ("", BindingResult.UNKNOWN)]
+    ("node", "expected"), [("n1", BindingResult.BOUND), ("n2", BindingResult.LOST), ("", BindingResult.UNKNOWN)]
 )
 def test_rejection_after_a_possibly_successful_try_is_read_back(
-    status: int, refused: int, node: str, fate: BindingResult
+    status: int, refused: int, node: str, expected: BindingResult
 ) -> None:
     api = Busy(ApiFailure(status, "Timeout", ""), ApiFailure(refused, "Refused", "no"))
     binding._proven.add(api)  # type: ignore[arg-type]
     api.node = node
-    assert fate_of(api)[0] is fate
+    assert result_and_waits(api)[0] is expected
     assert api.calls == 2
 
 
 def test_rejection_after_a_refused_try_is_a_rejection() -> None:
-    assert fate_of(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0] is BindingResult.REFUSED
+    assert (
+        result_and_waits(Busy(ApiFailure(429, "Busy", ""), ApiFailure(422, "Invalid", "no")))[0]
+        is BindingResult.REFUSED
+    )
 
 
 def test_nothing_is_written_any_more_once_it_is_not_ours() -> None:

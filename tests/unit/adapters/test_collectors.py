@@ -45,7 +45,7 @@ def vector(*rows: tuple[dict[str, str], float | str]) -> Any:
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
-def told(kind: str, params: dict[str, Any], answer: Callable[[str], Any]) -> Collected:
+def collected(kind: str, params: dict[str, Any], answer: Callable[[str], Any]) -> Collected:
     return build(kind, params).collect(Answers(answer), NODES, NOW)
 
 
@@ -83,7 +83,7 @@ def test_samples_are_in_our_units_and_as_old_as_their_exporter_was_read() -> Non
         # 12 500 000 bytes/s * 8 / 10^6 = 100 Mbit/s; / 10^6 = 12.5 MB/s, rounded to the even 12
         return vector((at, 12_500_000))
 
-    found = told("prometheus-load", {"url": "http://p:9090"}, answer)
+    found = collected("prometheus-load", {"url": "http://p:9090"}, answer)
     (one,) = found.findings
     assert one.node == "n1"
     assert one.usage == {CPU: 1234, MEMORY: 1200, NETWORK_MBPS: 100, DISK_MBPS: 12}
@@ -92,7 +92,7 @@ def test_samples_are_in_our_units_and_as_old_as_their_exporter_was_read() -> Non
 
 
 def test_node_without_its_exporter_has_no_sample() -> None:
-    found = told("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(
+    found = collected("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(
         *([] if "timestamp" in query else [({"node": "n1"}, 1)])
     ))  # fmt: skip
     assert found.findings == ()
@@ -104,13 +104,13 @@ def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
             raise SourceError("Answer422", "p:9090 answers with status 422")
         return vector(({"node": "n1"}, NOW))
 
-    found = told("prometheus-load", {"url": "http://p:9090", "disk_query": "-"}, answer)
+    found = collected("prometheus-load", {"url": "http://p:9090", "disk_query": "-"}, answer)
     assert set(found.findings[0].usage) == {CPU, MEMORY}
     assert found.problems == (f"{NETWORK_MBPS}: p:9090 answers with status 422",)
 
 
 def test_series_of_other_clusters_are_said_to_be() -> None:
-    found = told("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(({"node": "x"}, NOW)))
+    found = collected("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(({"node": "x"}, NOW)))
     assert found.problems == ("none of 1 series names a node of this cluster",)
 
 
@@ -138,7 +138,7 @@ def test_parameters_are_checked(params: dict[str, Any], place: str) -> None:
 )  # fmt: skip
 def test_invalid_prometheus_response_fails(answer: Any) -> None:
     with pytest.raises(SourceError) as failed:
-        told("prometheus-load", {"url": "http://p:9090"}, lambda _: answer)
+        collected("prometheus-load", {"url": "http://p:9090"}, lambda _: answer)
     assert failed.value.code == "AnswerNotPrometheus"
 
 
@@ -183,7 +183,7 @@ PATHS = {
 
 
 def test_facts_are_read_at_their_paths_and_wrong_ones_are_left_out() -> None:
-    found = told("http-json", PATHS, lambda _: RACKS)
+    found = collected("http-json", PATHS, lambda _: RACKS)
     first, second, third = found.findings
     assert (first.node, first.power, first.zones) == ("n1", PowerReport("off", 120), {"0": 8400, "1": 21600})
     assert (second.node, second.power, second.observed_at) == ("n2.example", None, "2026-11-18T11:06:40Z")
@@ -194,14 +194,14 @@ def test_facts_are_read_at_their_paths_and_wrong_ones_are_left_out() -> None:
 def test_nodes_and_zones_may_be_lists_or_mappings() -> None:
     paths = {"url": "https://x", "nodes": "$", "zones": "$.z", "zone_name": "id", "offline_capacity": "cpu"}
     document = {"n1": {"z": [{"id": 0, "cpu": 2}, {"id": 1}, "odd"]}}
-    (one,) = told("http-json", paths, lambda _: document).findings
+    (one,) = collected("http-json", paths, lambda _: document).findings
     assert one.zones == {"0": 2000}
 
 
 @pytest.mark.parametrize("document", [None, 3, "text", {"racks": 3}, {"racks": None}, []])
 def test_a_document_without_nodes_fails(document: Any) -> None:
     with pytest.raises(SourceError):
-        told("http-json", PATHS, lambda _: document)
+        collected("http-json", PATHS, lambda _: document)
 
 
 def test_facts_out_of_prometheus() -> None:
@@ -211,7 +211,7 @@ def test_facts_out_of_prometheus() -> None:
         "state": vector(({"node": "n1", "state": "capped"}, 1), ({"node": "n1", "state": "on"}, 0)),
         "watts": vector(({"node": "n3"}, 99.9)),
     }
-    one, other = told("prometheus-facts", params, answers.__getitem__).findings
+    one, other = collected("prometheus-facts", params, answers.__getitem__).findings
     assert (one.zones, one.power) == ({"node-0": 8400}, PowerReport("capped"))
     assert (other.node, other.power) == ("n3", PowerReport(None, 99))
 

@@ -56,9 +56,9 @@ def test_decidable_expressions_are_evaluated(text: str, answer: bool) -> None:
     ],
 )
 def test_undecidable_expressions_are_unknown_with_the_reason(text: str, reason: str) -> None:
-    answer, told = expression(text).evaluate(DEVICE)
+    answer, explanation = expression(text).evaluate(DEVICE)
     assert answer is None
-    assert reason in told
+    assert reason in explanation
 
 
 def test_failed_evaluation_has_the_words_of_kube_scheduler() -> None:

@@ -32,7 +32,7 @@ def answered(*failure: Any) -> EvictionResponse:
 
 
 @pytest.mark.parametrize(
-    ("failure", "fate"),
+    ("failure", "expected"),
     [
         ((), EvictionResult.ASKED),
         ((404, "NotFound", "no such pod"), EvictionResult.GONE),
@@ -56,8 +56,8 @@ def answered(*failure: Any) -> EvictionResponse:
         ((0, "Unreachable", "no answer"), EvictionResult.UNKNOWN),
     ],
 )
-def test_each_answer_has_its_meaning(failure: tuple[Any, ...], fate: EvictionResult) -> None:
-    assert answered(*failure).result is fate
+def test_each_answer_has_its_meaning(failure: tuple[Any, ...], expected: EvictionResult) -> None:
+    assert answered(*failure).result is expected
 
 
 def test_a_busy_server_says_how_long_it_wants_to_be_left_alone() -> None:

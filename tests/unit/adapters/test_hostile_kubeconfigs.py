@@ -19,21 +19,21 @@ ACTS = {"open", "os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.con
 _listening: list[list[str]] = []
 
 
-def _hear(event: str, arguments: Any) -> None:
+def _record_event(event: str, arguments: Any) -> None:
     if _listening and event in ACTS:
         _listening[-1].append(f"{event} {arguments!r}"[:200])
 
 
-sys.addaudithook(_hear)  # for the life of the process; it hears only inside the fixture
+sys.addaudithook(_record_event)  # for the life of the process; it hears only inside the fixture
 
 
 @pytest.fixture
 def acts() -> Iterator[list[str]]:
     """Return what this process did to the machine meanwhile."""
     one_context(read(json.dumps(kubeconfig()).encode()))  # whatever is loaded late is loaded now
-    heard: list[str] = []
-    _listening.append(heard)
-    yield heard
+    recorded: list[str] = []
+    _listening.append(recorded)
+    yield recorded
     _listening.pop()
 
 

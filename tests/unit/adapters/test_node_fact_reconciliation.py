@@ -28,8 +28,8 @@ def report(*zones: NumaZone, uid: str = "a", **more: Any) -> NodeReport:
     return msgspec.structs.replace(made, uid=uid, numa=numa, **more)
 
 
-def weighed(known: NodeReport, told: NodeReport, **more: Any) -> Any:
-    return accept(known, told, growth=2.0, now=NOW, **more)
+def weighed(known: NodeReport, reported: NodeReport, **more: Any) -> Any:
+    return accept(known, reported, growth=2.0, now=NOW, **more)
 
 
 def changes(found: Any) -> list[tuple[str, str, str]]:
@@ -41,22 +41,22 @@ class TestSources:
         base = report(
             NumaZone("node-0", "0-7", offline_capacity_millis=4000), isa=IsaReport("x86-64-v1", cross=("rv64gc",))
         )
-        told = report(zone("node-0", "0-3"), isa=IsaReport("x86-64-v3", source="agent"))
-        both = laid_over(base, told)
+        reported = report(zone("node-0", "0-3"), isa=IsaReport("x86-64-v3", source="agent"))
+        both = laid_over(base, reported)
         assert (both.isa.native, both.isa.cross) == ("x86-64-v3", ("rv64gc",))
         assert both.numa is not None
         assert (both.numa.zones[0].cpus, both.numa.zones[0].offline_capacity_millis) == ("0-3", 4000)
 
     def test_of_capacities_the_lower_counts(self) -> None:
         base = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
-        told = report(allocatable={"cpu": 6000, "memory": 9 * GIB, "hetsched.io/network-mbps": 1000})
+        reported = report(allocatable={"cpu": 6000, "memory": 9 * GIB, "hetsched.io/network-mbps": 1000})
         expected = {"cpu": 6000, "memory": 8 * GIB, "pods": 110, "hetsched.io/network-mbps": 1000}
-        assert laid_over(base, told).allocatable == expected
+        assert laid_over(base, reported).allocatable == expected
 
     def test_a_card_is_filled_by_its_uuid(self) -> None:
         base = report(gpus=(a_card(0, uuid="A", cores=6912), a_card(1, uuid="B", cores=1)))
-        told = report(gpus=(a_card(0, uuid="B", cores=None), a_card(1, uuid="A", cores=None)))
-        assert [card.cores for card in laid_over(base, told).gpus or ()] == [1, 6912]
+        reported = report(gpus=(a_card(0, uuid="B", cores=None), a_card(1, uuid="A", cores=None)))
+        assert [card.cores for card in laid_over(base, reported).gpus or ()] == [1, 6912]
 
     def test_unknown_is_not_none_there(self) -> None:
         base = report(zone("node-0", "0-7"), gpus=(a_card(0),))
@@ -119,46 +119,48 @@ class TestCards:
         return [(card.index, card.uuid, card.healthy) for card in found.report.gpus]
 
     def test_those_behind_a_missing_card_keep_their_place(self) -> None:
-        told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G2")))
-        found = weighed(self.KNOWN, told)
+        reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G2")))
+        found = weighed(self.KNOWN, reported)
         assert self.cards(found) == [(0, "G0", True), (1, "G1", False), (2, "G2", True)]
         assert changes(found) == [("gpu", "G1", "shrunk")]
 
     def test_new_gpu_takes_an_unused_index(self) -> None:
-        told = report(gpus=(a_card(0, uuid="NEW"), *(a_card(i + 1, uuid=f"G{i}") for i in range(3))))
-        found = weighed(self.KNOWN, told)
+        reported = report(gpus=(a_card(0, uuid="NEW"), *(a_card(i + 1, uuid=f"G{i}") for i in range(3))))
+        found = weighed(self.KNOWN, reported)
         assert changes(found) == [("gpu", "NEW", "grown")]
-        approved = weighed(self.KNOWN, told, approved=[found.quarantined[0].id])
+        approved = weighed(self.KNOWN, reported, approved=[found.quarantined[0].id])
         assert self.cards(approved)[3] == (3, "NEW", True)
 
     def test_new_gpus_of_a_trusted_node_are_accepted(self) -> None:
-        told = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
-        assert weighed(self.KNOWN, told, trusted_cards=True).quarantined == ()
+        reported = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
+        assert weighed(self.KNOWN, reported, trusted_cards=True).quarantined == ()
 
     def test_a_card_that_is_split_says_so(self) -> None:
         problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
-        told = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
-        assert weighed(self.KNOWN, told).quarantined[0].reported == problem
+        reported = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
+        assert weighed(self.KNOWN, reported).quarantined[0].reported == problem
 
     def test_cards_that_cannot_be_listed_take_nothing_new(self) -> None:
         found = weighed(self.KNOWN, report(gpus=None))
         assert [healthy for _, _, healthy in self.cards(found)] == [False] * 3
 
     def test_rejected_loss_is_ignored_until_another_report(self) -> None:
-        told = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
-        stood = tuple(msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, told).quarantined)
-        again = weighed(self.KNOWN, told, quarantined=stood)
+        reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
+        stood = tuple(
+            msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, reported).quarantined
+        )
+        again = weighed(self.KNOWN, reported, quarantined=stood)
         assert self.cards(again)[2] == (2, "G2", True)
 
     def test_the_first_report_counts_as_it_is(self) -> None:
-        told = report(gpus=tuple(a_card(i, uuid=f"N{i}") for i in range(8)))
-        assert weighed(report(gpus=()), told, first=True).quarantined == ()
+        reported = report(gpus=tuple(a_card(i, uuid=f"N{i}") for i in range(8)))
+        assert weighed(report(gpus=()), reported, first=True).quarantined == ()
 
 
 class TestWhatAKnownCardIs:
     KNOWN = report(gpus=(a_card(0, "Tesla-T4", 15360, uuid="G0", cores=2560),))
 
-    def told(self, **changed: Any) -> NodeReport:
+    def reported(self, **changed: Any) -> NodeReport:
         assert self.KNOWN.gpus is not None
         return report(gpus=(msgspec.structs.replace(self.KNOWN.gpus[0], **changed),))
 
@@ -167,48 +169,48 @@ class TestWhatAKnownCardIs:
         return card.model, card.memory_mib, card.cores
 
     def test_another_model_does_not_count_before_it_is_approved(self) -> None:
-        told = self.told(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
-        found = weighed(self.KNOWN, told)
+        reported = self.reported(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
+        found = weighed(self.KNOWN, reported)
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
         assert found.quarantined[0].reported == "H100-SXM5-80GB, 8000000 MiB, 16896 cores"
-        again = weighed(found.known, told, quarantined=found.quarantined)
+        again = weighed(found.known, reported, quarantined=found.quarantined)
         assert (self.offers(again), again.quarantined) == (self.offers(found), found.quarantined)
-        approved = weighed(again.known, told, quarantined=again.quarantined, approved=[found.quarantined[0].id])
+        approved = weighed(again.known, reported, quarantined=again.quarantined, approved=[found.quarantined[0].id])
         assert self.offers(approved) == ("H100-SXM5-80GB", 8_000_000, 16896)
-        assert weighed(approved.known, told).quarantined == ()
+        assert weighed(approved.known, reported).quarantined == ()
 
     @pytest.mark.parametrize("model", ["NVIDIA T4", "tesla_t4", None])
     def test_another_name_of_the_model_or_none_is_no_other_model(self, model: str | None) -> None:
-        assert weighed(self.KNOWN, self.told(model=model)).quarantined == ()
+        assert weighed(self.KNOWN, self.reported(model=model)).quarantined == ()
 
     def test_a_longer_name_may_be_of_another_model(self) -> None:
         known = report(gpus=(a_card(0, "RTX 6000", uuid="G0"),))
-        told = report(gpus=(a_card(0, "RTX 6000 Ada Generation", uuid="G0"),))
-        assert changes(weighed(known, told)) == [("gpu", "G0", "grown")]
+        reported = report(gpus=(a_card(0, "RTX 6000 Ada Generation", uuid="G0"),))
+        assert changes(weighed(known, reported)) == [("gpu", "G0", "grown")]
 
     @pytest.mark.parametrize(("fact", "most"), [("memory_mib", 30720), ("cores", 5120)])
     def test_twice_as_much_counts_and_more_does_not(self, fact: str, most: int) -> None:
         # 30720 = 2 x 15360 MiB, 5120 = 2 x 2560 cores
-        found = weighed(self.KNOWN, self.told(**{fact: most}))
+        found = weighed(self.KNOWN, self.reported(**{fact: most}))
         assert (getattr(found.report.gpus[0], fact), found.quarantined) == (most, ())
         # Neither small steps nor a pause lead further than one.
-        paused = weighed(found.known, self.told(model=None, **{fact: None}))
-        found = weighed(paused.known, self.told(**{fact: most + 1}))
+        paused = weighed(found.known, self.reported(model=None, **{fact: None}))
+        found = weighed(paused.known, self.reported(**{fact: most + 1}))
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
 
     def test_less_counts_at_once_also_where_something_else_grew(self) -> None:
-        assert self.offers(weighed(self.KNOWN, self.told(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
-        found = weighed(self.KNOWN, self.told(memory_mib=8192, cores=9999))
+        assert self.offers(weighed(self.KNOWN, self.reported(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
+        found = weighed(self.KNOWN, self.reported(memory_mib=8192, cores=9999))
         assert self.offers(found) == ("Tesla-T4", 8192, 2560)
 
     @pytest.mark.parametrize("nothing", [None, 0])
     def test_previously_unknown_fact_is_accepted_at_once(self, nothing: int | None) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", nothing, uuid="G0"),))
-        found = weighed(known, self.told())
+        found = weighed(known, self.reported())
         assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
-        assert changes(weighed(found.known, self.told(cores=5121))) == [("gpu", "G0", "grown")]
+        assert changes(weighed(found.known, self.reported(cores=5121))) == [("gpu", "G0", "grown")]
 
     def test_a_card_without_a_uuid_is_known_by_its_index(self) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", 15360),))
@@ -216,15 +218,15 @@ class TestWhatAKnownCardIs:
         assert changes(found) == [("gpu", "card 0", "grown")]
 
     def test_a_card_that_grew_may_still_fall_ill_or_be_rejected(self) -> None:
-        told = self.told(memory_mib=99_999, healthy=False)
-        found = weighed(self.KNOWN, told)
+        reported = self.reported(memory_mib=99_999, healthy=False)
+        found = weighed(self.KNOWN, reported)
         assert found.report.gpus[0].healthy is False
         stood = tuple(msgspec.structs.replace(one, state="rejected") for one in found.quarantined)
-        assert self.offers(weighed(found.known, told, quarantined=stood)) == ("Tesla-T4", 15360, 2560)
+        assert self.offers(weighed(found.known, reported, quarantined=stood)) == ("Tesla-T4", 15360, 2560)
 
     def test_trusted_source_may_set_the_gpu_model(self) -> None:
-        told = self.told(model="H100-SXM5-80GB", memory_mib=81559)
-        assert self.offers(weighed(self.KNOWN, told, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
+        reported = self.reported(model="H100-SXM5-80GB", memory_mib=81559)
+        assert self.offers(weighed(self.KNOWN, reported, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
 
 
 class TestAnotherMachineOfTheName:
@@ -242,11 +244,11 @@ class TestAnotherMachineOfTheName:
 
 def test_tenfold_capacity_is_not_accepted() -> None:
     known = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
-    told = report(allocatable={"cpu": 80_000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8})
-    found = weighed(known, told)
+    reported = report(allocatable={"cpu": 80_000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8})
+    found = weighed(known, reported)
     assert found.report.allocatable == {"cpu": 8000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8}
     assert changes(found) == [("allocatable", "cpu", "grown")]
-    assert weighed(known, told, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
+    assert weighed(known, reported, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
 
 
 @pytest.mark.parametrize("steps", [(1500, 2000, 2001), (0, 2001), (None, 2001), (1999, None, 2001)])
@@ -268,8 +270,8 @@ def test_small_steps_and_pauses_lead_no_further_than_one(steps: tuple[int | None
 def test_another_machine_of_the_name_is_measured_by_its_own_amounts() -> None:
     old = report(allocatable={"cpu": 8000, "hetsched.io/network-mbps": 1000})
     new = weighed(old, report(uid="b", allocatable={"cpu": 64_000}))
-    told = report(uid="b", allocatable={"cpu": 64_000, "hetsched.io/network-mbps": 100_000})
-    assert weighed(new.known, told).quarantined == ()
+    reported = report(uid="b", allocatable={"cpu": 64_000, "hetsched.io/network-mbps": 100_000})
+    assert weighed(new.known, reported).quarantined == ()
 
 
 class TestClaims:

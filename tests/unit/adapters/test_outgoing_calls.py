@@ -305,7 +305,7 @@ def test_a_good_answer_is_taken() -> None:
 
 
 def test_request_has_the_host_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     resolving(monkeypatch, ["10.9.9.9"])
 
     def connect(address: tuple[str, int], **_: Any) -> socket.socket:
@@ -314,7 +314,7 @@ def test_request_has_the_host_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatc
 
         def answer() -> None:
             with theirs:
-                heard.append(theirs.recv(65536))
+                received.append(theirs.recv(65536))
                 theirs.sendall(plain(b"fine"))
 
         threading.Thread(target=answer, daemon=True).start()
@@ -322,9 +322,9 @@ def test_request_has_the_host_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(socket, "create_connection", connect)
     assert call("http://metrics.example:9090/api?query=up", NAMED).body == b"fine"
-    assert heard[0].split(b"\r\n")[:2] == [b"GET /api?query=up HTTP/1.1", b"Host: metrics.example:9090"]
-    assert b"Cookie" not in heard[0]
-    assert b"Authorization" not in heard[0]
+    assert received[0].split(b"\r\n")[:2] == [b"GET /api?query=up HTTP/1.1", b"Host: metrics.example:9090"]
+    assert b"Cookie" not in received[0]
+    assert b"Authorization" not in received[0]
 
 
 @pytest.mark.parametrize(

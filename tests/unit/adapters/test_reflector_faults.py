@@ -57,7 +57,7 @@ class Over(Exception):
     """The script is at its end."""
 
 
-def told(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
+def run_script(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
     """Return what a reflector tells of a script, what it asked, and how long it waited."""
     script, waits = Script(*answers, Over()), []
     sleep: Callable[[float], None] = waits.append
@@ -77,21 +77,21 @@ def keys(events: list[Event]) -> list[str]:
 
 
 def test_a_watch_that_ends_goes_on_where_it_was() -> None:
-    events, asked, _ = told(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
+    events, asked, _ = run_script(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3"]
     assert asked == ["list", "10", "15", "15"]
 
 
 @pytest.mark.parametrize("broken", [b'{"type":"ADDED","obj', b"<html>busy</html>", b""])
 def test_a_line_that_cannot_be_read_is_a_failure_and_nothing_is_skipped(broken: bytes) -> None:
-    events, asked, waits = told(LISTED, [an_event("ADDED", "n3", 11), broken], [an_event("DELETED", "n1", 12)])
+    events, asked, waits = run_script(LISTED, [an_event("ADDED", "n3", 11), broken], [an_event("DELETED", "n1", 12)])
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3", "Failed", "Deleted n1"]
     assert asked[:3] == ["list", "10", "11"]
     assert waits == [1.0]
 
 
 def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
-    events, asked, _ = told(msgspec.DecodeError("cut short"), LISTED)
+    events, asked, _ = run_script(msgspec.DecodeError("cut short"), LISTED)
     assert keys(events) == ["Failed", "Upserted n1", "Upserted n2", "Synced"]
     assert asked == ["list", "list", "10"]
 
@@ -99,10 +99,10 @@ def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
 
 
-@pytest.mark.parametrize("told_by", ["status", "event"])
-def test_objects_deleted_during_a_history_gap_are_reported_deleted(told_by: str) -> None:
-    expired: Any = ApiFailure(410, "Expired", "too old") if told_by == "status" else [json.dumps(GONE).encode()]
-    events, asked, waits = told(LISTED, expired, ([an_object("n2", 6), an_object("n4", 30)], "40"))
+@pytest.mark.parametrize("reported_by", ["status", "event"])
+def test_objects_deleted_during_a_history_gap_are_reported_deleted(reported_by: str) -> None:
+    expired: Any = ApiFailure(410, "Expired", "too old") if reported_by == "status" else [json.dumps(GONE).encode()]
+    events, asked, waits = run_script(LISTED, expired, ([an_object("n2", 6), an_object("n4", 30)], "40"))
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n4", "Deleted n1", "Synced"]
     assert asked == ["list", "10", "list", "40"]
     assert waits == []
@@ -111,27 +111,27 @@ def test_objects_deleted_during_a_history_gap_are_reported_deleted(told_by: str)
 def test_a_server_that_forgets_at_once_is_not_asked_without_end() -> None:
     # At once after the first, then after 1, 2 and 4 s; a list that succeeds in between is no progress.
     expired = ApiFailure(410, "Expired", "too old")
-    watch_fails = told(*[answer for _ in range(4) for answer in (LISTED, expired)])
-    list_fails = told(*[expired] * 4)
+    watch_fails = run_script(*[answer for _ in range(4) for answer in (LISTED, expired)])
+    list_fails = run_script(*[expired] * 4)
     assert (watch_fails[2], list_fails[2]) == ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0])
     assert [event.status for event in list_fails[0] if isinstance(event, Failed)] == [410] * 3
 
 
 def test_failure_is_reported_before_the_backoff() -> None:
-    told_when: list[str] = []
+    order: list[str] = []
     server: Any = Script(ApiFailure(500, "InternalError", "no"), Over())
-    reflector = Reflector(server, NODES, sleep=lambda _: told_when.append("slept"), chance=lambda: 1.0)
+    reflector = Reflector(server, NODES, sleep=lambda _: order.append("slept"), chance=lambda: 1.0)
     with suppress(Over):
         for event in reflector.events():
-            told_when.append(type(event).__name__)
-    assert told_when == ["Failed", "slept"]
+            order.append(type(event).__name__)
+    assert order == ["Failed", "slept"]
 
 
 def test_list_older_than_the_cache_overwrites_nothing() -> None:
     expired = [json.dumps(GONE).encode()]
     seen = [an_event("ADDED", "n3", 20), *expired]
     stale = ([an_object("n1", 5)], "19")  # another API server, behind: it has neither n2 nor n3
-    events, asked, waits = told(LISTED, seen, stale, ([an_object("n1", 5), an_object("n3", 20)], "21"))
+    events, asked, waits = run_script(LISTED, seen, stale, ([an_object("n1", 5), an_object("n3", 20)], "21"))
     assert keys(events)[3:] == ["Upserted n3", "Failed", "Deleted n2", "Synced"]
     assert asked == ["list", "10", "list", "list", "21"]
     assert waits == [1.0]
@@ -139,25 +139,27 @@ def test_list_older_than_the_cache_overwrites_nothing() -> None:
 
 def test_duplicate_deletion_event_is_reported_once() -> None:
     deleted = an_event("DELETED", "n1", 12)
-    events, _, _ = told(LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)])
+    events, _, _ = run_script(
+        LISTED, [deleted, deleted, an_event("MODIFIED", "n2", 13), an_event("MODIFIED", "n2", 13)]
+    )
     assert keys(events)[3:] == ["Deleted n1", "Upserted n2", "Upserted n2"]
 
 
 def test_silence_is_a_failure_and_the_watch_goes_on() -> None:
     silent = [an_event("ADDED", "n3", 11), ApiFailure(0, "Unreachable", "read timed out")]
-    events, asked, _ = told(LISTED, silent, [])
+    events, asked, _ = run_script(LISTED, silent, [])
     assert keys(events)[3:] == ["Upserted n3", "Failed"]
     assert asked[:3] == ["list", "10", "11"]
 
 
 def test_a_busy_server_is_left_alone_for_as_long_as_it_asks() -> None:
     busy = ApiFailure(429, "TooManyRequests", "later", 7.0)
-    _, _, waits = told(busy, ApiFailure(503, "ServiceUnavailable", "starting"), LISTED)
+    _, _, waits = run_script(busy, ApiFailure(503, "ServiceUnavailable", "starting"), LISTED)
     assert waits == [7.0, 2.0]
 
 
 def test_backoff_grows_until_an_event_arrives() -> None:
     down = ApiFailure(0, "Unreachable", "refused")
-    _, _, waits = told(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
+    _, _, waits = run_script(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
     # 1, 2, 4 s before the list; it starts anew after it, and again after each event
     assert waits == [1.0, 2.0, 4.0, 1.0, 2.0]

@@ -81,9 +81,9 @@ def test_grants_that_cannot_be_are_refused(text: str) -> None:
 def test_agent_report_replaces_available_amounts() -> None:
     cpus = tuple(MachineCpu(cpu, cpu // 2 * 2, 0, 0, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}", cache=0) for cpu in range(4))
     kubelet = KubeletState("static", {"full-pcpus-only": "true"}, exclusive={"uid-1": {"a": "2", "b": "3"}})
-    told = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-3", 1024),), cpus, None, kubelet)
+    report = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-3", 1024),), cpus, None, kubelet)
     below = NodeReport("n", numa=NumaReport((NumaZone("node-0", allocatable={"cpu": 4000}, available={"cpu": 0}),)))
-    found = laid_over(below, node_facts(told)).numa
+    found = laid_over(below, node_facts(report)).numa
     assert found is not None
     assert found.zones[0].available == {}
     assert (found.sockets, found.caches) == ("0-3", "0-3")
@@ -93,7 +93,7 @@ def test_agent_report_replaces_available_amounts() -> None:
 
 def test_a_socket_that_is_unknown_of_one_cpu_is_unknown() -> None:
     cpus = (MachineCpu(0, 0, 0, 0, "0"), MachineCpu(1, 1, None, 0, "1"))
-    told = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-1", 1024),), cpus, None)
-    found = node_facts(told).numa
+    report = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-1", 1024),), cpus, None)
+    found = node_facts(report).numa
     assert found is not None
     assert found.sockets is None

@@ -99,8 +99,8 @@ def test_the_documented_receiver_runs() -> None:
         assert _posted(port, headers) == 204
         assert _posted(port, {**headers, "webhook-id": "d-9"}) == 401
         running.terminate()
-        told, _ = running.communicate(timeout=30)
-        assert told.decode() == "workload.placed w-1\n"
+        output, _ = running.communicate(timeout=30)
+        assert output.decode() == "workload.placed w-1\n"
     finally:
         running.kill()
         running.wait()

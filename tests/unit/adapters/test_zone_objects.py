@@ -35,8 +35,8 @@ def objects(facts: NodeReport, node: dict[str, Any] = NODE) -> dict[str, dict[st
 
 def facts_of(name: str, folder: Path, **kubelet: Any) -> NodeReport:
     zones, cpus = probe_topology(built(folder, machine("sysfs", name)))
-    told = AgentReport("n1", MachineIsa(None, None), zones, cpus, None, kubelet=KubeletState(**kubelet))
-    return node_facts(told)
+    report = AgentReport("n1", MachineIsa(None, None), zones, cpus, None, kubelet=KubeletState(**kubelet))
+    return node_facts(report)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
@@ -75,8 +75,8 @@ def test_the_same_again_is_not_written(tmp_path: Path) -> None:
     writes, kept = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert ([write.what for write in writes], kept) == ([], [])
     # The node was made anew under its name: the object is to go with this one.
-    anew = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
-    (write,), _ = plan(PublishedNode(anew, topology=body), AcceptedNodeFacts(facts), ServedKinds())
+    recreated = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
+    (write,), _ = plan(PublishedNode(recreated, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert write.body["metadata"]["ownerReferences"][0]["uid"] == "u2"
 
 

@@ -35,7 +35,7 @@ from .pod_resources import FakeKubelet, container
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
 
 
-class Told:
+class RecordingSender:
     """Stands where the sender would."""
 
     superseded = False
@@ -82,12 +82,12 @@ class Machine:
         self.now = 0.0
         self.reads = 0
         self.found = REPORT
-        self.told = Told()
+        self.sender = RecordingSender()
         self.pins = Pins()
         self.agent = Agent(
             lambda: Tree(root),
             self._read,
-            sender=self.told,  # type: ignore[arg-type]
+            sender=self.sender,  # type: ignore[arg-type]
             pins=self.pins,
             clock=lambda: self.now,
         )
@@ -112,7 +112,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_unchanged_sources_are_not_read_again(machine: Machine) -> None:
     for _ in range(3):
         machine.agent.step()
-    assert (machine.reads, len(machine.told.reports), machine.pins.steps) == (1, 1, 3)
+    assert (machine.reads, len(machine.sender.reports), machine.pins.steps) == (1, 1, 3)
 
 
 def test_change_is_read_and_reported_at_once(machine: Machine) -> None:
@@ -120,7 +120,7 @@ def test_change_is_read_and_reported_at_once(machine: Machine) -> None:
     machine.online("0-3")
     machine.found = msgspec.structs.replace(REPORT, memory_mib=4096)
     machine.agent.step()
-    assert [report.memory_mib for report in machine.told.reports] == [None, 4096]
+    assert [report.memory_mib for report in machine.sender.reports] == [None, 4096]
 
 
 class Meter:
@@ -134,7 +134,7 @@ class Meter:
     def measure(self, tree: Tree) -> None:
         pass
 
-    def news_of_steal(self, told: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
+    def news_of_steal(self, zones: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
         return self.news.pop(0) if self.news else None
 
 
@@ -144,13 +144,13 @@ def test_steal_is_reported_at_once_without_another_read(tmp_path: Path) -> None:
     machine.agent = Agent(
         lambda: Tree(tmp_path),
         machine._read,
-        sender=machine.told,  # type: ignore[arg-type]
+        sender=machine.sender,  # type: ignore[arg-type]
         meter=Meter(None, lent),
         clock=lambda: machine.now,
     )
     for _ in range(4):
         machine.agent.step()
-    assert [report.zones for report in machine.told.reports] == [(), lent]
+    assert [report.zones for report in machine.sender.reports] == [(), lent]
     assert machine.reads == 1
 
 
@@ -158,17 +158,17 @@ def test_full_report_is_sent_periodically(machine: Machine) -> None:
     machine.agent.step()
     machine.now = WHOLE_SECONDS
     machine.agent.step()
-    assert len(machine.told.reports) == 2
+    assert len(machine.sender.reports) == 2
 
 
 def test_pins_apply_answers_and_report_their_problems(machine: Machine) -> None:
     machine.agent.step()
     key = urlsafe_b64encode(b"k" * 32).decode()
-    machine.told.waiting = [AgentAnswer("lab", "n1", 3, key, 30, [NodeAllocation("u", "{}")])]
+    machine.sender.waiting = [AgentAnswer("lab", "n1", 3, key, 30, [NodeAllocation("u", "{}")])]
     machine.pins.problems = (MachineProblem("RuntimeAway", "it does not answer"),)
     machine.agent.step()
     assert machine.pins.learnt == [("lab", b"k" * 32, [("u", "{}")])]
-    assert [problem.code for problem in machine.told.reports[-1].problems] == ["RuntimeAway"]
+    assert [problem.code for problem in machine.sender.reports[-1].problems] == ["RuntimeAway"]
 
 
 def test_pins_go_on_without_a_control_plane(machine: Machine) -> None:
@@ -180,7 +180,7 @@ def test_pins_go_on_without_a_control_plane(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("superseded", "code"), [(True, 4), (False, 1)])
 def test_an_agent_that_cannot_report_any_more_ends(machine: Machine, superseded: bool, code: int) -> None:
-    class Ended(Told):
+    class Ended(RecordingSender):
         alive = False
 
         def start(self) -> None:

@@ -103,7 +103,7 @@ def test_people_read_text_that_no_file_can_spoil(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--root", "/nonexistent"), "FileUnusable"),
         (("--nvidia-smi", "/nonexistent.xml"), "FileUnusable"),
@@ -111,10 +111,10 @@ def test_people_read_text_that_no_file_can_spoil(tmp_path: Path, capsys: pytest.
         (("--bogus",), "unrecognized"),
     ],
 )
-def test_invalid_options_are_reported_once(arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_options_are_reported_once(arguments: tuple[str, ...], message: str) -> None:
     done = agent("--once", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

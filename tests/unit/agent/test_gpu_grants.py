@@ -117,11 +117,11 @@ def test_the_report_names_cards_and_not_slots(keeper: CardKeeper, kubelet: Kubel
     kubelet.admit("a", 1, insisting_on=("GPU-0",))
     assert kubelet.given["a"]["c0"]["nvidia.com/gpu"] == ("GPU-0",)
     given = {"a": {"c0": {"nvidia.com/gpu": ("GPU-0",), "rdma/hca": ("mlx5_0",)}}}
-    told = keeper.with_assigned(
+    report = keeper.with_assigned(
         AgentReport("n1", MachineIsa(None, None), None, None, None, KubeletState(devices=given))
     )
-    assert told.kubelet is not None
-    assert told.kubelet.devices == {"a": {"c0": {"nvidia.com/gpu": ("GPU-1",), "rdma/hca": ("mlx5_0",)}}}
+    assert report.kubelet is not None
+    assert report.kubelet.devices == {"a": {"c0": {"nvidia.com/gpu": ("GPU-1",), "rdma/hca": ("mlx5_0",)}}}
 
 
 def test_refresh_without_an_answer_times_out(plane: ControlPlane) -> None:
@@ -132,11 +132,11 @@ def test_refresh_without_an_answer_times_out(plane: ControlPlane) -> None:
 
 def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
     class Sender:
-        def add_listener(self, told: object) -> None:
-            self.told = told
+        def add_listener(self, listener: object) -> None:
+            self.listener = listener
 
         def hurry(self) -> None:
-            self.told(an_answer(allocation("a", 1)))  # type: ignore[operator]
+            self.listener(an_answer(allocation("a", 1)))  # type: ignore[operator]
 
     keeper = card_keeper("n1", Sender(), tmp_path, {"HETSCHED_AGENT_CARD_SLOTS": "4"})
     keeper._source.refresh(1)

@@ -185,7 +185,7 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
     cards = [gpu(1), gpu(2)]
     events: list[tuple[int, int]] = []
 
-    class Telling(Driver):
+    class EventDriver(Driver):
         watched: ClassVar[list[Any]] = []
 
         def nvmlEventSetCreate(self) -> object:
@@ -201,7 +201,7 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
             place, xid = events.pop(0)
             return SimpleNamespace(device=watched[place], eventType=8, eventData=xid)
 
-    door = NvmlDoor(Telling(*cards))
+    door = NvmlDoor(EventDriver(*cards))
 
     def troubles() -> list[list[str]]:
         return [card.troubles for card in door.read([]) or ()]

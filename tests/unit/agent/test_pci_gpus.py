@@ -80,8 +80,8 @@ def test_without_a_driver_a_card_is_there_and_unknown(tmp_path: Path) -> None:
 
 def test_nvidias_procfs_names_a_card_and_its_uuid(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:17:00.0", "0x030200", "0x10de", driver="nvidia")
-    told = "Model: \t\t NVIDIA L4\nIRQ:   \t\t 100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\n"
-    put(tmp_path, {"proc/driver/nvidia/gpus/0000:17:00.0/information": told})
+    information = "Model: \t\t NVIDIA L4\nIRQ:   \t\t 100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\n"
+    put(tmp_path, {"proc/driver/nvidia/gpus/0000:17:00.0/information": information})
     (card,) = probe_cards(Tree(tmp_path)) or ()
     # Memory is what a driver shows, never what the table says.
     assert (card.model, card.uuid, card.memory_mib, card.cores) == ("NVIDIA L4", "GPU-1", None, 7424)

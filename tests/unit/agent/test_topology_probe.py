@@ -136,8 +136,8 @@ def test_tables_of_lscpu_come_back(tmp_path: Path, name: str) -> None:
 def test_hwloc_counts_the_same(tmp_path: Path, name: str) -> None:
     document = machine("hwloc", name)
     zones, cpus = read(trees.from_hwloc(tmp_path, document))
-    told = {key: len(document[key]) for key in ("packages", "cores", "dies", "caches", "nodes")}
-    assert told == {
+    counts = {key: len(document[key]) for key in ("packages", "cores", "dies", "caches", "nodes")}
+    assert counts == {
         "packages": len({cpu.socket for cpu in cpus} - {None}),
         "cores": len({cpu.core for cpu in cpus} - {None}),
         "dies": len({cpu.die for cpu in cpus} - {None}),

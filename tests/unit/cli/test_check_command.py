@@ -154,9 +154,9 @@ spec: {containers: [{name: main, resources: {requests: {cpu: "5"}}}]}
         ("default/fits", "2", False),
         ("default/too-big", "8", True),
     ]
-    (told,) = json.loads(reports[1].read_bytes())["runs"][0]["results"]
-    region = told["locations"][0]["physicalLocation"]["region"]
-    assert (told["ruleId"], told["level"], region) == ("NeverFits", "error", {"startLine": 8})
+    (finding,) = json.loads(reports[1].read_bytes())["runs"][0]["results"]
+    region = finding["locations"][0]["physicalLocation"]["region"]
+    assert (finding["ruleId"], finding["level"], region) == ("NeverFits", "error", {"startLine": 8})
     assert "default/too\\-big" in reports[2].read_text()
 
 

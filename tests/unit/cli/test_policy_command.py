@@ -33,7 +33,7 @@ spec:
 
 def a_preview(state: str = "done", **result: Any) -> dict[str, Any]:
     side = {"policy": "dense", "version": 1, "placed": 3, "pending": 0, "evicted": 0, "metrics": METRICS}
-    told = {
+    document = {
         "decisions": 3, "from": "2026-11-20T10:00:00Z", "to": "2026-11-20T11:00:00Z", "departures": 0, "foreign": 0,
         "same": 2, "moved": 1, "infeasible": 0, "feasible": 0, "pendingBoth": 0, "baseline": side,
         "draft": {**side, "version": 2}, "fidelity": {"compared": 3, "equal": 3, "reasons": []}, "notes": [],
@@ -42,7 +42,7 @@ def a_preview(state: str = "done", **result: Any) -> dict[str, Any]:
     over = state == "done"
     return {
         "id": 7, "policy": "dense", "version": 2, "cluster": "lab", "state": state, "progress": 1.0 if over else 0.5,
-        "problem": None, "result": told if over else None,
+        "problem": None, "result": document if over else None,
     }  # fmt: skip
 
 
@@ -79,8 +79,8 @@ def test_a_difference_is_shown_by_plugin(server: Server) -> None:
         "plugin": "binpack", "change": "changed", "moved": False, "placeBefore": 3, "placeAfter": 3, "weightBefore": 1,
         "weightAfter": 2.5, "params": [{"name": "mode", "before": "plain", "after": "upstream"}],
     }  # fmt: skip
-    told = {"same": False, "plugins": [change], "ties": None, "description": None}
-    server.answers("GET", "/api/v1/policies/dense/versions/1/diff/2/", {"diff": told})
+    difference = {"same": False, "plugins": [change], "ties": None, "description": None}
+    server.answers("GET", "/api/v1/policies/dense/versions/1/diff/2/", {"diff": difference})
     result = run("policy", "diff", "dense", 1, 2)
     assert "1 -> 2.5" in result.stdout
     assert 'mode "plain" -> "upstream"' in result.stdout
@@ -134,8 +134,8 @@ def test_wrong_files_are_refused(agreed: tuple[Path, Path], content: str, code: 
 
 
 def test_a_server_judges_its_own(server: Server) -> None:
-    told = {"policy": "dense", "version": 2, "results": [], "kept": 0, "broken": 0, "unknown": 0}
-    server.answers("POST", "/api/v1/golden-placements/check/", told)
+    answer = {"policy": "dense", "version": 2, "results": [], "kept": 0, "broken": 0, "unknown": 0}
+    server.answers("POST", "/api/v1/golden-placements/check/", answer)
     assert run("policy", "golden", "check", "--policy", "dense", "--version", 2, "--cluster", "lab").exit_code == 0
     asked = msgspec.json.decode(server.asked[0].content)
     assert asked == {"policy": "dense", "version": 2, "cluster": "lab"}

@@ -43,12 +43,12 @@ def too_many(after: str = "5") -> httpx.Response:
 
 
 def test_retry_waits_for_retry_after_plus_jitter(slept: list[float]) -> None:
-    told: list[float] = []
-    talk, asked = client(too_many("5"), ROWS, on_pause=told.append)
+    pauses: list[float] = []
+    talk, asked = client(too_many("5"), ROWS, on_pause=pauses.append)
     assert list(talk.nodes()) == []
     assert len(asked) == 2
     assert 5 <= slept[0] <= 6  # Retry-After and up to a fifth of it
-    assert told == slept
+    assert pauses == slept
 
 
 def test_throttled_request_was_not_executed_and_is_always_repeated() -> None:

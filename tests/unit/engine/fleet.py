@@ -47,7 +47,7 @@ def rebuilt(state: ClusterState) -> ClusterState:
         for b in state.bookings.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
-    anew = ClusterState(
+    fresh = ClusterState(
         reports,
         running,
         state.namespaces,
@@ -56,8 +56,8 @@ def rebuilt(state: ClusterState) -> ClusterState:
         budgets=state.budgets,
         experience=state.experience,
     )
-    anew.use_mix(state.mix)
-    return anew
+    fresh.use_mix(state.mix)
+    return fresh
 
 
 def policy_of(*uses: PluginUse | str, ties: Ties | None = None) -> Policy:

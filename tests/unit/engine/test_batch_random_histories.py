@@ -17,7 +17,7 @@ from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, scheduler
 
 
-def told(outcome: Outcome) -> tuple[object, ...]:
+def fields_of(outcome: Outcome) -> tuple[object, ...]:
     return outcome.pod.key, outcome.node, outcome.row, outcome.allocation, outcome.score, outcome.refusal, outcome.held
 
 
@@ -31,8 +31,8 @@ def test_same_outcomes_and_the_same_ledger(
     batches = BatchScheduler(batched, expected=10**9, shortest=1)
     bounds = [0, *sorted({min(cut, len(pods)) for cut in cuts}), len(pods)]
     for start, end in pairwise(bounds):
-        expected = [told(single.schedule(pod)) for pod in pods[start:end]]
-        assert [told(outcome) for outcome in batches.schedule(pods[start:end])] == expected
+        expected = [fields_of(single.schedule(pod)) for pod in pods[start:end]]
+        assert [fields_of(outcome) for outcome in batches.schedule(pods[start:end])] == expected
         assert batched.state.digest() == single.state.digest()
         assert batched.state.columns.load.tobytes() == single.state.columns.load.tobytes()
         for key in sorted(single.state.bookings)[::3]:  # some leave between two batches
@@ -44,6 +44,8 @@ def test_a_resource_that_turns_up_in_the_middle_of_a_batch() -> None:
     # Compiling the third pod widens the ledger's columns; the first two were compiled before.
     pods = [built(a_pod("a")), built(a_pod("b")), built(a_pod("c").requesting("example.com/new", 1)), built(a_pod("d"))]
     single, batched = scheduler([a_node("n")]), scheduler([a_node("n")])
-    expected = [told(single.schedule(pod)) for pod in pods]
-    assert [told(outcome) for outcome in BatchScheduler(batched, expected=10**9, shortest=1).schedule(pods)] == expected
+    expected = [fields_of(single.schedule(pod)) for pod in pods]
+    assert [
+        fields_of(outcome) for outcome in BatchScheduler(batched, expected=10**9, shortest=1).schedule(pods)
+    ] == expected
     assert batched.state.digest() == single.state.digest()

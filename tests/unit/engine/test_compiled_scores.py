@@ -134,8 +134,10 @@ def test_pods_that_are_nobodys_concern_stay_in_the_loop() -> None:
     batched.schedule = lambda pod: (asked.append(pod.name), by_itself(pod))[1]  # type: ignore[method-assign]
     expected = [single.schedule(pod) for pod in pods]
     found = batches.schedule(pods)
-    told = [(outcome.node, outcome.score, outcome.eviction, outcome.held, outcome.refusal) for outcome in expected]
-    assert [(got.node, got.score, got.eviction, got.held, got.refusal) for got in found] == told
+    expected_fields = [
+        (outcome.node, outcome.score, outcome.eviction, outcome.held, outcome.refusal) for outcome in expected
+    ]
+    assert [(got.node, got.score, got.eviction, got.held, got.refusal) for got in found] == expected_fields
     assert single.state.digest() == batched.state.digest()
     unplaced = {pod.name for pod, outcome in zip(pods, found, strict=True) if outcome.node is None}
     assert any(outcome.eviction is not None for outcome in found)

@@ -72,8 +72,8 @@ def test_profiles_are_hours_of_the_day(profile: str, hours: range | tuple[int, .
 
 
 def test_a_busy_application_would_rather_have_a_quiet_neighbour() -> None:
-    free, beside = strain(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
-    ranks = [free, *(strain(ALWAYS, [hours]) for hours in beside)]
+    free, neighbours = strain(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
+    ranks = [free, *(strain(ALWAYS, [hours]) for hours in neighbours)]
     # nobody 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
     assert [rank[0] for rank in ranks] == [0, 1, 2, 6, 26]
 

@@ -78,14 +78,14 @@ class Scene:
         self.state = ClusterState.of(content)
         self.scheduler = Scheduler(self.state, compile_policy(BUILTIN["hetsched"], load_registry()))
         self.placed: dict[str, tuple[str | None, list[str]]] = {}
-        self.told: dict[str, tuple[Verdict, str]] = {}
+        self.diagnosed: dict[str, tuple[Verdict, str]] = {}
         for one in content.pending:
             outcome = self.scheduler.schedule(one)
             devices = [f"{grant.request}={grant.device.name}" for grant in outcome.allocation.devices]
             self.placed[one.name] = outcome.node, devices
             if outcome.node is None:
                 found = diagnose(self.scheduler, one)
-                self.told[one.name] = found.verdict, found.reasons[0].code
+                self.diagnosed[one.name] = found.verdict, found.reasons[0].code
 
 
 def test_devices_are_known_in_a_what_if_with_more_nodes() -> None:
@@ -109,7 +109,7 @@ def test_no_device_is_given_twice() -> None:
     pods = [one for name in "abc" for one in (claim(name, exactly("gpu")), pod(name, name=name))]
     scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), *pods)
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "b": ("n1", ["gpu=d1"]), "c": (None, [])}
-    assert scene.told["c"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+    assert scene.diagnosed["c"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
 
 
 def test_ended_pod_releases_its_devices() -> None:
@@ -155,7 +155,7 @@ def test_a_search_that_takes_too_long_ends_with_a_word() -> None:
     alike = {"constraints": [{"matchAttribute": f"{DRIVER}/root"}]}
     half = [exactly(f"r{i}", f"{OWN}.root >= 0", count=3) for i in range(5)]
     scene = Scene(node("n1"), slice_of("n1", *devices), claim("c", *half, **alike), pod("c"))
-    assert scene.told["p"] == (Verdict.NOT_NOW, "DevicesUndecided")
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesUndecided")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_device_with_unsupported_requirements_is_not_allocated(blocked: dict[str
 )
 def test_a_claim_that_asks_for_more_is_refused_with_the_field(asked: dict[str, Any]) -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), asked, pod("c"))
-    assert scene.told["p"] == (Verdict.MISCONFIGURED, "FeatureNotSupported")
+    assert scene.diagnosed["p"] == (Verdict.MISCONFIGURED, "FeatureNotSupported")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_claim_that_asks_for_more_is_refused_with_the_field(asked: dict[str, A
 )
 def test_unknown_objects_leave_the_pod_pending(objects: list[dict[str, Any]], code: str) -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), *objects)
-    assert scene.told["p"] == (Verdict.NOT_NOW, code)
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, code)
 
 
 def test_selector_is_evaluated_only_after_the_previous_ones() -> None:

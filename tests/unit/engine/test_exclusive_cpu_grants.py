@@ -251,9 +251,9 @@ def test_a_what_if_explains_the_pairing_as_it_is_once_all_are_placed() -> None:
     pods = [loaded("a", 4, "idle").build(), loaded("b", 1, "busy").build()]
     policy = policy_of("numa-fit")
     answer = what_if(deciding(one_zone()).state, policy, pods, evaluated_at="2026-11-20T10:00:00Z")
-    first, beside = answer.document()["placements"]
+    first, second = answer.document()["placements"]
     assert list(first["pairings"]) == ["CPU 0 shares a core with CPU 4 of default/b, busy at other hours"]
-    assert list(beside["pairings"]) == ["CPU 4 shares a core with CPU 0 of default/a, which is idle"]
+    assert list(second["pairings"]) == ["CPU 4 shares a core with CPU 0 of default/a, which is idle"]
     (alone,) = what_if(deciding(one_zone()).state, policy, pods[:1], evaluated_at="2026-11-20T10:00:00Z").document()[
         "placements"
     ]

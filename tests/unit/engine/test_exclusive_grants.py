@@ -98,7 +98,7 @@ class Anything(RuleBasedStateMachine):
         self.report(msgspec.structs.replace(report, numa=msgspec.structs.replace(report.numa, zones=tuple(zones))))
 
     @rule(row=ROWS, card=st.integers(0, 2), healthy=st.booleans())
-    def break_or_mend(self, row: int, card: int, healthy: bool) -> None:
+    def change_gpu_health(self, row: int, card: int, healthy: bool) -> None:
         report = self.state.reports[row]
         cards = list(report.gpus or ())
         cards[card] = msgspec.structs.replace(cards[card], healthy=healthy)

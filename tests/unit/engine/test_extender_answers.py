@@ -31,24 +31,24 @@ def test_answers_are_those_of_our_own_cycle(
         names = [*(report.name for report in fleet), "stranger"]
         chance.shuffle(names)
         before = deciding.state.digest()
-        told, ranks = fitting(deciding, pod, names), priorities(deciding, pod, names)
+        answer, ranks = fitting(deciding, pod, names), priorities(deciding, pod, names)
         totals = {row.name: row.total for row in matrix(deciding, pod)}
         assert deciding.state.digest() == before
-        assert sorted([*told.fitting, *told.refused, *told.hopeless]) == sorted(names)
-        assert told.fitting == [name for name in names if name in told.fitting]
+        assert sorted([*answer.fitting, *answer.refused, *answer.hopeless]) == sorted(names)
+        assert answer.fitting == [name for name in names if name in answer.fitting]
         if not pod.ready or pod.gang is not None:
-            assert set(told.hopeless) == set(names)
+            assert set(answer.hopeless) == set(names)
             assert set(ranks.values()) == {0}
         else:
-            assert told.refused["stranger"] == UNKNOWN_NODE
-            assert set(told.fitting) <= {name for name, total in totals.items() if total is not None}
-            by_total = sorted((totals[name], ranks[name]) for name in told.fitting)
+            assert answer.refused["stranger"] == UNKNOWN_NODE
+            assert set(answer.fitting) <= {name for name, total in totals.items() if total is not None}
+            by_total = sorted((totals[name], ranks[name]) for name in answer.fitting)
             assert [rank for _, rank in by_total] == sorted(rank for _, rank in by_total)
             assert all(ranks[name] == 0 for name in names if totals.get(name) is None)
         outcome = deciding.schedule(pod)
-        if pod.gang is None and outcome.node is not None and not outcome.evicted and outcome.node in told.fitting:
+        if pod.gang is None and outcome.node is not None and not outcome.evicted and outcome.node in answer.fitting:
             feasible = [name for name, total in totals.items() if total is not None]
-            if set(feasible) == set(told.fitting):
+            if set(feasible) == set(answer.fitting):
                 assert [name for name, rank in ranks.items() if rank == MOST_PRIORITY] == [outcome.node]
 
 
@@ -74,9 +74,9 @@ def test_a_node_that_does_not_fit_is_not_booked() -> None:
 def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:
     small, full = a_node("small").cpu("2").build(), a_node("full").cpu("8").build()
     state = ClusterState([full, small], [a_pod("r").cpu("6").having(node_name="full").build()])
-    told = fitting(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])
+    answer = fitting(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])
     # full: 8 - 6 = 2 of 4 are free, and 8 once it is empty; small: 2 of 4 in any case.
-    assert (list(told.refused), list(told.hopeless)) == (["full"], ["small"])
+    assert (list(answer.refused), list(answer.hopeless)) == (["full"], ["small"])
 
 
 # -- who would have to leave -------------------------------------------------------------------------------------------

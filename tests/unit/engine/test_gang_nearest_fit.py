@@ -27,10 +27,10 @@ def answers(nodes: list[NodeBuilder], members: int, cpu: str, least: int) -> lis
 def test_all_members_change_together_or_fewer_must_run() -> None:
     # 8 CPUs take two members of 4. Three fit with 8000m / 3 = 2666.67m at most; the node of 2 CPUs takes none of these.
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
-    told = answers(nodes, members=3, cpu="4", least=3)
-    assert len(told) == 3
-    assert all(one == told[0] for one in told)
-    assert [(fit.field, fit.from_, fit.to, fit.nodes) for fit in told[0]] == [
+    suggestions = answers(nodes, members=3, cpu="4", least=3)
+    assert len(suggestions) == 3
+    assert all(one == suggestions[0] for one in suggestions)
+    assert [(fit.field, fit.from_, fit.to, fit.nodes) for fit in suggestions[0]] == [
         ("pod-group.scheduling.sigs.k8s.io/min-available", "3", "2", ("a",)),
         ("resources.requests.cpu", "4", "2666m", ("a",)),
     ]

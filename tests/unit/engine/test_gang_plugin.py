@@ -295,7 +295,7 @@ def test_no_gang_is_ever_left_in_part(
     deciding = scheduler(slots(room), policy=policy_of(sort, "resource-fit", "gang"))
     pods = _drawn(sizes, plain, order)
     run(deciding, pods)
-    _nobody_in_part(deciding, pods)
+    _assert_whole_gangs(deciding, pods)
     assert not deciding.room.held
 
 
@@ -309,7 +309,7 @@ def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
         deciding.expire(float(number))
         deciding.schedule(pod.build())
     deciding.expire(len(pods) + 60.0)  # whoever still waits had its time
-    _nobody_in_part(deciding, pods)
+    _assert_whole_gangs(deciding, pods)
     assert not deciding.room.held
 
 
@@ -330,7 +330,7 @@ def test_partially_running_gang_gains_no_member_or_becomes_whole(
         assert booked == running[number] or least <= booked <= running[number] + count
 
 
-def _nobody_in_part(deciding: Scheduler, pods: list[PodBuilder]) -> None:
+def _assert_whole_gangs(deciding: Scheduler, pods: list[PodBuilder]) -> None:
     least = {key: pod.gang.min_available for pod in (p.build() for p in pods) if pod.gang and (key := gang_key(pod))}
     booked = Counter(gang_key(booking.pod) for booking in deciding.state.bookings.values())
     assert {key: len(keys) for key, keys in deciding.state.gangs.booked.items()} == {

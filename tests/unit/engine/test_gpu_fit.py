@@ -54,21 +54,21 @@ def test_a_card_in_maintenance_is_waited_for_and_an_unhealthy_one_is_gone() -> N
     resting = a_node("n").gpus(1, healthy=False, maintenance=True)
     pod, policy = a_pod().gpu(1), policy_of("resource-fit", "gpu-fit")
 
-    def told(pod: PodBuilder, node: Node, *running: PodBuilder) -> tuple[Verdict, list[str]]:
+    def diagnosed(pod: PodBuilder, node: Node, *running: PodBuilder) -> tuple[Verdict, list[str]]:
         found = diagnose(scheduler([node], running, policy=policy), built(pod))
         return found.verdict, [reason.code for reason in found.reasons]
 
-    assert told(pod, resting) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
-    assert told(pod, a_node("n").gpus(1, healthy=False)) == (Verdict.NEVER_FITS, ["GpuNone"])
+    assert diagnosed(pod, resting) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
+    assert diagnosed(pod, a_node("n").gpus(1, healthy=False)) == (Verdict.NEVER_FITS, ["GpuNone"])
     # Two cards, one of them in maintenance: three never fit, nor does a model or a memory that neither card has.
     both = resting.gpus(1)
-    assert told(a_pod().gpu(2), both) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
-    assert told(a_pod().gpu(3), both) == (Verdict.NEVER_FITS, ["GpuTooFewCards"])
-    assert told(a_pod().gpu(2, model="H100"), both) == (Verdict.NEVER_FITS, ["GpuModelMismatch"])
-    assert told(a_pod().gpu(2, memory_mib=50_000), both) == (Verdict.NEVER_FITS, ["GpuMemoryTooSmall"])
+    assert diagnosed(a_pod().gpu(2), both) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
+    assert diagnosed(a_pod().gpu(3), both) == (Verdict.NEVER_FITS, ["GpuTooFewCards"])
+    assert diagnosed(a_pod().gpu(2, model="H100"), both) == (Verdict.NEVER_FITS, ["GpuModelMismatch"])
+    assert diagnosed(a_pod().gpu(2, memory_mib=50_000), both) == (Verdict.NEVER_FITS, ["GpuMemoryTooSmall"])
     # One card would do and is taken: its holder is waited for, not the end of the maintenance.
     held = holding("r", "n", (1, 1000, A100))
-    assert told(pod, both, held) == (Verdict.NOT_NOW, ["GpuInsufficient"])
+    assert diagnosed(pod, both, held) == (Verdict.NOT_NOW, ["GpuInsufficient"])
     # By an extended resource, which a scheduler that only counts would ask: it is there in the empty cluster too.
     counting = policy_of("resource-fit")
     asked = built(a_pod().requesting("nvidia.com/gpu", 1))

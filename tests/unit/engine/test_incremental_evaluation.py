@@ -29,10 +29,10 @@ STEPS = st.lists(
 
 def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> None:
     """Compare with a ledger that was built just now and has nothing to bring up to date."""
-    anew = rebuilt(deciding.state)
+    full = rebuilt(deciding.state)
     for pod in pods:
         kept, total = deciding.evaluator.evaluate(deciding.state.compile(pod))
-        fresh, expected = Evaluator(anew, deciding.policy).evaluate(anew.compile(pod))
+        fresh, expected = Evaluator(full, deciding.policy).evaluate(full.compile(pod))
         assert total.tobytes() == expected.tobytes()
         assert kept.feasible.tobytes() == fresh.feasible.tobytes()
         assert kept.weight_sum == fresh.weight_sum

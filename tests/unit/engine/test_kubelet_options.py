@@ -157,8 +157,8 @@ def test_a_network_card_in_another_zone_is_a_hint(policy: str, expected: str) ->
     assert (
         verdict(policy, False, machine, (ContainerDemands(3, 0, False, (("example.com/nic", 1),)),)).reason == expected
     )
-    beside = verdict(policy, False, machine, (ContainerDemands(2, 0, False, (("example.com/nic", 1),)),))
-    assert (beside.reason, beside.aligned, beside.devices) == ("", (1,), (("example.com/nic", (0, 1)),))
+    fitting = verdict(policy, False, machine, (ContainerDemands(2, 0, False, (("example.com/nic", 1),)),))
+    assert (fitting.reason, fitting.aligned, fitting.devices) == ("", (1,), (("example.com/nic", (0, 1)),))
 
 
 def test_devices_without_a_zone_are_taken_last() -> None:

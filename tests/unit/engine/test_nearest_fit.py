@@ -15,7 +15,7 @@ from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, built, policy_of, scheduler
 
 
-def told(
+def suggestions(
     pod: PodBuilder, nodes: list[NodeBuilder], running: Sequence[PodBuilder] = (), policy: Policy | str = "hetsched"
 ) -> tuple[NearestFit, ...]:
     deciding = scheduler(nodes, running, policy=policy)
@@ -25,7 +25,7 @@ def told(
 
 def test_the_contracts_own_example() -> None:
     nodes = [a_node("gpu-1").gpus(1, "T4", 15360), a_node("gpu-2").gpus(1, "Tesla-V100-SXM2-32GB", 32510)]
-    assert told(a_pod().gpu(1, memory_mib=40960), nodes) == (
+    assert suggestions(a_pod().gpu(1, memory_mib=40960), nodes) == (
         NearestFit("gpu-memory 40960 -> 32510 MiB", "oks/gpu-memory", "40960", "32510", ("gpu-2",), 1),
     )
 
@@ -84,20 +84,20 @@ ZONED = a_node("n").labelled({ZONE: "a"})
 def test_single_field_and_its_suggested_value(
     pod: PodBuilder, nodes: list[NodeBuilder], running: list[PodBuilder], change: str, field: str, to: str
 ) -> None:
-    first = told(pod, nodes, running)[0]
+    first = suggestions(pod, nodes, running)[0]
     assert (first.change, first.field, first.to, first.nodes, first.also) == (change, field, to, ("n",), None)
 
 
 def test_a_skew_is_raised_no_more_than_it_must_be() -> None:
     nodes = [ZONED, a_node("m").labelled({ZONE: "b"}).pods(0)]
     running = [WEB, a_pod("another").labelled(app="web").running_on("n")]
-    fits = told(a_pod().labelled(app="web").spread(ZONE, app="web"), nodes, running)
+    fits = suggestions(a_pod().labelled(app="web").spread(ZONE, app="web"), nodes, running)
     assert [(fit.from_, fit.to) for fit in fits if fit.field.endswith("maxSkew")] == [("1", "3")]
 
 
 def test_cpus_of_one_zone_stay_whole_and_awareness_may_go() -> None:
     node = a_node("n").zone("node-0", "0-3").zone("node-1", "4-7").kubelet("none", "none")
-    fits = told(a_pod().guaranteed().cpu(6).numa(True, "exclusive"), [node])
+    fits = suggestions(a_pod().guaranteed().cpu(6).numa(True, "exclusive"), [node])
     assert [(fit.field, fit.from_, fit.to) for fit in fits] == [
         ("resources.requests.cpu", "6", "4"), ("topology.crane.io/topology-awareness", "true", "false"),
     ]  # fmt: skip
@@ -105,48 +105,50 @@ def test_cpus_of_one_zone_stay_whole_and_awareness_may_go() -> None:
 
 def test_no_cpu_and_no_memory_is_no_suggestion() -> None:
     """A pod that is refused as the zones are unknown is told to give up its zones, not to ask for no CPU."""
-    fits = told(a_pod().guaranteed().cpu(4).numa(True, "exclusive"), [a_node("n").cpu(16)])
+    fits = suggestions(a_pod().guaranteed().cpu(4).numa(True, "exclusive"), [a_node("n").cpu(16)])
     assert [fit.change for fit in fits] == ["cpu-policy exclusive -> none and topology-awareness true -> false"]
     # Of two CPUs one is left where the node has one; where it has none left, nothing is told.
     held = [a_pod("r").cpu(8).memory("1Gi").running_on("n")]
-    assert told(a_pod().cpu(2), [a_node("n").cpu(8)], held) == ()
+    assert suggestions(a_pod().cpu(2), [a_node("n").cpu(8)], held) == ()
     held = [a_pod("r").cpu(1).memory("32Gi").running_on("n")]
-    assert told(a_pod().memory("1Gi"), [a_node("n").memory("32Gi")], held) == ()
+    assert suggestions(a_pod().memory("1Gi"), [a_node("n").memory("32Gi")], held) == ()
 
 
 def test_watts_and_expected_use_are_numbers_too() -> None:
     power = policy_of("resource-fit", "power", "least-allocated")
     limited = a_node("n").having(power=PowerReport(headroom_watts=200))
-    (fit,) = told(a_pod().shaped(expected_watts=300), [limited], policy=power)
+    (fit,) = suggestions(a_pod().shaped(expected_watts=300), [limited], policy=power)
     assert (fit.change, fit.field, fit.to) == ("expected-watts 300 -> 200 W", "hetsched.io/expected-watts", "200")
     measured = policy_of("resource-fit", PluginUse("measured-fit"), "least-allocated")
-    (use,) = told(a_pod().expecting(cpu="6"), [a_node("n").cpu(8).using(cpu="3")], policy=measured)
+    (use,) = suggestions(a_pod().expecting(cpu="6"), [a_node("n").cpu(8).using(cpu="3")], policy=measured)
     # 8 CPUs, 3 in use.
     assert (use.field, use.from_, use.to) == ("hetsched.io/expected-usage", '{"cpu":"6"}', '{"cpu":"5"}')
 
 
 def test_two_fields_only_where_none_helps_alone() -> None:
-    (fit,) = told(a_pod().cpu(16).on_nodes_with(disk="ssd"), [a_node("n").cpu(8)])
+    (fit,) = suggestions(a_pod().cpu(16).on_nodes_with(disk="ssd"), [a_node("n").cpu(8)])
     assert fit.change == "cpu 16 -> 8 and drop nodeSelector disk=ssd"
     assert (fit.field, fit.from_, fit.to) == ("resources.requests.cpu", "16", "8")
     assert fit.also == FieldChange("spec.nodeSelector", "disk=ssd", "")
     nodes = [a_node("n").cpu(8), a_node("m").labelled(disk="ssd")]
-    (alone,) = told(a_pod().cpu(16).on_nodes_with(disk="ssd"), nodes)
+    (alone,) = suggestions(a_pod().cpu(16).on_nodes_with(disk="ssd"), nodes)
     assert (alone.change, alone.also) == ("cpu 16 -> 8", None)
 
 
 def test_the_smallest_comes_first_and_many_nodes_are_counted() -> None:
     nodes = [a_node(f"n{number:02}").cpu(8).memory("1Gi") for number in range(12)]
-    cpu, memory = told(a_pod().cpu(9).memory("2Gi"), [*nodes, a_node("m").cpu(64).memory("1Gi"), a_node("x").cpu(8)])
+    cpu, memory = suggestions(
+        a_pod().cpu(9).memory("2Gi"), [*nodes, a_node("m").cpu(64).memory("1Gi"), a_node("x").cpu(8)]
+    )
     # A ninth of the CPUs against half of the memory.
     assert (cpu.change, memory.change) == ("cpu 9 -> 8", "memory 2Gi -> 1Gi")
-    (many,) = told(a_pod().cpu(9), nodes)
+    (many,) = suggestions(a_pod().cpu(9), nodes)
     assert (many.count, many.nodes) == (12, tuple(f"n{number:02}" for number in range(10)))
 
 
 def test_toleration_of_a_condition_or_cordon_is_never_suggested() -> None:
     sick = [a_node("a").cordoned(), a_node("b").not_ready().tainted("node.kubernetes.io/not-ready", effect="NoExecute")]
-    assert told(a_pod(), sick) == ()
+    assert suggestions(a_pod(), sick) == ()
 
 
 def test_exhausted_search_returns_its_best_result() -> None:

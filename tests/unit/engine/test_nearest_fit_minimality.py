@@ -192,7 +192,7 @@ def test_a_single_number_stays_as_large_as_brute_force_finds_it(scene: tuple[Clu
     state, pod = scene
     assume(not places(state, pod))
     answers = nearest_fit(Scheduler(state, POLICY), pod)
-    told = {answer.field: answer.to for answer in answers if answer.also is None}
+    suggested = {answer.field: answer.to for answer in answers if answer.also is None}
     scheduler = Scheduler(state.fork(), POLICY)
     for field, (asked, least, suffix) in numbers_of(pod).items():
         most = None
@@ -206,11 +206,11 @@ def test_a_single_number_stays_as_large_as_brute_force_finds_it(scene: tuple[Clu
                 break
         event(f"{field}: {'none' if most is None else 'found'}")
         if most is None:
-            assert field not in told
+            assert field not in suggested
         elif len(answers) < MOST_ANSWERS:
-            assert told[field] == most
+            assert suggested[field] == most
         else:
-            assert told.get(field, most) == most
+            assert suggested.get(field, most) == most
 
 
 @settings(max_examples=50)
@@ -220,7 +220,7 @@ def test_whole_cpus_stay_as_many_as_brute_force_finds_them(scene: tuple[ClusterS
     asked = pod.shape.request("cpu") // 1000
     assume(not pod.problems and pod.shape.containers and pod.shape.containers[0].cpus and not places(state, pod))
     answers = nearest_fit(Scheduler(state, POLICY), pod)
-    told = {answer.field: answer.to for answer in answers if answer.also is None}
+    suggested = {answer.field: answer.to for answer in answers if answer.also is None}
     most = None
     for cpus in range(asked - 1, 0, -1):
         changed = applied(pod, NearestFit("", "resources.requests.cpu", str(asked), str(cpus), ()))
@@ -228,4 +228,4 @@ def test_whole_cpus_stay_as_many_as_brute_force_finds_them(scene: tuple[ClusterS
             most = str(cpus)
             break
     if state.columns.layout.zones and (most is None or len(answers) < MOST_ANSWERS):
-        assert told.get("resources.requests.cpu") == most
+        assert suggested.get("resources.requests.cpu") == most

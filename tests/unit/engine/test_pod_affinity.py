@@ -135,9 +135,9 @@ def test_every_namespace_carries_its_name_as_a_label() -> None:
 
 
 def test_a_null_selector_matches_no_pod() -> None:
-    nobody = (PodTerm(ZONE),)
-    assert ask("pod-affinity", pod().shaped(affinity=nobody), FLEET, [web("w", on="a1")]).feasible == []
-    assert ask("pod-affinity", pod().shaped(anti_affinity=nobody), FLEET, [web("w", on="a1")]).feasible == [
+    null_selector = (PodTerm(ZONE),)
+    assert ask("pod-affinity", pod().shaped(affinity=null_selector), FLEET, [web("w", on="a1")]).feasible == []
+    assert ask("pod-affinity", pod().shaped(anti_affinity=null_selector), FLEET, [web("w", on="a1")]).feasible == [
         "a1", "a2", "b1", "nowhere",
     ]  # fmt: skip
 

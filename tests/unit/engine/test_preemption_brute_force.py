@@ -227,9 +227,9 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
     for number in range(20):
         asked = generator.choice(shapes)
         pod = msgspec.structs.replace(asked, name=f"new-{number}")
-        anew = Scheduler(state.fork(), ASKING, evicts=True).schedule(pod)
+        fresh = Scheduler(state.fork(), ASKING, evicts=True).schedule(pod)
         outcome = kept.schedule(pod)
-        assert (outcome.node, outcome.eviction) == (anew.node, anew.eviction)
+        assert (outcome.node, outcome.eviction) == (fresh.node, fresh.eviction)
         for removable in state.derived.get(Removable, {}).values():
             relieved_of(state, removable)
         if generator.random() < 0.3 and state.bookings:

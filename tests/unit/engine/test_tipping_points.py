@@ -73,10 +73,10 @@ def test_what_if_has_them_only_with_an_explanation() -> None:
         for explain in (False, True)
     )
     assert "tipping" not in plain
-    (told,) = explained["tipping"]
-    assert told["node"] == explained["placements"][0]["node"]
+    (tipping,) = explained["tipping"]
+    assert tipping["node"] == explained["placements"][0]["node"]
     ranked = sorted((row for row in explained["nodes"] if row["feasible"]), key=lambda row: row["rank"])
-    assert told["margin"] == round(ranked[0]["total"] - ranked[1]["total"], 6)
+    assert tipping["margin"] == round(ranked[0]["total"] - ranked[1]["total"], 6)
 
 
 @st.composite

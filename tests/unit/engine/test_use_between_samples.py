@@ -93,8 +93,8 @@ def test_the_basis_of_each_expectation_is_in_the_answer() -> None:
     answer = what_if(
         state, policy_of("resource-fit"), [p.build() for p in (learnt, declared, a_pod("c"))], evaluated_at=EARLY
     )
-    told = [placement.get("expectedUse") for placement in answer.document()["placements"]]
-    assert told == [
+    expected_use = [placement.get("expectedUse") for placement in answer.document()["placements"]]
+    assert expected_use == [
         {"basis": "learnt p95 of 6 pods of Deployment/web", "amounts": {"cpu": "2500m"}},
         {"basis": "declared", "amounts": {"memory": "3Gi"}},
         None,

@@ -70,8 +70,8 @@ def test_every_name_of_every_table_is_known() -> None:
 @pytest.mark.parametrize("name", sorted(name for name, row in EXTENSIONS.items() if row["ratified"] and name != "g"))
 def test_every_ratified_extension_can_be_asked_for(name: str) -> None:
     width = EXTENSIONS[name].get("xlen", 64)
-    beside = "_zve32x" if "needs_any" in EXTENSIONS[name] else ""
-    text = f"rv{width}{name}" if name in "ie" else f"rv{width}i{beside}_{name}"
+    needed = "_zve32x" if "needs_any" in EXTENSIONS[name] else ""
+    text = f"rv{width}{name}" if name in "ie" else f"rv{width}i{needed}_{name}"
     isa = parse(text)
     assert implied([name], width) - {"i", "e"} <= isa.extensions
 

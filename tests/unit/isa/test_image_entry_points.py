@@ -108,7 +108,7 @@ def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "content", "told"),
+    ("settings", "content", "problem"),
     [
         ({}, layer({}), "names no program"),
         ({"Entrypoint": ["/app"]}, b"\x28\xb5\x2f\xfd" + bytes(400), "packed in a way not known here"),
@@ -120,10 +120,10 @@ def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
         ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "names no program"),
     ],
 )
-def test_unreadable_entry_is_reported(tmp_path: Path, settings: Any, content: bytes, told: str) -> None:
+def test_unreadable_entry_is_reported(tmp_path: Path, settings: Any, content: bytes, problem: str) -> None:
     found = inspect_path(layout(tmp_path, settings, content))
     assert (found.programs, len(found.problems)) == ((), 1)
-    assert told in found.problems[0]
+    assert problem in found.problems[0]
     assert found.requirement == "rv64imafdc_zicsr_zifencei"
 
 

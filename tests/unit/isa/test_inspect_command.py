@@ -145,8 +145,8 @@ def test_rejected_file_is_named(tmp_path: Path) -> None:
         file = tmp_path / name
         if content is not None:
             file.write_bytes(content)
-        told = CliRunner().invoke(app, ["inspect", str(file)]).output
-        assert told.count(str(file)) == 1, told
+        output = CliRunner().invoke(app, ["inspect", str(file)]).output
+        assert output.count(str(file)) == 1, output
 
 
 def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:

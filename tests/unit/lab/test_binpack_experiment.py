@@ -38,6 +38,6 @@ def test_failed_expectation_is_reported(monkeypatch) -> None:
 
 
 def test_every_step_is_reported() -> None:
-    told: list[tuple[int, int]] = []
-    binpack.run(lambda done, total: told.append((done, total)))
-    assert told == [(step, 9) for step in range(1, 10)]
+    steps: list[tuple[int, int]] = []
+    binpack.run(lambda done, total: steps.append((done, total)))
+    assert steps == [(step, 9) for step in range(1, 10)]

@@ -66,8 +66,8 @@ def test_declared_flops_give_the_same_scores_for_unknown_models(monkeypatch: pyt
     # test1: (.62264 + .26680) / 2 = .4447 and (.45185 + .45821) / 2 = .4550 instead of .6003 and .6217.
     named = {"_LARGE": ("X", 7.0), "_SMALL": ("Y", 7.5)}
     for card, (model, flops) in named.items():
-        told = msgspec.structs.replace(getattr(ihep, card), model=model, fp32_tflops=flops)
-        monkeypatch.setattr(ihep, card, told)
+        declared = msgspec.structs.replace(getattr(ihep, card), model=model, fp32_tflops=flops)
+        monkeypatch.setattr(ihep, card, declared)
     scores = [tuple(score and round(score, 2) for score in pair) for pair in card_scores(policy("ihep"))]
     assert scores == [(60.03, 62.17), (63.74, None), (64.29, 66.43), (68.0, None)]
 

@@ -60,10 +60,10 @@ def test_scarcity_spares_wide_jobs_the_cost_of_the_published_order() -> None:
 def test_expectations_hold_and_a_failing_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isamatch, "_OTHER_SEEDS", range(1, 3))
     monkeypatch.setattr(isamatch, "_REGRET_SEEDS", range(1, 3))
-    told: list[tuple[int, int]] = []
-    made = isamatch.run(lambda done, total: told.append((done, total)))
+    steps: list[tuple[int, int]] = []
+    made = isamatch.run(lambda done, total: steps.append((done, total)))
     assert made.held
-    assert told[-1] == (6, 6)
+    assert steps[-1] == (6, 6)
     assert {row.published for row in made.rows if row.metric == "% right, seed 5708"} == {62, 41, 67, 100}
     monkeypatch.setitem(BUILTIN, "hetsched", BUILTIN["default-kube"])
     failed = [e.text for e in isamatch.run(lambda done, total: None).expectations if not e.held]

@@ -48,10 +48,10 @@ def test_samples_grow_from_the_first_pods_to_the_last(policy: Policy) -> None:
 
 
 def test_progress_ends_at_the_last_pod(policy: Policy) -> None:
-    told: list[int] = []
+    progress: list[int] = []
     pods = [a_pod(f"pod-{number}").cpu("1m").memory("1Mi").build() for number in range(600)]
-    replay(ClusterState([a_node().pods(600).build()]), pods, policy, progress=told.append)
-    assert told == [256, 512, 600]
+    replay(ClusterState([a_node().pods(600).build()]), pods, policy, progress=progress.append)
+    assert progress == [256, 512, 600]
 
 
 def test_fragmentation_is_measured_against_the_workload_not_the_stream(policy: Policy) -> None:

@@ -33,7 +33,7 @@ def writes(
     raise AssertionError("it does not end")
 
 
-def told(current: dict[str, int], targets: dict[str, Target], shared: int) -> list[tuple[str, int]]:
+def ordered_writes(current: dict[str, int], targets: dict[str, Target], shared: int) -> list[tuple[str, int]]:
     return [(one, cpus) for one, cpus, _ in writes(current, targets, shared)]
 
 
@@ -41,26 +41,26 @@ def test_others_leave_before_one_is_given_its_own() -> None:
     # Nobody is pinned on CPUs 0-3; a is given 0-1 of its own, so b and c keep 2-3.
     current = dict.fromkeys("abc", FOUR)
     targets = {"a": Target(0b0011, "a", True), "b": Target(0b1100, "b"), "c": Target(0b1100, "c")}
-    assert told(current, targets, 0b1100) == [("b", 0b1100), ("c", 0b1100), ("a", 0b0011)]
+    assert ordered_writes(current, targets, 0b1100) == [("b", 0b1100), ("c", 0b1100), ("a", 0b0011)]
 
 
 def test_others_come_back_only_after_it_left() -> None:
     # a moves from 0-1 to 2 of its own: b, on 2-3, leaves 2, then a moves, then b gets 0-1 too.
     current = {"a": 0b0011, "b": 0b1100}
     targets = {"a": Target(0b0100, "a", True), "b": Target(0b1011, "b")}
-    assert told(current, targets, 0b1011) == [("b", 0b1000), ("a", 0b0100), ("b", 0b1011)]
+    assert ordered_writes(current, targets, 0b1011) == [("b", 0b1000), ("a", 0b0100), ("b", 0b1011)]
 
 
 def test_two_that_change_places_step_aside() -> None:
     current = {"a": 0b0001, "b": 0b0010, "c": 0b1100}
     targets = {"a": Target(0b0010, "a", True), "b": Target(0b0001, "b", True), "c": Target(0b1100, "c")}
-    assert told(current, targets, 0b1100) == [("a", 0b1100), ("b", 0b0001), ("a", 0b0010)]
+    assert ordered_writes(current, targets, 0b1100) == [("a", 0b1100), ("b", 0b0001), ("a", 0b0010)]
 
 
 def test_without_room_to_step_aside_nothing_overlaps() -> None:
     current = {"a": 0b01, "b": 0b10}
     targets = {"a": Target(0b10, "a", True), "b": Target(0b01, "b", True)}
-    assert told(current, targets, 0) == []
+    assert ordered_writes(current, targets, 0) == []
 
 
 def test_unchangeable_container_delays_no_other() -> None:
@@ -78,7 +78,7 @@ def test_but_for_one_that_holds_cpus_of_its_own() -> None:
 def test_containers_of_one_pod_are_not_in_each_others_way() -> None:
     current = {"main": FOUR, "side": 0b0011}
     targets = {"main": Target(0b0011, "p", True), "side": Target(0b0001, "p", True)}
-    assert told(current, targets, 0b1100) == [("main", 0b0011), ("side", 0b0001)]
+    assert ordered_writes(current, targets, 0b1100) == [("main", 0b0011), ("side", 0b0001)]
 
 
 CPUS = 64
@@ -98,9 +98,9 @@ def scenes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Target], int]:
         targets[f"shares-{number}"] = Target(draw(st.sampled_from([shared, part])), f"other-{number}")
     if not targets:
         return {}, {}, shared
-    of_somebody = st.sampled_from([target.cpus for target in targets.values()])
+    of_a_target = st.sampled_from([target.cpus for target in targets.values()])
     anywhere = st.integers(1, 2**CPUS - 1)
-    current = {one: draw(st.one_of(st.just(2**CPUS - 1), anywhere, of_somebody)) for one in targets}
+    current = {one: draw(st.one_of(st.just(2**CPUS - 1), anywhere, of_a_target)) for one in targets}
     return current, targets, shared
 
 
