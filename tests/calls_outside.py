@@ -45,7 +45,7 @@ def _calls_outside_are_watched() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_transaction_is_open_while_somebody_is_called() -> Iterator[None]:
+def _no_call_inside_a_transaction() -> Iterator[None]:
     seen.clear()
     yield
     found = list(seen)

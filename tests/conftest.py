@@ -14,7 +14,7 @@ from hypothesis import settings
 from tests import parts
 from tests.calls_outside import (  # noqa: F401 - fixtures of every test
     _calls_outside_are_watched,
-    _no_transaction_is_open_while_somebody_is_called,
+    _no_call_inside_a_transaction,
 )
 
 # Deadlines would measure the machine, not the code. CI draws the same examples every time; a developer's runs keep
@@ -122,7 +122,7 @@ def pytest_testnodedown(node: Any) -> None:
     parts.skipped.update(output.get("skipped", {}))
 
 
-class _ToldAtOnce:
+class _ImmediateFailureReport:
     """Report a failure immediately: an aborted run of half an hour has then already named its failures."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
@@ -140,7 +140,7 @@ class _ToldAtOnce:
 def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if parts.in_ci() and reporter is not None:
-        config.pluginmanager.register(_ToldAtOnce(reporter))
+        config.pluginmanager.register(_ImmediateFailureReport(reporter))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     """One received request."""
 
     path: str
@@ -28,7 +28,7 @@ class Receiver:
     """Record requests and respond as configured; `statuses` are used before `status`, one each."""
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.requests: list[ReceivedRequest] = []
         self.status = 204
         self.statuses: list[int] = []
         self.headers: dict[str, str] = {}
@@ -38,7 +38,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 named = {name.lower(): value for name, value in self.headers.items()}
-                receiver.heard.append(Heard(self.path, named, body))
+                receiver.requests.append(ReceivedRequest(self.path, named, body))
                 self.send_response(receiver.statuses.pop(0) if receiver.statuses else receiver.status)
                 for name, value in receiver.headers.items():
                     self.send_header(name, value)
@@ -52,9 +52,9 @@ class Receiver:
         self.url = f"http://{self.host}/done"
 
     @property
-    def told(self) -> list[Any]:
+    def documents(self) -> list[Any]:
         """The received documents, in order."""
-        return [one.document for one in self.heard]
+        return [one.document for one in self.requests]
 
 
 @contextmanager

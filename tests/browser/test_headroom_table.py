@@ -30,10 +30,10 @@ def test_pools_down_shapes_across(visitor: Visitor) -> None:
 def test_a_figure_of_zero_says_why(visitor: Visitor) -> None:
     def full(route: Route) -> None:
         answer = route.fetch()
-        told = answer.json()
-        told["shapes"][0]["counts"][0] = 0
-        told["shapes"][0]["reasons"][0] = "the node runs rv64, amd64 is needed"
-        route.fulfill(response=answer, json=told)
+        document = answer.json()
+        document["shapes"][0]["counts"][0] = 0
+        document["shapes"][0]["reasons"][0] = "the node runs rv64, amd64 is needed"
+        route.fulfill(response=answer, json=document)
 
     visitor.page.route("**/api/v1/metrics/headroom/**", full)
     page = visitor.open("/")

@@ -59,7 +59,7 @@ def test_a_gap_is_answered_by_asking_again(visitor: Visitor) -> None:
             sent = whole if kind == "snapshot" else data
             socket.send(json.dumps({"topic": topic, "revision": revision, "type": kind, "data": sent}))
 
-        def hear(message: str | bytes) -> None:
+        def receive(message: str | bytes) -> None:
             command = json.loads(message)
             asked.append(command)
             if topic not in command["topics"]:
@@ -72,7 +72,7 @@ def test_a_gap_is_answered_by_asking_again(visitor: Visitor) -> None:
             elif command["action"] == "refetch":
                 send("snapshot", 9, 3)
 
-        socket.on_message(hear)
+        socket.on_message(receive)
 
     visitor.page.route_web_socket("**/ws/live/", serve)
     page = visitor.open("/")
@@ -102,7 +102,7 @@ STATE = """() => ({
 
 def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visitor) -> None:
     sockets: list[WebSocketRoute] = []
-    heard: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     refused = [False]
 
     def connect(socket: WebSocketRoute) -> None:
@@ -113,7 +113,7 @@ def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visi
         server = socket.connect_to_server()
 
         def pass_on(message: str | bytes) -> None:
-            heard.append(json.loads(message))
+            messages.append(json.loads(message))
             socket.send(message)
 
         server.on_message(pass_on)
@@ -129,12 +129,12 @@ def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visi
     for number in range(3):
         visitor.submit(f"meanwhile-{number}", nodeSelector={"kubernetes.io/hostname": "epyc-2"})
         visitor.decision_of(f"meanwhile-{number}")
-    heard.clear()
+    messages.clear()
     refused[0] = False
     expect(chip).to_have_text("live")
     expect(page.locator("#feed")).to_contain_text("meanwhile-2")
     # It went on from what it had: nothing was sent whole but the policies, which no page brings.
-    assert {one["topic"] for one in heard if one["type"] == "snapshot"} <= {"policies"}
+    assert {one["topic"] for one in messages if one["type"] == "snapshot"} <= {"policies"}
     fresh = page.context.new_page()
     fresh.goto(page.url, wait_until="load")
     expect(fresh.locator("#live")).to_have_text("live")

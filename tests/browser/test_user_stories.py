@@ -31,10 +31,10 @@ def test_operator_sees_problems_reasons_and_the_effect_of_a_drain(visitor: Visit
     expect(page.get_by_role("heading", level=1)).to_contain_text("wants-a-disk")
     expect(page.locator("main")).to_contain_text("node-affinity 0")
     # What does this node look like?
-    for tab, told in {"isa": "zve64d", "gpu": "", "numa": "", "balance": "CPU"}.items():
+    for tab, text in {"isa": "zve64d", "gpu": "", "numa": "", "balance": "CPU"}.items():
         visitor.open(f"/nodes/k1-0/{tab}/")
         expect(page.get_by_role("heading", level=1)).to_contain_text("k1-0")
-        expect(page.locator("main")).to_contain_text(told)
+        expect(page.locator("main")).to_contain_text(text)
     # What would happen if the node of a pod were drained? Pods of DaemonSets stay, so the pod is one that can move.
     visitor.submit("can-move")
     decision = visitor.decision_of("can-move")
@@ -58,10 +58,10 @@ spec: {containers: [{name: main, image: example/image, resources: {requests: {cp
     )
     accepted = asked.json()
     assert asked.status == 202, accepted
-    told = visitor.page.request.get(
+    workload = visitor.page.request.get(
         f"{console.url}/api/v1/workloads/{accepted['id']}/?wait=30", headers={"Authorization": f"Bearer {token}"}
     ).json()
-    assert told["state"] == "never-fits"
+    assert workload["state"] == "never-fits"
     page = visitor.open(f"/workloads/{accepted['id']}/")
     expect(page.locator("main")).to_contain_text("zvkned")
 

@@ -107,7 +107,7 @@ def undone() -> Iterator[None]:
 
 
 @schemathesis.check
-def the_schema_tells_the_shape(context: Any, response: Any, case: Any) -> None:
+def valid_shapes_are_accepted(context: Any, response: Any, case: Any) -> None:
     """What the schema allows is never refused for its shape: texts and names may mean nothing, fields may not."""
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
         return

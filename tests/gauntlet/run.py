@@ -36,9 +36,9 @@ def main() -> int:
             return 1
         for bug in bugs:
             code = _with(copy, bug)
-            told = {FAILED: "caught", PASSED: "NOT CAUGHT"}.get(code, f"NOT TESTED (exit code {code})")
+            outcome = {FAILED: "caught", PASSED: "NOT CAUGHT"}.get(code, f"NOT TESTED (exit code {code})")
             caught += code == FAILED
-            sys.stdout.write(f"{bug.name:4} {told:10} {bug.what} ({bug.known}), by {bug.test}\n")
+            sys.stdout.write(f"{bug.name:4} {outcome:10} {bug.what} ({bug.known}), by {bug.test}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{caught} of {len(bugs)} known bugs are caught, each by a named test\n")
     return 0 if caught == len(bugs) else 1

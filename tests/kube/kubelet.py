@@ -34,7 +34,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 _TICK_SECONDS = 0.05
 
 
-class Fate(msgspec.Struct, frozen=True):
+class PodOutcome(msgspec.Struct, frozen=True):
     """The result of a pod: it runs for `seconds` (None: for ever) unless it is rejected or its containers wait."""
 
     phase: str = "Running"
@@ -45,23 +45,23 @@ class Fate(msgspec.Struct, frozen=True):
     seconds: float | None = None
 
 
-RUNS = Fate()
+RUNS = PodOutcome()
 
 
-def ends(exit_code: int = 0, *, reason: str = "", seconds: float = 0.0) -> Fate:
+def ends(exit_code: int = 0, *, reason: str = "", seconds: float = 0.0) -> PodOutcome:
     """Return the result of a pod whose containers run and end with this code; `reason` is theirs."""
     phase = "Failed" if exit_code else "Succeeded"
-    return Fate(phase, reason or ("Error" if exit_code else "Completed"), exit_code=exit_code, seconds=seconds)
+    return PodOutcome(phase, reason or ("Error" if exit_code else "Completed"), exit_code=exit_code, seconds=seconds)
 
 
-def refuses(reason: str, message: str = "") -> Fate:
+def refuses(reason: str, message: str = "") -> PodOutcome:
     """Return the result of a pod that the kubelet does not admit."""
-    return Fate("Failed", reason, message)
+    return PodOutcome("Failed", reason, message)
 
 
-def waits(reason: str, message: str = "") -> Fate:
+def waits(reason: str, message: str = "") -> PodOutcome:
     """Return the result of a pod whose containers cannot be started, as with ImagePullBackOff."""
-    return Fate("Pending", reason, message, waiting=True)
+    return PodOutcome("Pending", reason, message, waiting=True)
 
 
 class _Container(msgspec.Struct):
@@ -116,7 +116,7 @@ class Kubelet:
     """The kubelets of all nodes; use it in a `with`. Its lists only grow, and any thread may read them."""
 
     def __init__(
-        self, api: Api, rule: Callable[[BoundPod], Fate] = lambda _: RUNS, *, beat_seconds: float = 10.0
+        self, api: Api, rule: Callable[[BoundPod], PodOutcome] = lambda _: RUNS, *, beat_seconds: float = 10.0
     ) -> None:
         self.rule = rule
         self.started: list[tuple[str, str]] = []  # (pod, node): started there
@@ -235,30 +235,39 @@ class Kubelet:
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def _admit(self, pod: BoundPod) -> None:
-        fate = self.rule(pod)
-        if fate.waiting:
-            state = {"waiting": {"reason": fate.reason, "message": fate.message}}
-            self._tell(pod, {"phase": "Pending", **_containers(pod, state, ready=False)})
-        elif fate.phase == "Failed" and fate.seconds is None:
+        outcome = self.rule(pod)
+        if outcome.waiting:
+            state = {"waiting": {"reason": outcome.reason, "message": outcome.message}}
+            self._set_status(pod, {"phase": "Pending", **_containers(pod, state, ready=False)})
+        elif outcome.phase == "Failed" and outcome.seconds is None:
             self.refused.append((pod.key, pod.node))
-            self._tell(pod, {"phase": "Failed", "reason": fate.reason, "message": fate.message, "startTime": _now()})
+            self._set_status(
+                pod, {"phase": "Failed", "reason": outcome.reason, "message": outcome.message, "startTime": _now()}
+            )
         else:
             self.started.append((pod.key, pod.node))
             running = {"running": {"startedAt": _now()}}
             ready = [{"type": "Ready", "status": "True"}]
             status = {"phase": "Running", "startTime": _now(), "conditions": ready}
             self._running[pod.key] = pod
-            self._tell(pod, {**status, **_containers(pod, running, ready=True)})
-            if fate.seconds is not None:
-                self._after(fate.seconds, lambda: self._end(pod, fate))
+            self._set_status(pod, {**status, **_containers(pod, running, ready=True)})
+            if outcome.seconds is not None:
+                self._after(outcome.seconds, lambda: self._end(pod, outcome))
 
-    def end(self, key: str, fate: Fate | None = None) -> None:
+    def end(self, key: str, outcome: PodOutcome | None = None) -> None:
         """End a running pod now, successfully by default."""
-        self._end(self._running[key], fate or ends())
+        self._end(self._running[key], outcome or ends())
 
-    def _end(self, pod: BoundPod, fate: Fate) -> None:
-        over = {"exitCode": fate.exit_code, "reason": fate.reason, "message": fate.message, "finishedAt": _now()}
-        self._tell(pod, {"phase": fate.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)})
+    def _end(self, pod: BoundPod, outcome: PodOutcome) -> None:
+        over = {
+            "exitCode": outcome.exit_code,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "finishedAt": _now(),
+        }
+        self._set_status(
+            pod, {"phase": outcome.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)}
+        )
 
     def _let_go(self, meta: _Meta, *, runs: bool) -> None:
         """End a pod that is being deleted: report the end of its containers first, as kubelets do since 1.27."""
@@ -268,7 +277,7 @@ class Kubelet:
         options = json.dumps({"gracePeriodSeconds": 0, "preconditions": {"uid": meta.uid}}).encode()
         self._api.send("DELETE", PODS.path(namespace=meta.namespace, name=meta.name), options)
 
-    def _tell(self, pod: BoundPod, status: dict[str, Any]) -> None:
+    def _set_status(self, pod: BoundPod, status: dict[str, Any]) -> None:
         self._patch(PODS, pod.name, pod.namespace, {"metadata": {"uid": pod.uid}, "status": status})
 
     def _patch(self, resource: Resource, name: str, namespace: str, body: dict[str, Any]) -> None:

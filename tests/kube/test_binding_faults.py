@@ -214,10 +214,10 @@ def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, pl
     bind.begin_binding(cluster.pk, waiting)
     wanted = bind.to_bind(waiting)
     with ThreadPoolExecutor(8) as threads:
-        fates = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
-    assert {one.result for one in fates} == {binding.BindingResult.BOUND}
-    bind.note(cluster, fates[:21])
-    bind.note(cluster, fates[21:])
+        outcomes = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
+    assert {one.result for one in outcomes} == {binding.BindingResult.BOUND}
+    bind.note(cluster, outcomes[:21])
+    bind.note(cluster, outcomes[21:])
     assert set(states().values()) == {"bound"}
     assert held() == 21
     assert check_invariants() == []

@@ -53,11 +53,11 @@ def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None
     assert bind(api, to_bind(pod, annotations=annotations)).result is BindingResult.BOUND
     found = now(api)
     assert found["spec"]["nodeName"] == "n1"
-    told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
-    assert (told["v"], told["cpus"], told["uid"], told["node"], told["epoch"]) == (
+    allocation = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert (allocation["v"], allocation["cpus"], allocation["uid"], allocation["node"], allocation["epoch"]) == (
         1, "0-3", pod["metadata"]["uid"], "n1", 7,
     )  # fmt: skip
-    assert told["containers"] == {"main": "0-3"}
+    assert allocation["containers"] == {"main": "0-3"}
     crane = json.loads(found["metadata"]["annotations"]["topology.crane.io/topology-result"])
     assert crane == [{"name": "node0", "type": "Node", "resources": {"capacity": {"cpu": "4"}}}]
 
@@ -138,8 +138,8 @@ def test_a_server_proves_once_that_it_refuses_wrong_uids(
 def test_a_bound_pod_proves_nothing(api: Api, pod: dict[str, Any]) -> None:
     assert bind(api, to_bind(pod)).result is BindingResult.BOUND
     other = Api(api._configuration)
-    for node, fate in (("n1", BindingResult.BOUND), ("n2", BindingResult.LOST)):
-        assert bind(other, to_bind(pod, node)).result is fate
+    for node, result in (("n1", BindingResult.BOUND), ("n2", BindingResult.LOST)):
+        assert bind(other, to_bind(pod, node)).result is result
         assert other not in binding._proven
 
 

@@ -18,19 +18,19 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube.control_plane import ControlPlane
-from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends
+from tests.kube.kubelet import RUNS, BoundPod, Kubelet, PodOutcome, ends
 from tests.kube.live import PACE, connected, start_watch
 from tests.kube.scene import make_node
 from tests.system.plane import Plane
 from tests.system.processes import accepts, free_port, plain_environment, python, wait_until
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver", "postgres", "redis-server"), pytest.mark.timeout(600)]
-FATES = {"runs": RUNS, "ends": ends(seconds=0.5), "fails": ends(7, reason="Error", seconds=0.5)}
+OUTCOMES = {"runs": RUNS, "ends": ends(seconds=0.5), "fails": ends(7, reason="Error", seconds=0.5)}
 PATIENCE = ("--timeout", "180")
 
 
-def fate_of(pod: BoundPod) -> Fate:
-    return FATES[pod.labels["fate"]]
+def outcome_of(pod: BoundPod) -> PodOutcome:
+    return OUTCOMES[pod.labels["outcome"]]
 
 
 class Pipeline:
@@ -56,18 +56,18 @@ class Pipeline:
         command = python("-m", "hetsched.cli", *map(str, words))
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
 
-    def manifest(self, name: str, fate: str) -> Path:
+    def manifest(self, name: str, outcome: str) -> Path:
         requests = "{requests: {cpu: 100m, memory: 16Mi}}"
         path = self.folder / f"{name}.yaml"
         path.write_text(
-            f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{fate: {fate}}}}}\n"
+            f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{outcome: {outcome}}}}}\n"
             f"spec: {{restartPolicy: Never, containers: [{{name: main, image: busybox, resources: {requests}}}]}}\n"
         )
         return path
 
-    def submitted(self, name: str, fate: str, *words: str) -> dict[str, Any]:
+    def submitted(self, name: str, outcome: str, *words: str) -> dict[str, Any]:
         """Submit a pod and return the response."""
-        done = self("submit", "-f", self.manifest(name, fate), "-o", "json", *words)
+        done = self("submit", "-f", self.manifest(name, outcome), "-o", "json", *words)
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
@@ -83,7 +83,7 @@ def pipeline(plane: ControlPlane) -> Iterator[Pipeline]:
     for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
         plane.call("DELETE", path)
     api = Api(from_kubeconfig(plane.kubeconfig()))
-    with connected(plane, **PACE) as ours, Kubelet(api, fate_of):
+    with connected(plane, **PACE) as ours, Kubelet(api, outcome_of):
         kubeconfig = ours.folder / "kubeconfig"
         ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}", "--namespace=default")
         make_node(api, "n1")

@@ -85,7 +85,7 @@ def take_in(api: Api, cluster: Cluster) -> None:
 
 def report(cluster: Cluster, **changes: Any) -> None:
     """Store a report of n1's agent."""
-    told = AgentReport(
+    agent_report = AgentReport(
         node="n1",
         isa=MachineIsa("riscv", K1, emulated=(EmulatedIsa("x86-64-v2", "qemu-x86_64", "7.2"),)),
         zones=(MachineZone(0, "0-3", 16384, (10, 20)), MachineZone(1, "4-7", 16384, (20, 10))),
@@ -95,13 +95,13 @@ def report(cluster: Cluster, **changes: Any) -> None:
         usage=MachineUsage({"cpu": 100}, {"hetsched.io/network-mbps": 10000, "hetsched.io/disk-mbps": 900}),
         memory_mib=32768,
     )
-    told = msgspec.structs.replace(told, **changes)
+    agent_report = msgspec.structs.replace(agent_report, **changes)
     row = NodeFacts.objects.filter(node__name="n1").first()
     if row is not None:
         NodeFacts.objects.update(reported_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
-    digest = digest_of(steady(told))
-    agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, told))
+    digest = digest_of(steady(agent_report))
+    agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, agent_report))
 
 
 def found(cluster: Cluster) -> Discovery:
@@ -144,7 +144,7 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
 ) -> None:
     report(live)
     since = len(plane.audited())
-    told = Node.objects.get(name="n1").report
+    reported = Node.objects.get(name="n1").report
     # Labels and annotations, the node's resources, its zones, its GPUs: four writes; then nothing is left to write.
     assert discover.run() == 4
     assert found(live).failures == ()
@@ -168,9 +168,9 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
     Node.objects.all().delete()
     take_in(api, live)
     read = Node.objects.get(name="n1").report
-    assert read.isa.native == told.isa.native
-    assert (read.isa.emulated, read.isa.cross, read.isa.complete) == (told.isa.emulated, told.isa.cross, True)
-    assert (read.numa, read.gpus) == (told.numa, told.gpus)
+    assert read.isa.native == reported.isa.native
+    assert (read.isa.emulated, read.isa.cross, read.isa.complete) == (reported.isa.emulated, reported.isa.cross, True)
+    assert (read.numa, read.gpus) == (reported.numa, reported.gpus)
     assert read.allocatable["hetsched.io/network-mbps"] == 10000
 
 

@@ -79,8 +79,8 @@ def test_pods_get_nodes_and_invalid_ones_get_a_reason(
     assert all(node for name, node in nodes.items() if name != "wrong")
 
     def held(name: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(found[name]["metadata"]["annotations"]["hetsched.io/allocation"])
-        return told
+        allocation: dict[str, Any] = json.loads(found[name]["metadata"]["annotations"]["hetsched.io/allocation"])
+        return allocation
 
     assert held("riscv")["isa"]["mode"] == "native"
     (card,) = held("gpu")["gpus"]

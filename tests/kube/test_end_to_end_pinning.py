@@ -106,11 +106,11 @@ def test_a_container_runs_where_the_console_says(
         wait_until(lambda: file.read_text().strip() == mine, what=ours.last_words, seconds=PATIENCE_SECONDS)
 
         # The console shows the predicted and the actual CPUs without drift.
-        told = {"pod": "default/pinned", "container": "main", "predicted": mine, "actual": mine, "drift": ""}
+        expected = {"pod": "default/pinned", "container": "main", "predicted": mine, "actual": mine, "drift": ""}
 
         def shown() -> bool:
             pins = asked(f"nodes/{NODE}/numa/").get("pins") or []
-            return [{name: one[name] for name in told} for one in pins] == [told]
+            return [{name: one[name] for name in expected} for one in pins] == [expected]
 
         wait_until(shown, what=lambda: f"{asked(f'nodes/{NODE}/numa/')}\n{ours.last_words()}", seconds=PATIENCE_SECONDS)
         page = ours.run("-c", PAGE, f"/nodes/{NODE}/numa/")

@@ -75,7 +75,7 @@ def test_lint_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("web.replicas=0", "web.replicas|/web/replicas"),
         ("image.tag=latest", "image.tag|/image/tag"),
@@ -90,10 +90,10 @@ def test_lint_finds_nothing() -> None:
         ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_name(value: str, told: str) -> None:
+def test_a_wrong_value_is_refused_by_its_name(value: str, message: str) -> None:
     done = helm("template", "live", str(CHART), "--set", value)
     assert done.returncode != 0
-    assert re.search(told, done.stderr)
+    assert re.search(message, done.stderr)
 
 
 def test_every_process_has_the_command_of_compose() -> None:
@@ -144,14 +144,14 @@ def test_the_extender_is_there_where_it_is_asked_for() -> None:
     assert "extender" not in dict(pods())
     assert list(of("Service")) == ["live-hetsched"]
     (container,) = dict(pods(*ALL))["extender"]["spec"]["containers"]
-    told = {one["name"]: one["value"] for one in container["env"]}
-    assert told["HETSCHED_EXTENDER_CLIENTS"] == "kube-scheduler=live,other"
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    assert variables["HETSCHED_EXTENDER_CLIENTS"] == "kube-scheduler=live,other"
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    assert mounts[told["HETSCHED_EXTENDER_CERTIFICATES"]] == "certificates"
+    assert mounts[variables["HETSCHED_EXTENDER_CERTIFICATES"]] == "certificates"
     assert container["command"] == ["python", "manage.py", "extender"]
     ports = {one["name"]: str(one["containerPort"]) for one in container["ports"]}
     assert ports == {
-        "extender": told["HETSCHED_EXTENDER_PORT"], "probes": told["HETSCHED_EXTENDER_PROBE_PORT"],
+        "extender": variables["HETSCHED_EXTENDER_PORT"], "probes": variables["HETSCHED_EXTENDER_PROBE_PORT"],
     }  # fmt: skip
     probed = {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe", "startupProbe")}
     assert probed == {"probes"}
@@ -159,9 +159,9 @@ def test_the_extender_is_there_where_it_is_asked_for() -> None:
 
 def test_registries_are_named_to_the_workers_and_reachable_for_those_that_ask() -> None:
     (container,) = dict(pods(*ALL))["io"]["spec"]["containers"]
-    told = {one["name"]: one.get("value") for one in container["env"]}
-    assert told["HETSCHED_REGISTRIES"] == "docker.io,quay.io"
-    assert told["HETSCHED_PLAIN_REGISTRIES"] == "lab:5000"
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert variables["HETSCHED_REGISTRIES"] == "docker.io,quay.io"
+    assert variables["HETSCHED_PLAIN_REGISTRIES"] == "lab:5000"
     policy = of("NetworkPolicy", *ALL)["live-hetsched-registries"]["spec"]
     assert policy["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "io"
     assert [port["port"] for port in policy["egress"][0]["ports"]] == [443, 5000]
@@ -300,7 +300,7 @@ def test_an_agent_that_hands_out_cards_sees_no_other_file_of_the_kubelet() -> No
 
 
 @pytest.mark.parametrize(
-    ("values", "server", "told", "ports"),
+    ("values", "server", "expected", "ports"),
     [
         (
             ("ingress.enabled=true", "ingress.host=hetsched.test", "ingress.proxies={10.1.2.3}"),
@@ -314,7 +314,7 @@ def test_an_agent_that_hands_out_cards_sees_no_other_file_of_the_kubelet() -> No
     ],
 )
 def test_agents_speak_https_unless_plain_http_is_allowed(
-    values: tuple[str, ...], server: str, told: tuple[str | None, str | None], ports: list[int]
+    values: tuple[str, ...], server: str, expected: tuple[str | None, str | None], ports: list[int]
 ) -> None:
     values = ("agent.enabled=true", "agent.caSecret=issuer", *values)
     (agent,) = of("DaemonSet", *values).values()
@@ -324,10 +324,10 @@ def test_agents_speak_https_unless_plain_http_is_allowed(
     assert "/run/secrets/ca" in {one["mountPath"] for one in container["volumeMounts"]}
     web = dict(pods(*values))["web"]["spec"]["containers"][0]
     found = {one["name"]: one.get("value") for one in web["env"]}
-    assert (found.get("HETSCHED_HTTPS"), found.get("HETSCHED_AGENT_KEYS_OVER_HTTP")) == told
+    assert (found.get("HETSCHED_HTTPS"), found.get("HETSCHED_AGENT_KEYS_OVER_HTTP")) == expected
     assert "live-hetsched.hetsched.svc" in found["ALLOWED_HOSTS"]
-    assert ("--ssl-certfile=/run/secrets/certificates/tls.crt" in web["command"]) is (told[0] == "on")
-    assert web["readinessProbe"]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if told[0] == "on" else "HTTP")
+    assert ("--ssl-certfile=/run/secrets/certificates/tls.crt" in web["command"]) is (expected[0] == "on")
+    assert web["readinessProbe"]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if expected[0] == "on" else "HTTP")
     egress = of("NetworkPolicy", *values)["live-hetsched-agent"]["spec"]["egress"]
     assert [port["port"] for rule in egress for port in rule["ports"]] == ports
 

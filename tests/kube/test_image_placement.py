@@ -95,8 +95,8 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     assert [reason.code for reason in Decision.objects.get(pod__name="nowhere").reasons] == ["ImagesDisagree"]
     refused = Decision.objects.filter(pod__state="not-now").first()
     assert refused is not None
-    told = {reason.code: reason.message for reason in refused.reasons}
-    assert told["ImagePlatformMissing"].startswith("its images are built for amd64 and the node is ")
+    messages = {reason.code: reason.message for reason in refused.reasons}
+    assert messages["ImagePlatformMissing"].startswith("its images are built for amd64 and the node is ")
     assert check_invariants() == []
 
 

@@ -158,8 +158,8 @@ def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlan
         name: node for name, (node, _) in expected.items()
     }
     for name, (_, allocation) in expected.items():
-        told = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
-        assert (told.gpus, told.zones) == (allocation.gpus, allocation.zones), name
+        written = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
+        assert (written.gpus, written.zones) == (allocation.gpus, allocation.zones), name
     assert {"shared", "whole", "pinned", "riscv", "affine", "plain"} == {kind_of(name) for name in there}
     assert [line for line in log.read_text().splitlines() if "forbidden" in line] == []
 
@@ -172,11 +172,11 @@ def flood(port: int, folder: Path) -> Iterator[list[int]]:
     of kube-scheduler; and verified connections whose request bodies arrive byte by byte.
     """
     ended, opened = threading.Event(), [0, 0, 0, 0]
-    nobody = ssl.create_default_context()
-    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
+    anonymous = ssl.create_default_context()
+    anonymous.check_hostname, anonymous.verify_mode = False, ssl.CERT_NONE
     hello = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
-        nobody.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+        anonymous.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
     client = extended_client(folder)
 
     def connect(kind: int, number: int) -> socket.socket:
@@ -188,7 +188,7 @@ def flood(port: int, folder: Path) -> Iterator[list[int]]:
             there.sendall(hello_bytes)
             return there
         if kind == 2:
-            return nobody.wrap_socket(there)
+            return anonymous.wrap_socket(there)
         body = client.wrap_socket(there, server_hostname="127.0.0.1")
         head = "POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
         body.sendall(head.encode())
@@ -263,11 +263,11 @@ def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: 
     extended.certificates(tmp_path / "certificates")
     make_node(api, "n1")
     make_pod(api, "first", schedulerName=extended.NAME)
-    nobody = free_port()
-    with extended.kube_scheduler(plane, tmp_path, nobody, ignorable=False):
+    unused_port = free_port()
+    with extended.kube_scheduler(plane, tmp_path, unused_port, ignorable=False):
         wait_until(lambda: "connection refused" in conditions(api, "first"), what=lambda: logs(tmp_path), seconds=LONG)
     assert "nodeName" not in pod_of(api, "first")["spec"]
-    with extended.kube_scheduler(plane, tmp_path, nobody, ignorable=True):
+    with extended.kube_scheduler(plane, tmp_path, unused_port, ignorable=True):
         wait_until(lambda: pod_of(api, "first")["spec"].get("nodeName"), what=lambda: logs(tmp_path), seconds=LONG)
     assert "hetsched.io/allocation" not in pod_of(api, "first")["metadata"].get("annotations", {})
 

@@ -63,7 +63,7 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     follower.ended.set()
 
 
-def told(there: Follower, cluster: Cluster) -> None:
+def run_tasks(there: Follower, cluster: Cluster) -> None:
     """Run every periodic task once."""
     there._write_sync()
     create.run(cluster.pk)
@@ -79,7 +79,7 @@ def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Clust
     accepted = ask("workloads/", status=202, hold=hold["id"])
 
     def bound() -> bool:
-        told(there, cluster)
+        run_tasks(there, cluster)
         return Workload.objects.get(pk=accepted["id"]).state == "bound"
 
     eventually(there, bound)
@@ -101,7 +101,7 @@ def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
     assert states()["other"] == "not-now"
 
     def bound() -> bool:
-        told(there, cluster)
+        run_tasks(there, cluster)
         return Workload.objects.get(pk=accepted["id"]).state == "bound"
 
     eventually(there, bound)
@@ -138,7 +138,7 @@ def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: 
     cancel(Workload.objects.get(pk=accepted["id"]), actor=SYSTEM, reason="superseded")
 
     def gone() -> bool:
-        told(there, cluster)
+        run_tasks(there, cluster)
         return Workload.objects.get(pk=accepted["id"]).state == "cancelled"
 
     eventually(there, gone)

@@ -83,12 +83,12 @@ def test_rejected_token_is_reported_and_its_cluster_is_not_watched(plane: Contro
     watching.start()
     try:
         for _ in range(100):
-            told = Connection.objects.get().failure
-            if told:
+            failure = Connection.objects.get().failure
+            if failure:
                 break
             ended.wait(0.1)
-        assert "401" in told
-        assert "wrong" not in told
+        assert "401" in failure
+        assert "wrong" not in failure
     finally:
         ended.set()
         watching.join(30)

@@ -43,9 +43,9 @@ def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: 
     assert bind.run(cluster.pk) == 1
     found = pod_of(api, "vector")
     assert found["spec"]["nodeName"] == "arm"
-    told = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
-    assert told["isa"]["mode"] == "native"
-    assert told["uid"] == found["metadata"]["uid"]
+    allocation = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert allocation["isa"]["mode"] == "native"
+    assert allocation["uid"] == found["metadata"]["uid"]
     with Kubelet(api) as kubelet:
         eventually(followed, lambda: states() == {"vector": "running"})
         kubelet.end("default/vector")

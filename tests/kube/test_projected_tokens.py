@@ -80,8 +80,8 @@ def token(plane: ControlPlane, name: str, uid: str = "", audience: str = "hetsch
 
 
 def report(bearer: str, node: str = "n1") -> tuple[int, str]:
-    told = AgentReport(node, MachineIsa("x86", "x86-64-v3"), None, None, None)
-    message = AgentMessage(node, "i", "2026-11-21T10:00:00Z", 1, digest_of(told), told)
+    agent_report = AgentReport(node, MachineIsa("x86", "x86-64-v3"), None, None, None)
+    message = AgentMessage(node, "i", "2026-11-21T10:00:00Z", 1, digest_of(agent_report), agent_report)
     client = Client(headers={"authorization": f"Bearer {bearer}"})
     address = "/api/v1/agent/reports/?cluster=live"
     answer = client.generic("POST", address, msgspec.json.encode(message), content_type="application/json")

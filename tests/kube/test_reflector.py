@@ -24,8 +24,8 @@ def make(api: Api, name: str) -> None:
 
 def news(events: Iterator[Event], count: int) -> list[Event]:
     """Return the next events that concern objects."""
-    told = (event for event in events if isinstance(event, (Upserted, Deleted, Synced)))
-    return list(itertools.islice(told, count))
+    selected = (event for event in events if isinstance(event, (Upserted, Deleted, Synced)))
+    return list(itertools.islice(selected, count))
 
 
 def keys(events: list[Event]) -> list[str]:

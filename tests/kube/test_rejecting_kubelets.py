@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.kubelet_rejections import wake_after_backoff
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
-from tests.kube.kubelet import RUNS, BoundPod, Fate, Kubelet, ends, refuses, waits
+from tests.kube.kubelet import RUNS, BoundPod, Kubelet, PodOutcome, ends, refuses, waits
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
 from workers import bind, schedule
 from workers.scheduling.informer import Follower
@@ -60,14 +60,14 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def fate(pod: BoundPod) -> Fate:
+def outcome_of(pod: BoundPod) -> PodOutcome:
     """Return the result of a pod, by its label."""
-    fates = {
+    outcomes = {
         "misfit": refuses("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
         "foreign": waits("ErrImagePull", IMAGE),
         "hungry": ends(137, reason="OOMKilled"),
     }
-    return fates.get(pod.labels.get("kind", ""), RUNS)
+    return outcomes.get(pod.labels.get("kind", ""), RUNS)
 
 
 def make_owned(api: Api, name: str, owner: str) -> None:
@@ -89,7 +89,7 @@ def on_their_way(cluster: Cluster, follower: Follower) -> set[str]:
 
 def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, followed: Follower, clock: Clock) -> None:
     tries: list[float] = []
-    with Kubelet(api, fate) as kubelet:
+    with Kubelet(api, outcome_of) as kubelet:
         make_owned(api, "misfit-0", "misfit")
         while clock.minutes < 100:
             eventually(followed, lambda: f"misfit-{len(tries)}" in states())
@@ -117,7 +117,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
 
 
 def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Follower) -> None:
-    with Kubelet(api, fate):
+    with Kubelet(api, outcome_of):
         make_owned(api, "foreign", "foreign")
         make_owned(api, "hungry", "hungry")
         eventually(followed, lambda: len(states()) == 2)
@@ -130,7 +130,7 @@ def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Foll
 
 
 def test_nodes_beat_and_pods_that_are_deleted_go(api: Api, cluster: Cluster, followed: Follower) -> None:
-    with Kubelet(api, fate, beat_seconds=0.1):
+    with Kubelet(api, outcome_of, beat_seconds=0.1):
         make_pod(api, "p")
         eventually(followed, lambda: "p" in states())
         assert on_their_way(cluster, followed) == {"p"}

@@ -76,8 +76,8 @@ def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, 
     (term,) = found["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"]
     assert term["matchFields"][0]["values"] == ["b"]
     assert pod["spec"]["nodeName"] == "b"
-    told = json.loads(pod["metadata"]["annotations"]["hetsched.io/allocation"])
-    assert told["devices"][0]["device"] == {"driver": "gpu.example.com", "pool": "b", "name": "gpu-1"}
+    allocation = json.loads(pod["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert allocation["devices"][0]["device"] == {"driver": "gpu.example.com", "pool": "b", "name": "gpu-1"}
     eventually(followed, lambda: known("train").allocated is not None)
     assert check_invariants() == []
 

@@ -48,7 +48,7 @@ def change(api: Api, spec: dict[str, Any]) -> None:
     api.send("PATCH", PATH, json.dumps({"spec": spec}).encode(), content="application/merge-patch+json")
 
 
-def told(api: Api, cluster: Cluster) -> dict[str, Any]:
+def reported_status(api: Api, cluster: Cluster) -> dict[str, Any]:
     """Return the status after one run of the reporting task, merged with its condition."""
     report.run(cluster.pk)
     status: dict[str, Any] = json.loads(api.get(PATH))["status"]
@@ -65,13 +65,13 @@ def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Clus
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
     assert active_specs({"dense"})["dense"].plugins[1].name == "binpack"
-    assert told(api, cluster) == {
+    assert reported_status(api, cluster) == {
         "observedGeneration": 1, "version": 1, "status": "True", "reason": "Accepted", "message": "version 1 decides",
     }  # fmt: skip
     change(api, plugins("binpack", weight=3))
     eventually(followed, lambda: accepted(2))
     assert active_specs({"dense"})["dense"].plugins[1].weight == 3
-    assert told(api, cluster)["version"] == 2
+    assert reported_status(api, cluster)["version"] == 2
 
 
 def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
@@ -81,7 +81,7 @@ def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
     eventually(followed, lambda: accepted(1))
     change(api, plugins("binpak"))
     eventually(followed, lambda: PolicyObject.objects.get().problem is not None)
-    found = told(api, cluster)
+    found = reported_status(api, cluster)
     assert (found["status"], found["reason"], found["version"]) == ("False", "PolicyPluginUnknown", 1)
     assert found["message"].startswith("spec.plugins[1]: there is no plugin 'binpak'")
     assert found["message"].endswith("; version 1 goes on")
@@ -110,7 +110,7 @@ def test_object_deleted_without_a_running_informer_leaves_its_version(
     assert Policy.objects.get(name="dense").active_version == 1
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("least-allocated"))
     eventually(follower, lambda: not PolicyObject.objects.get().gone)
-    assert told(api, cluster)["version"] == 2
+    assert reported_status(api, cluster)["version"] == 2
     follower.ended.set()
 
 

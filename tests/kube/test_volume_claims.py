@@ -114,8 +114,8 @@ def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
     control(api, "data", "disk-b")
     assert bind.run(cluster.pk) == 1
     assert pod_of(api, "db")["spec"]["nodeName"] == "b"
-    told = json.loads(pod_of(api, "db")["metadata"]["annotations"]["hetsched.io/allocation"])
-    assert told["volumes"] == [{"claim": "data", "volume": "disk-b"}]
+    allocation = json.loads(pod_of(api, "db")["metadata"]["annotations"]["hetsched.io/allocation"])
+    assert allocation["volumes"] == [{"claim": "data", "volume": "disk-b"}]
     eventually(followed, lambda: states() == {"db": "bound"})
     assert check_invariants() == []
 

@@ -67,7 +67,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
     followed._write_sync()
     assert states() == {"runs": "running", "waits": "pending"}  # no response does not mean that a pod is deleted
     assert Sync.objects.get(resource="pods").failures > 0
-    link.mend()
+    link.restore()
     eventually(followed, is_all_known)
     assert nothing_is_wrong()
 
@@ -75,7 +75,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
 def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "QUIET_SECONDS", 1.0)
     link.cut()  # so that the watches restart with the shorter timeout
-    link.mend()
+    link.restore()
     make_pod(api, "seen", schedulerName="default-scheduler", nodeName="n1")
     eventually(followed, lambda: "seen" in states())
     api.send("DELETE", PODS.path(namespace="default", name="seen"), query=AT_ONCE)
@@ -83,7 +83,7 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monk
     link.silence()
     much_happens(api)
     eventually(followed, lambda: followed._known[PODS].failures > 0)
-    link.mend()
+    link.restore()
     eventually(followed, lambda: states().get("late") == "running" and states()["runs"] == "cancelled")
     assert nothing_is_wrong()
 
@@ -95,7 +95,7 @@ def test_an_api_server_that_is_killed_and_has_forgotten_history(
     link.cut()
     much_happens(api)
     kill_api_server(plane)
-    link.mend()
+    link.restore()
     eventually(followed, is_all_known)
     assert followed._known[PODS].lists > lists  # 410: only a list can find the events that the watch missed
     kept = Reservation.objects.get(active=True, pod__origin=Pod.REMNANT)  # the informer did not see the end of `runs`

@@ -63,7 +63,7 @@ class Viewer:
         self.protocol: str | None = None
         self.documents: dict[str, Any] = {}
         self.revisions: dict[str, int] = {}
-        self.heard: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
 
     async def _slow(self, scope: Any, receive: Any, send: Any) -> None:
         """Read nothing from the server while asleep, as a client with a full buffer does."""
@@ -87,12 +87,12 @@ class Viewer:
     async def send(self, action: str, *topics: str) -> None:
         await self.say(msgspec.json.encode({"action": action, "topics": topics}).decode())
 
-    async def hear(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
+    async def receive(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """Receive one message and apply it, as a client does."""
         output = await self.socket.receive_output(timeout)
         assert output["type"] == "websocket.send", output
         message: dict[str, Any] = msgspec.json.decode(output["text"])
-        self.heard.append(message)
+        self.messages.append(message)
         topic, revision = message["topic"], message["revision"]
         if message["type"] == "snapshot":
             self.documents[topic], self.revisions[topic] = message["data"], revision
@@ -106,12 +106,12 @@ class Viewer:
         """Subscribe, and receive the snapshots."""
         await self.send("subscribe", *topics)
         for _ in topics:
-            message = await self.hear()
+            message = await self.receive()
             assert message["type"] == "snapshot", message
 
-    async def hear_until(self, topic: str, revision: int) -> None:
+    async def receive_until(self, topic: str, revision: int) -> None:
         while self.revisions.get(topic, -1) < revision:
-            await self.hear()
+            await self.receive()
 
     async def closed(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Return the code with which the server closes the socket."""

@@ -185,9 +185,9 @@ async def test_clients_that_resume_at_one_revision_share_a_message(
     for number, listener in enumerate(listeners):
         listener.merges = True
         running.join(listener, ["t"], 2 if number % 2 else 4)
-    told = [await sent(running, listener) for listener in listeners]
-    assert [msgspec.json.decode(texts[-1])["since"] for texts in told if "since" in texts[-1]] == [2, 2, 2]
-    assert {texts[-1] for texts in told} == {told[0][-1], told[1][-1]}
+    received = [await sent(running, listener) for listener in listeners]
+    assert [msgspec.json.decode(texts[-1])["since"] for texts in received if "since" in texts[-1]] == [2, 2, 2]
+    assert {texts[-1] for texts in received} == {received[0][-1], received[1][-1]}
     assert made == [1, 1]
     running.forward("t", event(6))
     late = Listener()

@@ -46,5 +46,5 @@ async def test_limited_socket_does_not_see_its_preemptor(viewers: Any, token: An
         await viewer.listen(topic)
         said[namespaces] = viewer.documents[topic]["pods"]["team/p"]["message"]
         await viewer.send("subscribe", "workload:hush/x")
-        assert "hush/x" in (await viewer.hear())["data"]["detail"]
+        assert "hush/x" in (await viewer.receive())["data"]["detail"]
     assert said == {(): SAID, ("team",): f"Preempted by {HIDDEN}"}

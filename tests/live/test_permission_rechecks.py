@@ -73,8 +73,8 @@ async def test_token_that_was_limited_keeps_its_remaining_topics(viewers: Any, t
     assert await viewer.connect()
     await viewer.listen("cluster:lab", "decisions")
     await in_thread(lambda: Token.objects.update(namespaces=["team"]))()
-    told = [await viewer.hear(), await viewer.hear()]
-    assert {(message["topic"], message["type"]) for message in told} == {
+    messages = [await viewer.receive(), await viewer.receive()]
+    assert {(message["topic"], message["type"]) for message in messages} == {
         ("decisions", "error"),
         ("cluster:lab", "snapshot"),
     }

@@ -55,7 +55,7 @@ async def test_a_flood_of_messages_ends_the_socket(viewer: Viewer) -> None:
 )  # fmt: skip
 async def test_a_wrong_message_is_answered_and_the_socket_lives_on(viewer: Viewer, text: str) -> None:
     await viewer.say(text)
-    answer = await viewer.hear()
+    answer = await viewer.receive()
     assert (answer["type"], answer["revision"]) == ("error", 0)
     await viewer.listen("policies")
 
@@ -65,13 +65,13 @@ async def test_a_wrong_message_is_answered_and_the_socket_lives_on(viewer: Viewe
 )
 async def test_an_unknown_topic_is_answered_by_name(viewer: Viewer, topic: str) -> None:
     await viewer.send("subscribe", topic)
-    answer = await viewer.hear()
+    answer = await viewer.receive()
     assert (answer["topic"], answer["type"], answer["data"]["code"]) == (topic, "error", "TopicUnknown")
 
 
 async def test_a_socket_has_so_many_topics_and_no_more(viewer: Viewer) -> None:
     await viewer.send("subscribe", *(f"cluster:c{i}" for i in range(sockets.MAX_TOPICS + 1)))
-    assert (await viewer.hear())["data"]["code"] == "TooManyTopics"
+    assert (await viewer.receive())["data"]["code"] == "TooManyTopics"
 
 
 async def test_one_person_has_so_many_sockets_and_no_more(viewers: Any, token: Any, settings: Any) -> None:

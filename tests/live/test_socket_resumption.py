@@ -39,11 +39,11 @@ def test_span_has_the_effect_of_its_events_from_any_revision(
     revision = min(had, len(patches))
     document, expected = states[revision], 0
     for since, last, text in spans("t", events):
-        told = msgspec.json.decode(text)
-        assert (since, told["revision"], told.get("since", last - 1)) == (expected, last, since)
+        sent = msgspec.json.decode(text)
+        assert (since, sent["revision"], sent.get("since", last - 1)) == (expected, last, since)
         expected = last
         if last > revision:
-            document = merge(document, told["data"])
+            document = merge(document, sent["data"])
     assert (expected, document) == (len(patches), states[-1])
 
 
@@ -62,24 +62,24 @@ class Page(Viewer):
         await self.say(msgspec.json.encode(command).decode())
         begun: dict[str, str] = {}
         while len(begun) < len(names):
-            told = await self.hear()
-            begun.setdefault(told["topic"], told["type"])
+            message = await self.receive()
+            begun.setdefault(message["topic"], message["type"])
         return [begun[name] for name in names]
 
-    async def hear(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
+    async def receive(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         output = await self.socket.receive_output(timeout)
-        told: dict[str, Any] = msgspec.json.decode(output["text"])
-        self.heard.append(told)
-        topic, revision = told["topic"], told["revision"]
-        if told["type"] == "snapshot":
-            self.documents[topic], self.revisions[topic] = told["data"], revision
-        elif told["type"] == "resumed":
+        message: dict[str, Any] = msgspec.json.decode(output["text"])
+        self.messages.append(message)
+        topic, revision = message["topic"], message["revision"]
+        if message["type"] == "snapshot":
+            self.documents[topic], self.revisions[topic] = message["data"], revision
+        elif message["type"] == "resumed":
             assert revision == self.revisions[topic]
-        elif told["type"] == "delta" and revision > self.revisions[topic]:
-            assert told.get("since", revision - 1) <= self.revisions[topic], "a gap"
-            self.documents[topic] = merge(self.documents[topic], told["data"])
+        elif message["type"] == "delta" and revision > self.revisions[topic]:
+            assert message.get("since", revision - 1) <= self.revisions[topic], "a gap"
+            self.documents[topic] = merge(self.documents[topic], message["data"])
             self.revisions[topic] = revision
-        return told
+        return message
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def pages(token: Any, cluster: Cluster) -> Any:
 async def assert_current(page: Page) -> None:
     for topic in list(page.documents):
         found = await in_thread(topics.snapshot)(topic)
-        await page.hear_until(topic, found.revision)
+        await page.receive_until(topic, found.revision)
         assert page.documents[topic] == msgspec.json.decode(msgspec.json.encode(found.data)), topic
 
 
@@ -140,7 +140,7 @@ async def test_events_within_a_tick_are_one_message(
     for _ in range(6):
         await in_thread(life.submit)()
     await assert_current(page)
-    assert len([told for told in page.heard if told["type"] == "delta"]) < 6
+    assert len([message for message in page.messages if message["type"] == "delta"]) < 6
 
 
 @pytest.mark.django_db(transaction=True)

@@ -58,17 +58,17 @@ def test_the_table_holds(cluster: Cluster) -> None:
         tokens = [create_token(role=role, name="t", namespaces=some, **bound)[0] for some in ([], ["team"])]
         unlimited, limited = (Subject(token.user, token) for token in tokens)
 
-        def hears(subject: Subject, topic: str) -> bool:
+        def may_listen(subject: Subject, topic: str) -> bool:
             there = found(topic)
             return rights.may_listen(subject, there.topic, there.namespaces) is None
 
         for kind, reach in TABLE.items():
             if kind == "workload":
-                told = [hears(limited, f"workload:{one.pk}") for one in (ours, theirs, both)]
-                assert told == ([True, False, False] if role in LOOK else [False] * 3), role
-                assert hears(unlimited, f"workload:{both.pk}") is (role in LOOK)
+                allowed = [may_listen(limited, f"workload:{one.pk}") for one in (ours, theirs, both)]
+                assert allowed == ([True, False, False] if role in LOOK else [False] * 3), role
+                assert may_listen(unlimited, f"workload:{both.pk}") is (role in LOOK)
                 continue
             topic = named.get(kind, kind)
-            assert hears(unlimited, topic) is (role in LOOK), (role, kind)
-            assert hears(limited, topic) is (role in LOOK and reach == "all"), (role, kind)
+            assert may_listen(unlimited, topic) is (role in LOOK), (role, kind)
+            assert may_listen(limited, topic) is (role in LOOK and reach == "all"), (role, kind)
     assert rights.may_listen(Subject(AnonymousUser()), "cluster:lab", frozenset()) is not None

@@ -111,7 +111,7 @@ async def assert_current(viewer: Viewer) -> None:
     """Catch up, then compare every document with a fresh one."""
     for topic in list(viewer.documents):
         revision, document = await fresh(topic)
-        await viewer.hear_until(topic, revision)
+        await viewer.receive_until(topic, revision)
         assert viewer.documents[topic] == document, topic
 
 
@@ -140,7 +140,7 @@ async def test_a_reader_that_slept_through_more_than_its_queue_holds(
             await in_thread(life.step)()
         viewer.awake.set()
         await assert_current(viewer)
-    assert len(viewer.heard) < 90
+    assert len(viewer.messages) < 90
 
 
 async def test_events_that_the_broker_lost_are_missed_within_two_looks(
@@ -152,7 +152,7 @@ async def test_events_that_the_broker_lost_are_missed_within_two_looks(
         lossy.setattr(publish, "_send", lambda events: None)
         await in_thread(Life(cluster, 1).submit)()
     await assert_current(viewer)
-    assert [message["type"] for message in viewer.heard] == ["snapshot", "snapshot"]
+    assert [message["type"] for message in viewer.messages] == ["snapshot", "snapshot"]
 
 
 async def test_a_gap_is_seen_by_the_next_event(
@@ -177,16 +177,16 @@ async def test_event_repeated_by_the_sweep_is_sent_once(watching: Any, cluster: 
     assert await in_thread(lambda: publish.relay(older_than_seconds=-1))()
     await in_thread(life.submit)()
     await assert_current(viewer)
-    assert [message["revision"] for message in viewer.heard] == sorted({m["revision"] for m in viewer.heard})
+    assert [message["revision"] for message in viewer.messages] == sorted({m["revision"] for m in viewer.messages})
 
 
 async def test_asking_again_gives_a_snapshot_and_leaving_ends_the_deltas(watching: Any, cluster: Cluster) -> None:
     viewer = await watching("cluster:lab")
     await viewer.send("refetch", "cluster:lab")
-    assert (await viewer.hear())["type"] == "snapshot"
+    assert (await viewer.receive())["type"] == "snapshot"
     await viewer.send("unsubscribe", "cluster:lab")
     await viewer.send("subscribe", "policies")
-    await viewer.hear()
+    await viewer.receive()
     await in_thread(Life(cluster, 1).submit)()
     assert await viewer.socket.receive_nothing(0.2)
 
@@ -194,7 +194,7 @@ async def test_asking_again_gives_a_snapshot_and_leaving_ends_the_deltas(watchin
 async def test_node_short_name_is_kept_in_messages_to_its_client(watching: Any, cluster: Cluster) -> None:
     viewer = await watching("node:n0")
     await in_thread(lambda: cordon(cluster, "n0", actor=SYSTEM, reason="work"))()
-    delta = await viewer.hear()
+    delta = await viewer.receive()
     assert (delta["topic"], delta["type"]) == ("node:n0", "delta")
     assert viewer.documents["node:n0"] == (await fresh("node:lab/n0"))[1]
 
@@ -206,7 +206,7 @@ async def test_end_of_a_topic_is_sent(watching: Any, cluster: Cluster, monkeypat
     viewer = await watching(topic)
     await in_thread(workload.delete)()
     await viewer.send("refetch", topic)
-    assert (await viewer.hear())["data"]["code"] == "TopicUnknown"
+    assert (await viewer.receive())["data"]["code"] == "TopicUnknown"
 
 
 async def test_limited_token_gets_its_own_workloads_only(viewers: Any, token: Any, cluster: Cluster) -> None:
@@ -219,13 +219,13 @@ async def test_limited_token_gets_its_own_workloads_only(viewers: Any, token: An
     await viewer.listen("cluster:lab", f"workload:{own}")
     for topic in ("decisions", "node:lab/n0"):
         await viewer.send("subscribe", topic)
-        answer = await viewer.hear()
+        answer = await viewer.receive()
         assert (answer["topic"], answer["data"]["code"]) == (topic, "PermissionDenied")
     # A workload of another namespace gets the answer of one that does not exist.
     invented, answers = "0" * len(other), []
     for workload in (other, invented):
         await viewer.send("subscribe", f"workload:{workload}")
-        answer = await viewer.hear()
+        answer = await viewer.receive()
         assert answer["data"]["code"] == "TopicUnknown"
         answers.append(str(answer).replace(workload, "ID"))
     assert answers[0] == answers[1]

@@ -35,11 +35,11 @@ def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
     meter = Meter(plane)
     alone = asyncio.run(steady(plane.server, per_second, seconds, prefix="alone", patience=120))
     with _flooded(flood) as refused:
-        beside = asyncio.run(steady(plane.server, per_second, seconds, prefix="beside", patience=120))
-    goals, notes = [*whole(alone), *whole(beside)], []
+        flooded = asyncio.run(steady(plane.server, per_second, seconds, prefix="beside", patience=120))
+    goals, notes = [*whole(alone), *whole(flooded)], []
     for what, before, after in (
-        ("accepting one", alone.accepting_seconds, beside.accepting_seconds),
-        ("submit to decision", alone.to_decision_seconds, beside.to_decision_seconds),
+        ("accepting one", alone.accepting_seconds, flooded.accepting_seconds),
+        ("submit to decision", alone.to_decision_seconds, flooded.to_decision_seconds),
     ):
         was, became = p99(before), p99(after)
         ratio = became / was if was and became else None
@@ -51,11 +51,11 @@ def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
         {"perSecond": per_second, "seconds": seconds, "floodingClients": _CLIENTS, "mayPerMinute": _PER_MINUTE}, goals,
         [
             durations("accept, alone", alone.accepting_seconds),
-            durations("accept, beside", beside.accepting_seconds),
+            durations("accept, beside", flooded.accepting_seconds),
             durations("submit to decision, alone", alone.to_decision_seconds),
-            durations("submit to decision, beside", beside.to_decision_seconds),
+            durations("submit to decision, beside", flooded.to_decision_seconds),
         ],
-        beside.outcomes, notes=notes, **meter.figures(len(alone.answers) + len(beside.answers)),
+        flooded.outcomes, notes=notes, **meter.figures(len(alone.answers) + len(flooded.answers)),
     )  # fmt: skip
 
 
@@ -79,17 +79,17 @@ def _flooded(server: Server) -> Iterator[Counter[str]]:
         clients.join()
 
 
-def _send(host: str, port: int, token: str, told: Any) -> None:
-    told.send("begun")
-    told.send(asyncio.run(_flood(Server(host, port, token), told)))
+def _send(host: str, port: int, token: str, pipe: Any) -> None:
+    pipe.send("begun")
+    pipe.send(asyncio.run(_flood(Server(host, port, token), pipe)))
 
 
-async def _flood(server: Server, told: Any) -> dict[str, int]:
+async def _flood(server: Server, pipe: Any) -> dict[str, int]:
     found: Counter[str] = Counter()
 
     async def client(number: int) -> None:
         connection, sent = server.connection(), 0
-        while not told.poll():
+        while not pipe.poll():
             sent += 1
             answer = await connection.ask("POST", "/api/v1/workloads/", _request(f"flood-{number}-{sent}"))
             found[answer.outcome] += 1

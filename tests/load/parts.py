@@ -61,9 +61,9 @@ def flood(plane: Plane, count: int, clients: int) -> Part:
     found = asyncio.run(burst(plane.server, count, clients, 0.2, prefix="burst", patience=400))
     scale = count / 10_000
     refused = sum(answer.status == 429 for answer in found.answers)
-    told = "429 with Retry-After in between" if refused else "no 429"
+    note = "429 with Retry-After in between" if refused else "no 429"
     goals = [
-        at_most(f"all {count} accepted ({told})", 60 * scale, found.accepted_seconds, "s"),
+        at_most(f"all {count} accepted ({note})", 60 * scale, found.accepted_seconds, "s"),
         at_most("accepting one, p99", 1000, p99(found.accepting_seconds), "ms"),
         at_most("all decided", 300 * scale, found.decided_seconds, "s"),
         *whole(found),
@@ -98,8 +98,8 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
     with Listening(url, plane.server.token, _TOPIC, sockets) as listening:
         found = asyncio.run(steady(plane.server, per_second, seconds, prefix="heard", patience=60))
         time.sleep(1)
-        written = told(plane)
-        heard = [at - written[number] for number, at in listening.received() if number in written]
+        written = written_at(plane)
+        delays = [at - written[number] for number, at in listening.received() if number in written]
         rates = listening.rates()
         around = meter.figures(len(found.answers))  # now: the time of those that are killed is not seen afterwards
         killed_at = time.time()
@@ -112,7 +112,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         wrong = _behind(plane, listening)
         gaps = listening.gaps
     goals = [
-        at_most("written to heard, p99", 500, p99(heard), "ms"),
+        at_most("written to heard, p99", 500, p99(delays), "ms"),
         none_of("sockets that did not come to what a fresh one gets (undetected gaps)", wrong),
         Goal("all back after all were dropped", "<= 30 s", f"{len(back)} in {max(back, default=0.0):.1f} s",
              len(back) == sockets and max(back) <= 30),
@@ -120,7 +120,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
     ]  # fmt: skip
     return Part(
         "sockets", plane.backend, {"sockets": sockets, "updatesPerSecond": per_second, "seconds": seconds}, goals,
-        [durations("written to heard", heard), durations("back after the drop", back)], found.outcomes,
+        [durations("written to heard", delays), durations("back after the drop", back)], found.outcomes,
         counts=_counts(found) | {"gaps noticed and closed": gaps},
         notes=[f"Messages a second to a socket: {sum(rates) / max(len(rates), 1):.1f}."],
         **around,
@@ -188,14 +188,14 @@ def _behind(plane: Plane, listening: Sockets) -> int:
     """Wait until every socket has what a fresh one gets; return how many do not in the end."""
     until = time.monotonic() + 60
     while True:
-        newest = max(told(plane), default=0)
+        newest = max(written_at(plane), default=0)
         wrong = listening.behind(newest, listening.fresh_document())
         if not wrong or time.monotonic() > until:
             return wrong
         time.sleep(1)
 
 
-def told(plane: Plane) -> dict[int, float]:
+def written_at(plane: Plane) -> dict[int, float]:
     """Return when each event of the cluster was written, in seconds since 1970, by its number."""
     code = (
         "from hetsched.journal.models import OutboxEvent\n"

@@ -79,8 +79,8 @@ def durations(what: str, seconds: Sequence[float]) -> Durations:
 
 def at_most(what: str, goal: float, found: float | None, unit: str) -> Goal:
     """Compare a figure with the most that it may be."""
-    told = "-" if found is None else f"{found:,.4g} {unit}"
-    return Goal(what, f"<= {goal:,g} {unit}", told, None if found is None else found <= goal)
+    text = "-" if found is None else f"{found:,.4g} {unit}"
+    return Goal(what, f"<= {goal:,g} {unit}", text, None if found is None else found <= goal)
 
 
 def none_of(what: str, found: int) -> Goal:

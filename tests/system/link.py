@@ -1,7 +1,7 @@
 """A TCP proxy with faults, for any server on this machine.
 
 `cut` closes all connections and refuses new ones, `silence` holds back every byte without closing anything,
-`delay_seconds` delays every chunk of a response; `mend` ends all of these faults.
+`delay_seconds` delays every chunk of a response; `restore` ends all of these faults.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Link:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self.is_cut = False
         self.delay_seconds = 0.0
         self._flows.set()

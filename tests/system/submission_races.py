@@ -170,10 +170,10 @@ def send(address: str, body: dict[str, Any], key: str) -> list[Any]:
 
 
 def _counted(given: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    return {"answers": dict(sorted(Counter(_told(*one) for one in given).items()))}
+    return {"answers": dict(sorted(Counter(_summary(*one) for one in given).items()))}
 
 
-def _told(status: int, body: dict[str, Any]) -> str:
+def _summary(status: int, body: dict[str, Any]) -> str:
     return f"{status} {body['code']}" if "code" in body else str(status)
 
 

@@ -155,9 +155,9 @@ def test_a_new_database_goes_on_where_the_backup_was_taken(tmp_path: Path) -> No
     assert "DatabaseNotEmpty" in other.hetsched("restore", file, code=2)
     # With another key all rows are there, sealed values cannot be decrypted, and the command reports this immediately.
     third = Server(tmp_path / "third", key="another key " * 5)
-    told = third.hetsched("restore", file)
-    assert "SECRET_KEY differs from the key of the backup" in told
-    assert "live" in told
+    output = third.hetsched("restore", file)
+    assert "SECRET_KEY differs from the key of the backup" in output
+    assert "live" in output
     assert third.script(OPENS) == "SecretKeyChanged"
 
 

@@ -112,7 +112,7 @@ def test_a_store_that_goes_away_and_comes_back_empty(faulty: Faulty, figures: di
         time.sleep(FAULT_SECONDS)
         with redis.Redis(port=faulty.storm.store_port) as store:
             store.flushall()
-        faulty.storm.store.mend()
+        faulty.storm.store.restore()
         clients.wait_for_more(5)
     _recovered(faulty, clients, figures, "message store away, then empty")
     assert set(clients.answers) == {202}, str(clients)
@@ -124,7 +124,7 @@ def test_a_store_that_does_not_answer(faulty: Faulty, figures: dict[str, object]
         faulty.storm.store.silence()
         clients.wait_for_more(5)
         time.sleep(FAULT_SECONDS)
-        faulty.storm.store.mend()
+        faulty.storm.store.restore()
         clients.wait_for_more(5)
     _recovered(faulty, clients, figures, "message store silent")
     assert set(clients.answers) == {202}, str(clients)
@@ -163,7 +163,7 @@ def test_a_database_that_restarts(faulty: Faulty, figures: dict[str, object]) ->
         with _database(faulty.storm) as connection:
             connection.execute(_END_ALL)
         time.sleep(FAULT_SECONDS)
-        faulty.storm.database.mend()
+        faulty.storm.database.restore()
         clients.wait_for_more(5)
     _recovered(faulty, clients, figures, "database away")
     assert set(clients.answers) <= {202, 503}, str(clients)

@@ -58,9 +58,9 @@ class Watcher:
     def listen(self, *topics: str) -> None:
         self.socket.send(json.dumps({"action": "subscribe", "topics": topics}))
         while not set(topics) <= self.documents.keys():
-            self.hear()
+            self.receive()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         message = msgspec.json.decode(self.socket.recv(timeout=60))
         topic, revision = message["topic"], message["revision"]
         if message["type"] == "snapshot":
@@ -101,7 +101,7 @@ def test_the_same_placements_by_every_way(server: Standalone, api: httpx.Client,
         workload = accepted.json()["id"]
         watcher.listen(topic := f"workload:{workload}")
         while watcher.documents[topic]["state"] == UNDECIDED:
-            watcher.hear()
+            watcher.receive()
         pushed = {name: pod.get("node") for name, pod in watcher.documents[topic]["pods"].items()}
     state = UNDECIDED
     while state == UNDECIDED:

@@ -127,9 +127,9 @@ def test_a_change_that_never_fits_is_stopped_with_a_report(system: str, pipeline
 def test_github_shows_the_reason_of_a_stopped_pipeline(pipelines: Pipelines, project: Path) -> None:
     job = project / "job.yaml"
     job.write_text(job.read_text().replace("x86-64-v2", "x86-64-v9"))
-    check, tell = _github("check")
+    check, report = _github("check")
     assert pipelines.run([check], project, "3").returncode == 12
-    assert pipelines.run([tell], project, "3").returncode == 0
+    assert pipelines.run([report], project, "3").returncode == 0
     assert "misconfigured" in (project / "summary.md").read_text()
     results: list[dict[str, Any]] = json.loads((project / "check.sarif").read_text())["runs"][0]["results"]
     assert {result["level"] for result in results} == {"error"}

@@ -101,9 +101,9 @@ def _batch(plane: Plane, when: str) -> None:
     assert plane.driver
     before = sum(plane.driver("workloads").values())
     items = [{"manifest": POD.replace("NAME", f"b{number}-{when}")} for number in range(3)]
-    status, told = _killed(plane, when, "submissions/", {"items": items})
+    status, answer = _killed(plane, when, "submissions/", {"items": items})
     assert status == 202
-    assert [item.get("replayed", False) for item in told["items"]] == [when == "after", False, False]
+    assert [item.get("replayed", False) for item in answer["items"]] == [when == "after", False, False]
     assert sum(plane.driver("workloads").values()) == before + 3
 
 

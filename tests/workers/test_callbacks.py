@@ -50,7 +50,7 @@ def test_each_state_is_sent_once(receiver: Receiver) -> None:
     assert callback.run(receiver.host) == 0
     cancel(workload, actor=ALICE, reason="enough")
     assert callback.run(receiver.host) == 1
-    assert [(told["id"], told["state"], told["previousState"]) for told in receiver.told] == [
+    assert [(document["id"], document["state"], document["previousState"]) for document in receiver.documents] == [
         (workload.pk, "placed", "pending"), (workload.pk, "cancelled", "placed"),
     ]  # fmt: skip
     assert {one.state for one in Delivery.objects.all()} == {Delivery.DELIVERED}
@@ -61,17 +61,17 @@ def test_a_refusal_is_tried_again_later_and_given_up_in_the_end(receiver: Receiv
     receiver.status = 500
     for attempt in range(1, deliveries.MOST_ATTEMPTS + 1):
         assert callback.run(receiver.host) == 0
-        assert len(receiver.heard) == attempt
+        assert len(receiver.requests) == attempt
         assert callback.run(receiver.host) == 0  # not due yet
-        assert len(receiver.heard) == attempt
+        assert len(receiver.requests) == attempt
         _later()
     assert not deliveries.due().exists()
     given_up = Delivery.objects.get()
     assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
     assert given_up.log.count() == deliveries.MOST_ATTEMPTS
     # A receiver of ten copies can see that they are one message.
-    assert len({one.headers["webhook-id"] for one in receiver.heard}) == 1
-    assert len({one.body for one in receiver.heard}) == 1
+    assert len({one.headers["webhook-id"] for one in receiver.requests}) == 1
+    assert len({one.body for one in receiver.requests}) == 1
 
 
 def test_sweep_finds_unsent_callbacks(receiver: Receiver) -> None:
@@ -81,21 +81,21 @@ def test_sweep_finds_unsent_callbacks(receiver: Receiver) -> None:
         if getattr(wake, "task", "") == "workers.callback.run":
             wake()
             break
-    assert [told["state"] for told in receiver.told] == ["placed"]
+    assert [document["state"] for document in receiver.documents] == ["placed"]
 
 
 def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
     _placed(receiver.url)
     receiver.status, receiver.headers = 307, {"Location": "http://169.254.169.254/latest"}
     assert not callback.run(receiver.host)
-    assert len(receiver.heard) == 1
+    assert len(receiver.requests) == 1
 
 
 def test_an_address_that_is_allowed_no_longer_is_not_called(receiver: Receiver, settings: Any) -> None:
     _placed(receiver.url)
     settings.HETSCHED_CALLBACK_HOSTS = []
     assert not callback.run(receiver.host)
-    assert receiver.heard == []
+    assert receiver.requests == []
     assert Delivery.objects.get().code == "HostNotAllowed"
 
 
@@ -118,7 +118,7 @@ def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
     _placed(receiver.url)
     assert deliveries.hold(receiver.host)
     assert callback.run(receiver.host) == 0
-    assert (receiver.heard, deliveries.due_hosts()) == ([], [])
+    assert (receiver.requests, deliveries.due_hosts()) == ([], [])
     # The claim of a process that died expires.
     CallbackHost.objects.update(held_until=timezone.now() - timedelta(seconds=1))
     assert callback.run(receiver.host) == 1

@@ -86,9 +86,9 @@ def test_rows_come_and_go(rounds: Iterator[int]) -> None:
     assert Reservation.objects.get(active=True).pod.name == "stays"
     assert Decision.objects.filter(pod__name="stays").count() == 1
     assert set(Pod.objects.filter(origin=Pod.IMPORTED).values_list("name", flat=True)) == {"theirs-7", "theirs-8"}
-    told = list(ForgottenDecision.objects.values_list("summary", flat=True))
-    assert told
-    assert all("run-" in text or "huge-" in text for text in told)
+    summaries = list(ForgottenDecision.objects.values_list("summary", flat=True))
+    assert summaries
+    assert all("run-" in text or "huge-" in text for text in summaries)
     assert AuditEntry.objects.filter(action="workload.submit").count() == ROUNDS + 1
     assert check_invariants() == []
 

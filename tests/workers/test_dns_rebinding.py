@@ -74,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def _told(port: int) -> None:
+def _webhook(port: int) -> None:
     now = timezone.now()
     callbacks.delivery(f"http://{NAME}:{port}/", "webhook.test", "{}", now).save(force_insert=True)
     assert callback.run(f"{NAME}:{port}") == 0
@@ -123,7 +123,7 @@ def _watched(port: int) -> None:
             pass
 
 
-@pytest.mark.parametrize("call", [_told, _collected, _image, _read, _watched])
+@pytest.mark.parametrize("call", [_webhook, _collected, _image, _read, _watched])
 def test_internal_server_gets_no_call(
     call: Callable[[int], None], victim: tuple[int, list[str]], asked: list[str], settings: Any
 ) -> None:

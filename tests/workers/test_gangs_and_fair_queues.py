@@ -103,9 +103,9 @@ def test_broken_gang_reserves_nothing_and_names_its_unplaceable_member(cluster: 
 def test_rejected_gang_has_its_nearest_fit(cluster: Cluster) -> None:
     submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
     schedule.run(cluster.pk)
-    told = further(Decision.objects.get(pod_name="g-0")).nearest_fit
+    suggestions = further(Decision.objects.get(pod_name="g-0")).nearest_fit
     # 8 CPUs fit two members of 4, or three of 8000m / 3.
-    assert [(fit.change, fit.nodes) for fit in told] == [
+    assert [(fit.change, fit.nodes) for fit in suggestions] == [
         ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2.666", ("n1",)),
     ]  # fmt: skip
 

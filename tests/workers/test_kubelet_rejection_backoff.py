@@ -106,23 +106,23 @@ def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> No
 
 
 def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_assert_num_queries: Any) -> None:
-    def told() -> dict[str, Avoided]:
+    def backoffs() -> dict[str, Avoided]:
         with warm(cluster.pk).held() as loaded:
             assert loaded.state.avoided == avoided(cluster.pk, clock.now)
             return dict(loaded.state.avoided)
 
     refused(cluster, clock, "p0")
-    assert told()["red"].nodes["n1"].rests
+    assert backoffs()["red"].nodes["n1"].rests
     with django_assert_num_queries(1), warm(cluster.pk).held():
         pass  # only the revision
     clock.go_on(seconds=58)
-    assert told()["red"].nodes["n1"].rests
+    assert backoffs()["red"].nodes["n1"].rests
     clock.go_on(seconds=2)  # a minute after the rejection
-    assert not told()["red"].nodes["n1"].rests
+    assert not backoffs()["red"].nodes["n1"].rests
     waiting(cluster, "p1")
     assert tried(cluster, clock) == ["p1"]
     became(cluster, "p1", "Running")
-    assert told() == {}
+    assert backoffs() == {}
 
 
 def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(cluster: Cluster, clock: Clock) -> None:
@@ -170,8 +170,8 @@ def test_the_next_pod_waits_with_the_reason_and_others_go_there(cluster: Cluster
     decision = Decision.objects.get(pod__name="b")
     assert decision.verdict == "not-now"
     assert (decision.reasons[0].plugin, decision.reasons[0].code) == ("admission", "KubeletRefused")
-    told = "kubelet of n1 refused 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
-    assert told in decision.summary
+    message = "kubelet of n1 refused 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
+    assert message in decision.summary
 
 
 def test_it_goes_to_another_node_at_once(cluster: Cluster, clock: Clock) -> None:

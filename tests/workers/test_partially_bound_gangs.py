@@ -60,13 +60,16 @@ def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
     return dict(Pod.objects.values_list("name", "id"))
 
 
-def came_to(cluster: Cluster, ids: dict[str, int], **fates: BindingResult) -> None:
+def came_to(cluster: Cluster, ids: dict[str, int], **results: BindingResult) -> None:
     """Begin the bindings of these pods and record these results."""
-    named = {name.replace("_", "-"): fate for name, fate in fates.items()}
+    named = {name.replace("_", "-"): result for name, result in results.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
     bind.note(
         cluster,
-        [BindingOutcome(ids[name], fate, NO if fate is BindingResult.REFUSED else "") for name, fate in named.items()],
+        [
+            BindingOutcome(ids[name], result, NO if result is BindingResult.REFUSED else "")
+            for name, result in named.items()
+        ],
     )
 
 
@@ -197,10 +200,10 @@ def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> 
     assert not HalfGang.objects.exists()
 
 
-@pytest.mark.parametrize("fate", [BindingResult.GONE, BindingResult.LOST])
-def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, fate: BindingResult) -> None:
+@pytest.mark.parametrize("result", [BindingResult.GONE, BindingResult.LOST])
+def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, result: BindingResult) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=fate)
+    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=result)
     assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}
     assert Reservation.objects.filter(active=True).count() == 2
     assert HalfGang.objects.count() == 1

@@ -129,8 +129,8 @@ def test_changed_policy_without_departures_equals_simulate(tmp_path: Path) -> No
     for name, data in files.items():
         (tmp_path / f"{name}.json").write_bytes(data)
     arguments = [word for name in ("cluster", "policy") for word in (f"--{name}", str(tmp_path / f"{name}.json"))]
-    told = run("simulate", *arguments, "--workload", str(tmp_path / "pods.json"), "-o", "json")
-    (simulated,) = document(told)["results"]
+    output = run("simulate", *arguments, "--workload", str(tmp_path / "pods.json"), "-o", "json")
+    (simulated,) = document(output)["results"]
 
     assert json.loads(msgspec.json.encode(result.draft.metrics)) == simulated["metrics"]
     assert (result.draft.placed, result.draft.pending) == (simulated["placed"], simulated["pending"])
@@ -153,8 +153,8 @@ def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
     result, changes = replay(cluster, spec, PreviewParameters(last=1000))
     assert changes == ()
     assert result.fidelity.compared == result.decisions > 10
-    told = sum(one.pods for one in result.fidelity.reasons)
-    assert result.fidelity.equal + told == result.fidelity.compared
+    different = sum(one.pods for one in result.fidelity.reasons)
+    assert result.fidelity.equal + different == result.fidelity.compared
 
 
 def test_replay_applies_recorded_arrivals_and_departures() -> None:

@@ -158,8 +158,8 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     assert viewer.get("/api/v1/nodes/busy/balance/").json()["stale"] is True
     assert figures(cluster)["hetsched_collector_up"] == 0
     assert figures(cluster)["hetsched_collector_nodes_stale"] == 3
-    (told,) = check_cluster(cluster)
-    assert not told.ok
-    assert monitoring.host in told.detail
+    (finding,) = check_cluster(cluster)
+    assert not finding.ok
+    assert monitoring.host in finding.detail
     with warm(cluster.pk).held() as loaded:
         assert loaded.state.digest() == load_state(cluster.pk).state.digest()

@@ -139,7 +139,7 @@ def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_publish
         ]
         recorded(cluster, refused)
         assert not Pod.objects.get(name="use").queued
-        before, told = Cluster.objects.get(), snapshot("node:fleet/n1")
+        before, shown = Cluster.objects.get(), snapshot("node:fleet/n1")
         clock.move_to(at(301))
         assert age_samples(cluster.pk) == 1
     after = Cluster.objects.get()
@@ -148,8 +148,8 @@ def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_publish
     changed = Node.objects.filter(changed_revision=after.revision).values_list("name", flat=True)
     assert list(changed) == ["n1"]
     assert Pod.objects.get(name="use").queued
-    document = told.data
-    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=told.revision).order_by("revision"):
+    document = shown.data
+    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=shown.revision).order_by("revision"):
         document = merge(document, event.data)
     assert document["report"] == snapshot("node:fleet/n1").data["report"]
     assert document["report"]["usage"]["stale"] is True
@@ -207,7 +207,7 @@ def test_an_old_object_that_is_listed_again_stays_stale_and_changes_nothing(live
         assert (stale(live), Node.objects.get().report.labels["changed"]) == (["n1"], "yes")
 
 
-def hear_of(cluster: Cluster, sequence: int, taken: float) -> None:
+def receive_report(cluster: Cluster, sequence: int, taken: float) -> None:
     report = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 32768),), (), None)
     use = MachineUsage({CPU: 500, MEMORY: 1}, observed_at=rfc3339(at(taken)))
     receive(cluster, AgentMessage("n1", "i", rfc3339(START), sequence, digest_of(report), report, usage=use))
@@ -217,16 +217,16 @@ def test_the_sample_of_an_agent_ages_and_late_ones_come_in_stale(live: Cluster, 
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, a_node("n1"))
-        hear_of(live, 1, 0)
+        receive_report(live, 1, 0)
         assert not usage().stale
         clock.move_to(at(301))
         age_samples(live.pk)
         assert usage().stale
-        hear_of(live, 2, 300)
+        receive_report(live, 2, 300)
         take_samples(live.pk)
         assert not usage().stale
         clock.move_to(at(900))
-        hear_of(live, 3, 310)
+        receive_report(live, 3, 310)
         take_samples(live.pk)
         assert usage() == Usage({CPU: 500, MEMORY: 1}, rfc3339(at(310)), stale=True)
         seen(live, a_node("n1").labelled(changed="yes"))
@@ -260,7 +260,7 @@ def test_older_collector_sample_counts_with_a_newer_one_of_an_agent(live: Cluste
         )
         take_in(row, Collected((CollectedNode("n2", rfc3339(at(0)), usage={CPU: 6000}),)), now=timezone.now())
         clock.move_to(at(1000))
-        hear_of(live, 1, 1000)
+        receive_report(live, 1, 1000)
         take_samples(live.pk)
         assert stale(live) == []
 
@@ -279,7 +279,7 @@ def test_other_source_counts_once_an_idle_collector_expired(live: Cluster, setti
         clock.move_to(at(301))
         age_samples(live.pk)
         assert NodeFacts.objects.get().collected[0].stale
-        hear_of(live, 1, 300)
+        receive_report(live, 1, 300)
         assert (usage().amounts[CPU], usage().stale) == (500, False)
         take_in(row, Collected((CollectedNode("n1", rfc3339(at(301)), usage={CPU: 6000}),)), now=timezone.now())
         assert (usage().amounts[CPU], usage().stale) == (6000, False)

@@ -62,8 +62,8 @@ def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
 
 
 def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:
-    told = granted_on(pod.cluster_id, "n1")
-    assert told == {"uid-1": to_bind([pod.pk])[0].annotations[keys.ALLOCATION]}
+    granted = granted_on(pod.cluster_id, "n1")
+    assert granted == {"uid-1": to_bind([pod.pk])[0].annotations[keys.ALLOCATION]}
     assert granted_on(pod.cluster_id, "n2") == {}
 
 

@@ -27,7 +27,7 @@ class ApiServer:
         self.asked: list[str] = []
         self.broken = {"p0", "p1"}
 
-    def tell(self, api: object, one: PodResult, *, now: str, instance: str) -> bool:
+    def publish(self, api: object, one: PodResult, *, now: str, instance: str) -> bool:
         self.asked.append(one.name)
         return one.name not in self.broken
 
@@ -40,7 +40,7 @@ class ApiServer:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     made = ApiServer()
-    monkeypatch.setattr(report, "publish_result", made.tell)
+    monkeypatch.setattr(report, "publish_result", made.publish)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
     monkeypatch.setattr(report, "_DUE", PreparedQuery(report._DUE._build))  # the query contains the number

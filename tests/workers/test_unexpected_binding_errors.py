@@ -21,5 +21,5 @@ def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkey
     monkeypatch.setattr(bind, "allocate", allocate)
     monkeypatch.setattr(bind, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
     pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
-    fates = [bind.write(cast("Api", None), "live", one) for one in pods]
-    assert [one.result for one in fates] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]
+    outcomes = [bind.write(cast("Api", None), "live", one) for one in pods]
+    assert [one.result for one in outcomes] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]

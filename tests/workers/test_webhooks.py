@@ -30,7 +30,7 @@ from hetsched.placement.actions.webhooks import (
 from hetsched.placement.models import CallbackHost, Delivery, SigningSecret, Webhook
 from hetsched.placement.notifications import callbacks, deliveries
 from tests.builders import a_pod
-from tests.receiving import Heard, Receiver, receiving
+from tests.receiving import ReceivedRequest, Receiver, receiving
 from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
 from workers import callback
 
@@ -77,7 +77,7 @@ def test_one_that_is_removed_meanwhile_stops_nothing(
     assert {row.webhook_id for row in Delivery.objects.all()} == {kept.pk}
 
 
-def fits(secret: str, one: Heard) -> bool:
+def fits(secret: str, one: ReceivedRequest) -> bool:
     """Verify a signature as a receiver does."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
@@ -96,9 +96,9 @@ def test_every_workload_event_is_sent_and_signed(receiver: Receiver, hooked: Any
     _, secret = hooked()
     place("default", "team")
     assert callback.run(receiver.host) == 2
-    assert sorted(told["namespace"] for told in receiver.told) == ["default", "team"]
-    assert all(fits(secret, one) for one in receiver.heard)
-    assert {told["type"] for told in receiver.told} == {"workload.placed"}
+    assert sorted(document["namespace"] for document in receiver.documents) == ["default", "team"]
+    assert all(fits(secret, one) for one in receiver.requests)
+    assert {document["type"] for document in receiver.documents} == {"workload.placed"}
 
 
 def test_webhook_gets_only_its_selected_workloads(receiver: Receiver, hooked: Any) -> None:
@@ -124,7 +124,7 @@ def test_an_address_of_a_submission_is_signed_with_its_owners_secret(receiver: R
     secret = change_callback_secret(owner_of(ci), overlap=timedelta(0), actor=ALICE, reason="x")
     recorded(cluster, placing(cluster, "n1"))
     callback.run(receiver.host)
-    assert fits(secret, receiver.heard[0])
+    assert fits(secret, receiver.requests[0])
 
 
 def test_without_a_secret_nothing_is_signed(receiver: Receiver, ci: Token) -> None:
@@ -132,7 +132,7 @@ def test_without_a_secret_nothing_is_signed(receiver: Receiver, ci: Token) -> No
     submitted(cluster, a_pod("p"), callback_url=receiver.url, owner=owner_of(ci))
     recorded(cluster, placing(cluster, "n1"))
     callback.run(receiver.host)
-    assert "webhook-signature" not in receiver.heard[0].headers
+    assert "webhook-signature" not in receiver.requests[0].headers
 
 
 def test_both_secrets_sign_until_the_one_before_is_over(receiver: Receiver, hooked: Any) -> None:
@@ -144,7 +144,7 @@ def test_both_secrets_sign_until_the_one_before_is_over(receiver: Receiver, hook
     SigningSecret.objects.update(before_until=timezone.now() - timedelta(seconds=1))
     try_webhook(hook, actor=ALICE)
     callback.run(receiver.host)
-    assert [(fits(before, one), fits(after, one)) for one in receiver.heard] == [(True, True), (False, True)]
+    assert [(fits(before, one), fits(after, one)) for one in receiver.requests] == [(True, True), (False, True)]
 
 
 def test_a_secret_that_leaked_ends_at_once_where_that_is_asked(receiver: Receiver, hooked: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_secret_that_leaked_ends_at_once_where_that_is_asked(receiver: Receive
     after = change_webhook_secret(hook, overlap=timedelta(0), actor=ALICE, reason="it leaked")
     try_webhook(hook, actor=ALICE)
     callback.run(receiver.host)
-    assert (fits(before, receiver.heard[0]), fits(after, receiver.heard[0])) == (False, True)
+    assert (fits(before, receiver.requests[0]), fits(after, receiver.requests[0])) == (False, True)
 
 
 def test_undecryptable_secret_sends_nothing_unsigned(receiver: Receiver, hooked: Any) -> None:
@@ -160,7 +160,7 @@ def test_undecryptable_secret_sends_nothing_unsigned(receiver: Receiver, hooked:
     SigningSecret.objects.update(sealed="gAAAAA")
     try_webhook(hook, actor=ALICE)
     assert callback.run(receiver.host) == 0
-    assert receiver.heard == []
+    assert receiver.requests == []
     assert Delivery.objects.get().code == "SecretKeyChanged"
 
 
@@ -197,7 +197,7 @@ def test_owner_without_read_access_gets_nothing(receiver: Receiver, hooked: Any,
     place()
     lose(ci)
     assert callback.run(receiver.host) == 0
-    assert receiver.heard == []
+    assert receiver.requests == []
     row = Delivery.objects.get()
     assert (row.state, row.code) == (Delivery.DEAD, "OwnerGone")
 
@@ -220,7 +220,7 @@ def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: 
     hook.refresh_from_db()
     assert (hook.enabled, hook.paused_because) == (False, "the endpoint responds with 410 Gone")
     # Its other deliveries wait until the webhook is resumed.
-    assert len(receiver.heard) == 1
+    assert len(receiver.requests) == 1
     assert sorted(Delivery.objects.values_list("state", flat=True)) == ["dead", "due"]
     assert AuditEntry.objects.filter(action="webhook.pause", object_name=hook.pk).count() == 1
     receiver.status = 204
@@ -266,7 +266,7 @@ def test_failed_delivery_is_sent_again_with_the_same_id_and_a_new_timestamp(rece
     Delivery.objects.update(state=Delivery.DEAD, attempts=10, not_before=timezone.now() + timedelta(hours=3))
     redeliver(Delivery.objects.get(), actor=ALICE, reason="mended")
     assert callback.run(receiver.host) == 1
-    first, second = receiver.heard
+    first, second = receiver.requests
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
     assert fits(secret, second)
     row = Delivery.objects.get()
@@ -291,5 +291,5 @@ def test_a_host_that_answers_gets_all_that_is_due(receiver: Receiver, hooked: An
     place(*("default" for _ in range(20)))
     # The test's nodes have 8 CPUs; these are the notifications of 20 workloads that this test placed.
     assert callback.run(receiver.host) == 20
-    assert len({one.headers["webhook-id"] for one in receiver.heard}) == 20
+    assert len({one.headers["webhook-id"] for one in receiver.requests}) == 20
     assert not Delivery.objects.exclude(state=Delivery.DELIVERED).exists()

@@ -236,17 +236,17 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: TlsS
     thread.start()
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)) as connection:
-            told = {}
+            answers = {}
             for path in ("/healthz", "/metrics", "/extender/filter"):
                 connection.request("GET", path)
                 answer = connection.getresponse()
-                told[path] = answer.status, answer.read().decode()
+                answers[path] = answer.status, answer.read().decode()
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-    assert [status for status, _ in told.values()] == [200, 200, 404]
-    assert 'hetsched_extender_seconds_count{outcome="ok",verb="filter"}' in told["/metrics"][1]
+    assert [status for status, _ in answers.values()] == [200, 200, 404]
+    assert 'hetsched_extender_seconds_count{outcome="ok",verb="filter"}' in answers["/metrics"][1]
 
 
 @pytest.mark.django_db

@@ -41,9 +41,9 @@ def offered(api: ApiServer, name: str, **more: Any) -> dict[str, Any]:
 
 def test_shared_gpu_is_reserved_and_written_in_the_binding(extender: Extender, api: ApiServer, live: Cluster) -> None:
     pod = offered(api, "half", metadata={"annotations": {"hetsched.io/gpu-milli": "500"}})
-    told = extender.filter(asked(pod, *ALL))
-    assert told.node_names == ["card"]
-    assert set(told.failed_and_unresolvable_nodes) == {"amd", "risc"}
+    answer = extender.filter(asked(pod, *ALL))
+    assert answer.node_names == ["card"]
+    assert set(answer.failed_and_unresolvable_nodes) == {"amd", "risc"}
     extender.bind(to(pod, "card"))
     (binding,) = api.bound
     allocation = json.loads(binding["metadata"]["annotations"]["hetsched.io/allocation"])
@@ -64,9 +64,9 @@ def test_next_answer_includes_the_last_reservation(extender: Extender, api: ApiS
         assert extender.filter(asked(pod, *ALL)).node_names == ["card"]
         extender.bind(to(pod, "card"))
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
-    told = extender.filter(asked(third, *ALL))
-    assert told.node_names == []
-    assert set(told.failed_nodes) == {"card"}  # a pod there can be preempted
+    answer = extender.filter(asked(third, *ALL))
+    assert answer.node_names == []
+    assert set(answer.failed_nodes) == {"card"}  # a pod there can be preempted
     assert refused(extender.bind, to(third, "card")) == "NodeRefused"
     assert Reservation.objects.filter(active=True).count() == 2
 
@@ -169,9 +169,9 @@ def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender
     labels = {
         "pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "2",
     }  # fmt: skip
-    told = extender.filter(asked(offered(api, "member", metadata={"labels": labels}), *ALL))
-    assert told.node_names == []
-    assert "schedulerName hetsched places gangs whole" in told.failed_and_unresolvable_nodes["amd"]
+    answer = extender.filter(asked(offered(api, "member", metadata={"labels": labels}), *ALL))
+    assert answer.node_names == []
+    assert "schedulerName hetsched places gangs whole" in answer.failed_and_unresolvable_nodes["amd"]
 
 
 def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(

@@ -83,32 +83,32 @@ def ask(live: Cluster, extender: Extender) -> Any:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(CALLS, st.sampled_from(["filter", "prioritize", "preempt", "bind"]))
 def test_no_call_fails_or_books(ask: Any, call: Any, verb: str) -> None:
-    told: list[Any] = []
-    assert code_of(lambda: told.append(ask(verb, call))) != "ExtenderFailed"
-    assert "ExtenderFailed" not in json.dumps(told)
+    answers: list[Any] = []
+    assert code_of(lambda: answers.append(ask(verb, call))) != "ExtenderFailed"
+    assert "ExtenderFailed" not in json.dumps(answers)
     assert not Pod.objects.exists()
 
 
 def test_unknown_nodes_and_long_lists_are_answered_node_by_node(ask: Any) -> None:
     strangers = [f"stranger-{number}" for number in range(20_000)]
-    told = ask("filter", {"Pod": a_plain_pod("p"), "NodeNames": ["amd", *strangers, "amd"]})
-    assert set(told["NodeNames"]) == {"amd"}
-    assert len(told["FailedNodes"]) == len(strangers)
-    assert set(told["FailedNodes"].values()) == {"are not known to hetsched yet"}
+    answer = ask("filter", {"Pod": a_plain_pod("p"), "NodeNames": ["amd", *strangers, "amd"]})
+    assert set(answer["NodeNames"]) == {"amd"}
+    assert len(answer["FailedNodes"]) == len(strangers)
+    assert set(answer["FailedNodes"].values()) == {"are not known to hetsched yet"}
     assert ask("filter", {"Pod": a_plain_pod("q"), "NodeNames": []}) == {"NodeNames": []}
 
 
 def test_whole_nodes_go_back_as_they_came(ask: Any) -> None:
     nodes = [{"metadata": {"name": name, "x": [1.50, "é"]}, "spec": {}} for name in ("risc", "amd", "stranger")]
     call = {"Pod": a_plain_pod("p"), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
-    told = ask("filter", call)
-    assert told["Nodes"] == {"items": nodes[:2]}
-    assert set(told["FailedNodes"]) == {"stranger"}
+    answer = ask("filter", call)
+    assert answer["Nodes"] == {"items": nodes[:2]}
+    assert set(answer["FailedNodes"]) == {"stranger"}
     assert {one["Host"] for one in ask("prioritize", call)} == {"risc", "amd", "stranger"}
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "reason"),
     [
         (
             {"metadata": {"annotations": {"hetsched.io/gpu-milli": "many"}}},
@@ -118,12 +118,12 @@ def test_whole_nodes_go_back_as_they_came(ask: Any) -> None:
         ({"cpu": "64"}, ""),
     ],
 )
-def test_a_pod_that_no_node_can_ever_take_is_hopeless_everywhere(ask: Any, pod: dict[str, Any], told: str) -> None:
+def test_a_pod_that_no_node_can_ever_take_is_hopeless_everywhere(ask: Any, pod: dict[str, Any], reason: str) -> None:
     found = ask("filter", {"Pod": a_plain_pod("p", **pod), "NodeNames": ["amd", "risc"]})
     assert found["NodeNames"] == []
     why = {**found.get("FailedNodes", {}), **found.get("FailedAndUnresolvableNodes", {})}
     assert set(why) == {"amd", "risc"}
-    assert all(text and told in text for text in why.values())
+    assert all(text and reason in text for text in why.values())
 
 
 def test_deep_and_broken_json_is_refused(ask: Any) -> None:
