@@ -183,6 +183,12 @@ def test_no_name_of_product_code_contains_a_refused_word() -> None:
     assert named == LEFT_NAMES
 
 
+def test_no_name_in_tests_contains_a_refused_word() -> None:
+    modules = sorted((ROOT / "tests").rglob("*.py"))
+    found = {(path.name, name) for path in modules for name in names_of(path) if has_refused_word(name)}
+    assert (len(modules) > 0, found) == (True, set())
+
+
 def test_no_identifier_of_a_script_contains_a_refused_word() -> None:
     scripts = sorted((ROOT / "static" / "js").glob("*.js"))
     found = {(path.name, name) for path in scripts for name in script_names(path.read_text()) if has_refused_word(name)}
