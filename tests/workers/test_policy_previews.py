@@ -250,7 +250,7 @@ def test_a_person_has_one_open_at_a_time(revision: PolicyRevision) -> None:
 
 def test_one_that_was_cancelled_ends_where_it_is(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
     row = asked(revision)
-    monkeypatch.setattr(worker, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "_PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(worker, "note_progress", lambda pk, share: (cancel_preview(row), note_progress(pk, share)))
     assert worker.run(row.pk) is False
     row.refresh_from_db()
