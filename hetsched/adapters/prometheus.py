@@ -18,7 +18,7 @@ from .collectors.requests import CollectorClient, SourceError
 MOST_SERIES = 50_000
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'
 MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
-"""What may stand between the braces of a selector."""
+"""The text allowed between the braces of a selector."""
 
 
 class LabelledNumber(msgspec.Struct, frozen=True):

@@ -104,7 +104,7 @@ def _check_known(name: str) -> None:
     if row is None:
         hint = ""
         if len(name) == 1:
-            hint = "longer names begin with z, s or x and stand after a _" if name not in "sxz" else ""
+            hint = "longer names begin with z, s or x and follow a _" if name not in "sxz" else ""
         else:
             from difflib import get_close_matches
 

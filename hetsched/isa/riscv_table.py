@@ -139,4 +139,4 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
             any(has.startswith(need[:-1]) for has in extensions) if need.endswith("*") else need in extensions
             for need in needs
         ):
-            refuse("IsaMissingDependency", f"{name} needs one of {', '.join(needs)} beside it")
+            refuse("IsaMissingDependency", f"{name} also needs one of {', '.join(needs)}")

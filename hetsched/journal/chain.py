@@ -134,7 +134,7 @@ def _problem(seal: AuditSeal, before: AuditSeal | None) -> str:
     if len(rows) != seal.entries:
         return f"{seal.entries} entries were sealed, there are {len(rows)}"
     if not hmac.compare_digest(_digest(before.digest if before else "", rows), seal.digest):
-        return "an entry, or the seal before, is not what was sealed"
+        return "an entry or the previous seal was changed after sealing"
     return ""
 
 

@@ -87,8 +87,8 @@ class GoldenPlacementAdmin(ActedAdmin):
     search_fields = ("name", "policy_name", "reason")
     fieldsets = (
         (None, {"fields": ("name", "cluster", "manifest")}),
-        (_("What is expected"), {"fields": ("kind", "which", "policy_name", "enabled", "reason")}),
-        (_("How it stands"), {"fields": ("state", "got", "checked_at", "broken_since", "author", "changed_at")}),
+        (_("Expectation"), {"fields": ("kind", "which", "policy_name", "enabled", "reason")}),
+        (_("Status"), {"fields": ("state", "got", "checked_at", "broken_since", "author", "changed_at")}),
     )
     readonly_fields = ("state", "got", "checked_at", "broken_since", "author", "changed_at")
 
@@ -122,7 +122,7 @@ class PolicyPlanAdmin(ActedAdmin):
                 )
             },
         ),
-        (_("How it stands"), {"fields": ("state", "note", "last_value", "last_looked_at", "last_switched_at")}),
+        (_("Status"), {"fields": ("state", "note", "last_value", "last_looked_at", "last_switched_at")}),
     )
     readonly_fields = ("state", "note", "last_value", "last_looked_at", "last_switched_at")
 

@@ -47,7 +47,9 @@ def an_account_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMes
         found.append(Error("The identity provider is not set up whole.", hint=hint, id="hetsched.E004"))
     if not settings.HETSCHED_PASSWORDS and not settings.HETSCHED_OIDC_ISSUER:
         hint = "Set HETSCHED_OIDC_ISSUER, or HETSCHED_PASSWORDS to 1."
-        found.append(Error("Nobody can sign in: neither by password nor by a provider.", hint=hint, id="hetsched.E005"))
+        found.append(
+            Error("No login is possible: neither by password nor by a provider.", hint=hint, id="hetsched.E005")
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 // The first screen: verdicts, headroom, nodes and decisions, redrawn from live documents piece by piece.
 //
-// Nothing jumps under the hand: while somebody points at the nodes or has the focus there, nodes that come, leave or move
-// wait behind a button that counts them; what only changes is shown at once.
+// Nothing moves under the pointer: while the pointer or the focus is on the nodes, added, removed and moved nodes wait
+// behind a button with their number; changed values are shown at once.
 import { ago, counted, element, keeping, percent, setRatio, stateChip, updateTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";

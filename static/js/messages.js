@@ -27,7 +27,7 @@ const read = patterns.map(([source, said]) => {
 });
 const known = new Map();
 
-// Returns what was said in the page's language; sentences that nobody knows are returned as they are.
+// Returns a message in the page's language; unknown sentences are returned unchanged.
 export const localized = (text) => (text && read.length ? (say(text) ?? text) : text);
 
 function say(text) {

@@ -9,8 +9,7 @@ function described(use, words) {
   return element("span", {}, `${words.weight} ${use.weight}`, params ? element("span", { class: "mono small wrap" }, ` ${params}`) : "");
 }
 
-// Everything in which the two differ: plugins by name, then what stands beside them. What is as both began with in mine
-// (`untouched`) is theirs to say.
+// All differences: plugins by name, then the other fields. Where mine equals the common base (`untouched`), theirs counts.
 function differences(base, theirs, mine, words) {
   const [begun, left, right] = [base, theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
   const names = [...new Set([...right.keys(), ...left.keys()])];

@@ -57,8 +57,8 @@ def test_entries_that_may_have_neighbours_still_being_written_wait() -> None:
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE journal_auditentry SET reason = 'another' WHERE id = {id}", "is not what was sealed"),
-        ("UPDATE journal_auditentry SET actor = 'bob' WHERE id = {id}", "is not what was sealed"),
+        ("UPDATE journal_auditentry SET reason = 'another' WHERE id = {id}", "was changed after sealing"),
+        ("UPDATE journal_auditentry SET actor = 'bob' WHERE id = {id}", "was changed after sealing"),
         ("DELETE FROM journal_auditentry WHERE id = {id}", "3 entries were sealed, there are 2"),
     ],
 )
@@ -81,7 +81,7 @@ def test_replaced_seal_breaks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> N
             "" if connection.vendor == "sqlite" else " ON journal_auditseal"))  # fmt: skip
     AuditSeal.objects.filter(pk=first.pk).update(digest="0" * 64)
     install_of(AuditEntry._meta.app_config)
-    assert problems() == ["an entry, or the seal before, is not what was sealed"] * 2
+    assert problems() == ["an entry or the previous seal was changed after sealing"] * 2
 
 
 def test_content_of_a_seal_is_stable() -> None:

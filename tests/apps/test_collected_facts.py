@@ -92,7 +92,7 @@ def test_facts_are_the_nodes_until_their_source_failed_too_often(cluster: Cluste
     failed(row)
     assert (offline(), report().power) == (None, None)
     assert row.stale_since is not None
-    assert report().problems[0].startswith("CollectedStale: what collector racks told at ")
+    assert report().problems[0].startswith("CollectedStale: the report of collector racks from ")
     receive_findings(row, CollectedNode("n1", now(), power=PowerReport("on")))
     assert (report().power, report().problems, row.stale_since) == (PowerReport("on"), (), None)
     assert check_invariants() == []
@@ -130,7 +130,7 @@ def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
 
 def test_a_zone_that_is_not_there_is_a_problem(cluster: Cluster) -> None:
     receive_findings(collector(cluster), CollectedNode("n1", now(), zones={"7": 1}))
-    assert report().problems == ("CollectedZoneUnknown: collector racks tells of 7, which is no zone here",)
+    assert report().problems == ("CollectedZoneUnknown: collector racks reports 7, which is not a zone of this node",)
 
 
 def test_an_operator_knows_better(cluster: Cluster) -> None:

@@ -51,7 +51,7 @@ class HttpJsonParams(Params, frozen=True):
     zones: Annotated[_Path, msgspec.Meta(title="Zones", description="Path to the list, or mapping, of zones.")] = ""
     zone_name: Annotated[_Path, msgspec.Meta(title="Zone", description="Path in a zone to its name.")] = "$.name"
     offline_capacity: Annotated[
-        _Path, msgspec.Meta(title="Offline capacity", description="Path in a zone to what is left of its CPU.")
+        _Path, msgspec.Meta(title="Offline capacity", description="Path in a zone to its free CPU.")
     ] = "$.offline_capacity"
     observed_at: Annotated[
         _Path, msgspec.Meta(title="Time", description="Path in an item to when it was seen; empty: now.")

@@ -73,7 +73,7 @@ _PRESETS: dict[str, dict[str, str]] = {
 }
 
 _Query = Annotated[str, msgspec.Meta(max_length=2000)]
-_HOW = "In place of the preset's query; - leaves the resource out. %W, %L and %M stand for window, labels and selector."
+_HOW = "In place of the preset's query; - leaves the resource out. %W, %L, %M: window, labels and selector."
 
 
 class PrometheusLoadParams(Params, frozen=True):

@@ -118,7 +118,7 @@ def load_collectors() -> dict[str, CollectorInfo]:
                 continue
             other = found.get(info.name)
             if other is not None and other.factory is not cls:
-                raise CollectorError(f"collector {info.name!r} stands in both {other.source} and {info.source}")
+                raise CollectorError(f"collector {info.name!r} is declared in both {other.source} and {info.source}")
             found[info.name] = info
     return dict(sorted(found.items()))
 

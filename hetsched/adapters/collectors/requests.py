@@ -65,4 +65,4 @@ class CollectorClient:
         try:
             return msgspec.json.decode(answer.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise SourceError("AnswerNotJson", f"{host} sends what is no JSON") from None
+            raise SourceError("AnswerNotJson", f"the answer of {host} is not JSON") from None

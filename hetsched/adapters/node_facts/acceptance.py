@@ -164,7 +164,7 @@ def _index(card: GpuCard) -> int:
 
 def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
     if candidate.gpus is None:
-        return "no cards are told any more"
+        return "no GPUs are reported any more"
     split = f"CardSplit: card {card.index} "
     return next((text for text in candidate.problems if text.startswith(split)), "missing")
 

@@ -306,7 +306,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
 def _wrong(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
     """Return why a GPU cannot be allocated as a whole, empty if it can."""
     if not 0 <= card.index < MAX_CARDS:
-        return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} cards can be told apart"
+        return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} are supported"
     if card.index in found or card.uuid in uuids:
         return f"CardDuplicate: card {card.index} ({card.uuid or 'no uuid'}) is listed twice"
     if card.uuid is not None and len(card.uuid) > MAX_CARD_UUID:

@@ -36,7 +36,7 @@ def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> No
         if fact.load or finding is None:
             continue
         if fact.stale:
-            problems.append(f"{STALE}: what collector {fact.collector} told at {finding.observed_at} counts no more")
+            problems.append(f"{STALE}: the report of collector {fact.collector} from {finding.observed_at} has expired")
             continue
         numa = _zones(numa, fact.collector, finding.zones, problems)
         if finding.power is not None:
@@ -100,7 +100,7 @@ def _zones(numa: NumaReport | None, collector: str, by_zone: dict[str, int], pro
     unknown = sorted(text for text in by_zone if zone_of(text, names) is None)
     if unknown:
         problems.append(
-            f"{UNKNOWN_ZONE}: collector {collector} tells of {', '.join(unknown[:4])}, which is no zone here"
+            f"{UNKNOWN_ZONE}: collector {collector} reports {', '.join(unknown[:4])}, which is not a zone of this node"
         )
     if numa is None or not found:
         return numa

@@ -161,7 +161,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Plain:
 
 
 def _duplicate(key: str) -> NoReturn:
-    raise InputError("ManifestDuplicateKey", f"the key {key[:80]!r} stands twice in one mapping")
+    raise InputError("ManifestDuplicateKey", f"the key {key[:80]!r} occurs twice in one mapping")
 
 
 def _not_finite(word: str) -> NoReturn:

@@ -340,7 +340,7 @@ def _policy(root: FieldView) -> PolicySpec:
     used = [plugin.name for plugin in policy.plugins]
     for position, plugin in enumerate(used):
         if plugin in used[:position]:
-            spec.views("plugins")[position].fail(f"{plugin} stands twice", "name", code="PolicyMalformed")
+            spec.views("plugins")[position].fail(f"{plugin} occurs twice", "name", code="PolicyMalformed")
     return policy
 
 

@@ -35,7 +35,7 @@ def node(root: FieldView) -> NodeReport:
     isa_offered = isa_report(labels, annotations, problems)
     if keys.FACTS_STALE in annotations:
         since = annotations[keys.FACTS_STALE][:40]
-        problems.append(f"{STALE_PROBLEM}: what is known of this node was confirmed last at {since}")
+        problems.append(f"{STALE_PROBLEM}: the facts of this node were last confirmed at {since}")
     if keys.EXPORT_PROBLEMS in meta.view("annotations"):
         problems.extend(_exported_problems(meta.view("annotations")))
     registered = registered_cards(annotations, problems)

@@ -125,7 +125,7 @@ def _with_own_labels(selector: LabelSelector | None, view: FieldView, labels: di
     if not added:
         return selector
     if selector is None:
-        view.fail("needs a labelSelector beside it", "matchLabelKeys")
+        view.fail("requires a labelSelector", "matchLabelKeys")
     return LabelSelector(selector.expressions + added)
 
 

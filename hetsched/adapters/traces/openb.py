@@ -159,7 +159,7 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
     if missing:
         raise InputError("TraceHeaderInvalid", f"the header lacks {', '.join(missing)}", place=f"{name}:1")
     if len(set(header)) != len(header):
-        raise InputError("TraceHeaderInvalid", "a column stands twice in the header", place=f"{name}:1")
+        raise InputError("TraceHeaderInvalid", "a column occurs twice in the header", place=f"{name}:1")
     seen: set[str] = set()
     try:
         for row in rows:
@@ -172,7 +172,7 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
             if not is_dns_subdomain(own):
                 line.fail(key, f"must be a lower-case RFC 1123 name, it is {own[:80]!r}")
             if own in seen:
-                line.fail(key, f"{own!r} stands twice")
+                line.fail(key, f"{own!r} occurs twice")
             seen.add(own)
             yield line
     except csv.Error as error:

@@ -238,6 +238,6 @@ def load_registry() -> Registry:
                 continue
             other = found.get(info.name)
             if other is not None and other.factory is not cls:
-                raise PluginError(f"plugin {info.name!r} stands in both {other.source} and {info.source}")
+                raise PluginError(f"plugin {info.name!r} is declared in both {other.source} and {info.source}")
             found[info.name] = info
     return Registry(found)

@@ -59,7 +59,9 @@ class GpuHeadroomParams(Params, frozen=True):
     ] = "mix"
     tightness: Annotated[
         float,
-        msgspec.Meta(ge=0, le=1, title="Tightness", description="Cost of what is left over, as a share of its worth."),
+        msgspec.Meta(
+            ge=0, le=1, title="Tightness", description="Cost of the remaining capacity, as a share of its value."
+        ),
     ] = 0.01
 
 

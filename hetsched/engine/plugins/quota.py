@@ -25,7 +25,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 @plugin(
     "quota",
-    summary="A namespace with an ElasticQuota stays within its maximum and borrows only what is unused.",
+    summary="A namespace with an ElasticQuota stays within its maximum and borrows only unused capacity.",
     scope=Scope.CLUSTER,
     helped_by=frozenset({Event.QUOTA_CHANGED, Event.POD_RELEASED}),
 )

@@ -173,7 +173,7 @@ def _compared(pod: PodSpec, stated: str, source: str, artefact: Artefact) -> Ite
 
 def _unknown(pod: PodSpec, artefact: Artefact, arch: str) -> Finding:
     return Finding(
-        "IsaUnknown", Level.WARNING, pod.key, f"{artefact.name}: what its {arch} programs need cannot be told"
+        "IsaUnknown", Level.WARNING, pod.key, f"{artefact.name}: the needs of its {arch} programs are unknown"
     )
 
 

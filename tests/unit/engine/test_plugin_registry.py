@@ -152,7 +152,7 @@ def test_a_wrong_plugin_is_refused_with_its_file(with_plugin: WithPlugin, source
 
 def test_a_name_is_given_once(with_plugin: WithPlugin) -> None:
     taken = HEAD + "@plugin('taints', summary='x')\nclass P:\n    def sort_key(self, pod): ..."
-    with pytest.raises(PluginError, match="'taints' stands in both") as caught:
+    with pytest.raises(PluginError, match="'taints' is declared in both") as caught:
         with_plugin(taken, "twin")
     assert "hetsched.engine.plugins.taints" in str(caught.value)
     assert "hetsched.engine.plugins.twin" in str(caught.value)

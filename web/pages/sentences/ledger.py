@@ -59,7 +59,7 @@ LEDGER = (
     "hold {state}",
     "sealed under another SECRET_KEY: it cannot be verified with this one",
     "{n} entries were sealed, there are {m}",
-    "an entry, or the seal before, is not what was sealed",
+    "an entry or the previous seal was changed after sealing",
     "import of {cluster}",
     "the database",
     "{text} (plan {name}: {said})",

@@ -31,7 +31,7 @@ PROBLEMS = (
     "{text} is not a CPU list",
     "Use ids and ranges, such as 0-3,8",
     "there is no object in it",
-    "the key {text} stands twice in one mapping",
+    "the key {text} occurs twice in one mapping",
     "it is nested deeper than {n} levels",
     "it holds more than {n} values",
     "anchors and aliases are not allowed",
