@@ -69,7 +69,9 @@ export async function actOn(address, wish) {
     showNote(localized(now.detail), "bad");
     return null;
   }
-  return act({ ...(typeof wish === "function" ? wish(now) : wish), act: address, etag: answer.headers.get("ETag") });
+  // A proxy that compresses a response makes its ETag weak; If-Match compares strongly and takes only the strong form.
+  const etag = answer.headers.get("ETag").replace(/^W\//, "");
+  return act({ ...(typeof wish === "function" ? wish(now) : wish), act: address, etag });
 }
 
 function bodyOf(wish) {

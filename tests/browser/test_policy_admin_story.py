@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Console, Visitor
 
@@ -36,6 +36,19 @@ row = save_golden(
     policy_name="spread", actor=Program("ops", "operator"), reason="they crash elsewhere",
 )
 assert row.state == "kept", row.got
+"""
+
+SECOND = """
+from hetsched.contracts.api.golden import Expectation
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import Program
+from hetsched.policies.goldens import save_golden
+from hetsched.policies.models import GoldenPlacement
+first = GoldenPlacement.objects.get(name="vector-jobs")
+save_golden(
+    "second-jobs", cluster=Cluster.objects.get(name="demo"), manifest=first.manifest,
+    expectation=Expectation(isa="rv64gcv"), policy_name="binpack", actor=Program("ops", "operator"), reason="a test",
+)
 """
 
 
@@ -214,3 +227,33 @@ def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> No
         "binpack", "taints", "node-affinity",
     )}  # fmt: skip
     assert weights == {"binpack": "5", "taints": "4", "node-affinity": "8"}
+
+
+def test_golden_placement_is_changed_and_removed_behind_a_compressing_proxy(
+    console: Console, as_person: Callable[[str], Visitor]
+) -> None:
+    """A proxy that compresses a response makes its ETag weak; If-Match compares strongly and needs the strong form."""
+
+    def weaken(route: Route) -> None:
+        if route.request.method != "GET":
+            return route.continue_()
+        answer = route.fetch()
+        return route.fulfill(response=answer, headers={**answer.headers, "etag": f"W/{answer.headers['etag']}"})
+
+    kim = as_person("kim")
+    console.run(SECOND)
+    page = kim.open("/policies/binpack/")
+    page.route("**/api/v1/golden-placements/second-jobs/", weaken)
+    row = page.locator("[data-golden=second-jobs]")
+    page.locator("[data-golden-edit=second-jobs]").click()
+    page.locator("#act [name=enabled]").uncheck()
+    page.fill("#act [name=reason]", "paused for a week")
+    page.locator("#act [data-confirm]").click()
+    expect(page.locator("#act")).to_be_hidden()
+    expect(row).to_contain_text("off")
+
+    kim.open("/policies/binpack/")
+    page.locator("[data-golden-remove=second-jobs]").click()
+    page.fill("#act [name=reason]", "the job has ended")
+    page.locator("#act [data-confirm]").click()
+    expect(row).to_have_count(0)
