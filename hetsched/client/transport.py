@@ -133,7 +133,7 @@ class Transport:
         """
         given = dict(headers or {})
         if not _KEY.fullmatch(given.get(KEY, "-")):
-            raise InputError("IdempotencyKeyInvalid", KEY_RULE, place=KEY)
+            raise InputError("IdempotencyKeyInvalid", KEY_RULE, place=KEY, hint="Send a new UUID as the key")
         repeat = repeat or method == "GET"
         return self._asked(method, f"{API}{path}", dict(query or {}), body, given, repeat=repeat)
 

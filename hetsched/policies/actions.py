@@ -120,7 +120,9 @@ def activate(
             )
         revision = policy.revisions.filter(version=version).first()
         if revision is None:
-            raise InputError("PolicyVersionUnknown", f"policy {name} has no version {version}", place="version")
+            hint = f"GET policies/{name}/versions/ lists the existing ones"
+            text = f"policy {name} has no version {version}"
+            raise InputError("PolicyVersionUnknown", text, place="version", hint=hint)
         check(revision.spec)
         goldens = require_goldens(revision.spec)
         _let_decide(policy, revision, goldens, actor, reason)

@@ -144,7 +144,8 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
     for version, place in wanted.items():
         if version not in known:
             message = f"policy {policy.name} has no version {version}"
-            raise InputError("PolicyVersionUnknown", message, place=place)
+            hint = f"GET policies/{policy.name}/versions/ lists the existing ones"
+            raise InputError("PolicyVersionUnknown", message, place=place, hint=hint)
 
 
 def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> str:

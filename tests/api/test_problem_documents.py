@@ -31,7 +31,8 @@ def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     ["/api/", "/api/v1/", "/api/v1/none/", "/api/v2/nodes/", "/api/v1/nodes/n1/none/", "/api/v1/decisions/x/"],
 )
 def test_an_address_that_is_not_there(operator: Api, method: str, address: str) -> None:
-    assert_problem(operator(method, address), 404, "NotFound")
+    problem = assert_problem(operator(method, address), 404, "NotFound")
+    assert problem["hint"] == "The addresses and fields are described at /api/v1/docs"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,41 @@ def test_an_address_that_is_not_there(operator: Api, method: str, address: str) 
     ],
 )  # fmt: skip
 def test_a_thing_that_is_not_there(operator: Api, cluster: Any, address: str) -> None:
-    assert_problem(operator("GET", address), 404, "NotFound")
+    assert assert_problem(operator("GET", address), 404, "NotFound")["hint"]
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("nodes/none/", "GET nodes/ lists the existing ones"),
+        ("policies/none/", "GET policies/ lists the existing ones"),
+        ("policies/hetsched/versions/99/", "GET policies/NAME/versions/ lists the existing ones"),
+        ("decisions/999/", "GET decisions/ lists the existing ones"),
+        ("workloads/w-0/", "GET workloads/ lists the existing ones"),
+        ("webhooks/none/", "GET webhooks/ lists the existing ones"),
+    ],
+)
+def test_unknown_object_names_its_list(operator: Api, cluster: Any, address: str, hint: str) -> None:
+    assert assert_problem(operator("GET", address), 404, "NotFound")["hint"] == hint
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "sent", "code", "hint"),
+    [
+        ("GET", "nodes/?limit=x", {}, "QueryInvalid", "Send a number in this range, or leave the parameter out"),
+        ("GET", "nodes/?limit=5&limit=6", {}, "QueryInvalid", "Send the parameter once, as text"),
+        ("GET", "queue/?standing=x", {}, "QueryInvalid", "Send one of these values, or leave the parameter out"),
+        ("GET", f"isa/parse/?text={'x' * 5000}", {}, "QueryInvalid", "Send a shorter text"),
+        ("POST", "what-if/", {"body": "{", "kind": "application/json"}, "BodyMalformed",
+         "Send one JSON document in UTF-8"),
+        ("POST", "workloads/", {"body": POD, "kind": "application/yaml", "idempotency_key": "a b"},
+         "IdempotencyKeyInvalid", "Send a new UUID as the key"),
+    ],
+)  # fmt: skip
+def test_refused_request_states_what_to_do(
+    operator: Api, cluster: Any, method: str, address: str, sent: dict[str, Any], code: str, hint: str
+) -> None:
+    assert assert_problem(operator(method, address, **sent), 400, code)["hint"] == hint
 
 
 def test_an_address_without_its_last_slash_leads_to_the_right_one(operator: Api, cluster: Any) -> None:

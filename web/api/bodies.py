@@ -119,7 +119,8 @@ def plain(body: bytes) -> Any:
         return read_json(text(body))
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InputError("BodyMalformed", f"it is not JSON: {error.msg}", place=place) from None
+        message = f"it is not JSON: {error.msg}"
+        raise InputError("BodyMalformed", message, place=place, hint="Send one JSON document in UTF-8") from None
 
 
 def _whole(values: Any) -> Any:

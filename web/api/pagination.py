@@ -41,7 +41,9 @@ def integer(request: Any, name: str, default: int, *, least: int, most: int) -> 
     if text is None:
         return default
     if not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
-        raise InputError("QueryInvalid", f"{text[:40]!r} is not a whole number from {least} to {most}", place=name)
+        message = f"{text[:40]!r} is not a whole number from {least} to {most}"
+        hint = "Send a number in this range, or leave the parameter out"
+        raise InputError("QueryInvalid", message, place=name, hint=hint)
     return int(text)
 
 
@@ -52,7 +54,8 @@ def flag(request: Any, name: str) -> bool:
     """
     text = request.GET.get(name, "false")
     if text not in ("true", "false"):
-        raise InputError("QueryInvalid", "the value must be true or false", place=name)
+        hint = "Send one of these values, or leave the parameter out"
+        raise InputError("QueryInvalid", "the value must be true or false", place=name, hint=hint)
     return bool(text == "true")
 
 

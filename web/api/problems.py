@@ -88,6 +88,36 @@ _CODES: dict[type[exceptions.APIException], str] = {
 }
 
 
+_DOCS = "The addresses and fields are described at /api/v1/docs"
+_SEND_JSON = "Send one JSON document in UTF-8"
+# Hints of the REST framework's errors.
+_HINTS: dict[type[exceptions.APIException], str] = {
+    exceptions.NotFound: _DOCS,
+    exceptions.ParseError: _SEND_JSON,
+}
+# Where the objects are listed, by their kind.
+_LISTS = {
+    "cluster": "clusters/",
+    "collector": "clusters/NAME/collectors/",
+    "decision": "decisions/",
+    "delivery": "deliveries/",
+    "golden placement": "golden-placements/",
+    "hold": "holds/",
+    "node": "nodes/",
+    "plan": "policy-plans/",
+    "plugin": "plugins/",
+    "pod": "workloads/",
+    "policy": "policies/",
+    "preview": "policies/NAME/preview/",
+    "rebalance": "clusters/NAME/rebalances/",
+    "shadow decision": "shadow/",
+    "token": "tokens/",
+    "version": "policies/NAME/versions/",
+    "webhook": "webhooks/",
+    "workload": "workloads/",
+}
+
+
 class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What is wrong with one item of a batch, the first of which has index 0."""
 
@@ -147,8 +177,18 @@ class RequestRefused(Exception):
 
 
 def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
-    """Return the 404 problem for an object that does not exist or that the caller may not see."""
+    """Return the 404 problem for an object that does not exist or that the caller may not see.
+
+    The default hint names the list of such objects.
+    """
+    if not hint:
+        hint = f"GET {_LISTS[what]} lists the existing ones" if what in _LISTS else _DOCS
     return RequestRefused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
+
+
+def no_address() -> RequestRefused:
+    """Return the 404 problem for an unknown address."""
+    return RequestRefused(404, "NotFound", "the requested resource does not exist", hint=_DOCS)
 
 
 def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
@@ -206,7 +246,7 @@ def refusal_of(error: Exception) -> RequestRefused:
                 409, "Conflict", "a concurrent request changed the object", hint="Reload and try again"
             )
         case Http404():
-            return RequestRefused(404, "NotFound", "the requested resource does not exist")
+            return no_address()
         case PermissionDenied():
             return RequestRefused(403, "PermissionDenied", "you do not have permission for this action")
         case RequestDataTooBig():
@@ -236,7 +276,7 @@ def _of_framework(error: exceptions.APIException) -> RequestRefused:
     code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
         code = "CsrfFailed"
-    return RequestRefused(error.status_code, code, detail, headers=headers)
+    return RequestRefused(error.status_code, code, detail, hint=_HINTS.get(type(error), ""), headers=headers)
 
 
 def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:

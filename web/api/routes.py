@@ -109,7 +109,7 @@ def nowhere(request: Any, rest: str) -> HttpResponse:
         answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
         answer.status_code = 308  # keeps the method and the body
         return answer
-    return problems.response(problems.RequestRefused(404, "NotFound", "the requested resource does not exist"), request)
+    return problems.response(problems.no_address(), request)
 
 
 @csrf_exempt  # as above

@@ -79,10 +79,13 @@ class ApiView(APIView):
                 known = ", ".join(sorted(self.queries)) or "none"
                 raise InputError("QueryUnknown", "unknown parameter", place=name, hint=f"Known: {known}")
             if len(values) > 1 or "\0" in values[0]:
-                raise InputError("QueryInvalid", "the parameter must occur once and contain no NUL", place=name)
+                message = "the parameter must occur once and contain no NUL"
+                raise InputError("QueryInvalid", message, place=name, hint="Send the parameter once, as text")
             possible = kind_of(name, self.kinds).get("enum")
             if possible and values[0] not in possible:
-                raise InputError("QueryInvalid", f"the value must be one of {', '.join(possible)}", place=name)
+                message = f"the value must be one of {', '.join(possible)}"
+                hint = "Send one of these values, or leave the parameter out"
+                raise InputError("QueryInvalid", message, place=name, hint=hint)
 
     def _count(self, method: str) -> None:
         """Take a rate-limit token of the caller; reads write nothing for it."""

@@ -97,7 +97,8 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
     """
     long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
     if long is not None:  # databases reject long patterns with an internal error
-        raise InputError("QueryInvalid", f"it has more than {MOST_CHARACTERS} characters", place=long)
+        message = f"it has more than {MOST_CHARACTERS} characters"
+        raise InputError("QueryInvalid", message, place=long, hint="Send a shorter text")
     lookups = {
         "actor": "actor__text_contains",
         "kind": "object_kind",
@@ -121,7 +122,9 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
             found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise InputError("QueryInvalid", f"{text[:40]!r} is not a date or time in RFC 3339", place=name) from None
+        message = f"{text[:40]!r} is not a date or time in RFC 3339"
+        hint = "Write it as 2026-11-22 or 2026-11-22T10:00:00Z"
+        raise InputError("QueryInvalid", message, place=name, hint=hint) from None
 
 
 def audited(row: AuditEntry) -> Audited:

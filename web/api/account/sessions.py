@@ -84,7 +84,7 @@ def whose(subject: Subject, account: str) -> Any:
         raise RequestRefused(403, "PermissionDenied", "only administrators may see the sessions of other accounts")
     found = get_user_model().objects.filter(username=account).first() if "\0" not in account else None
     if found is None:
-        raise not_found("account", account)
+        raise not_found("account", account, "Check the name of the account")
     return found
 
 

@@ -97,7 +97,8 @@ def _message(request: Any) -> AgentMessage:
         # Slow path for rare messages: accept whole numbers written as 1.0, or report the error and its field.
         return bodies.convert(bodies.plain(body), AgentMessage)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError("BodyMalformed", f"it is not JSON: {str(error)[:200]}") from None
+        message = f"it is not JSON: {str(error)[:200]}"
+        raise InputError("BodyMalformed", message, hint="Send one JSON document in UTF-8") from None
 
 
 def _answer(cluster: Cluster, node: Node, *, wanted: bool, confidential: bool) -> AgentAnswer:

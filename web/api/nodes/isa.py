@@ -117,7 +117,8 @@ class IsaParseView(ApiView):
         """Parse an ISA string."""
         text = request.GET.get("text", "")
         if len(text) > MOST_TEXT:
-            raise InputError("QueryInvalid", f"it has more than {MOST_TEXT} characters", place="text")
+            message = f"it has more than {MOST_TEXT} characters"
+            raise InputError("QueryInvalid", message, place="text", hint="Send a shorter text")
         return answer(request, isa_document(parse(text)))
 
 

@@ -214,7 +214,12 @@ def _agreed(
     found = rows.filter(pk=decision).first() if 0 < decision < 2**63 else None
     kept = GoldenPlacement.objects.filter(name=name, decision=decision, cluster=cluster).exists()
     if found is None and not kept:
-        raise InputError("DecisionUnknown", f"cluster {cluster.name} has no decision {decision}", place="decision")
+        raise InputError(
+            "DecisionUnknown",
+            f"cluster {cluster.name} has no decision {decision}",
+            place="decision",
+            hint=f"GET decisions/?cluster={cluster.name} lists the existing ones",
+        )
     # The spec has more than the manifest's text: the requirements that were read from its images.
     same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()
     pod = found.pod.spec if found is not None and same else None

@@ -88,7 +88,9 @@ def _version(name: str, asked: str) -> PolicyRevision | None:
         return rows.filter(state="active").first()
     found = rows.filter(version=int(asked)).first() if asked.isdecimal() and len(asked) < 10 else None
     if found is None:
-        raise InputError("PolicyVersionUnknown", f"policy {name[:80]} has no version {asked[:20]}", place="against")
+        hint = f"GET policies/{name[:80]}/versions/ lists the existing ones"
+        text = f"policy {name[:80]} has no version {asked[:20]}"
+        raise InputError("PolicyVersionUnknown", text, place="against", hint=hint)
     return found
 
 

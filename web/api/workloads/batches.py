@@ -95,6 +95,7 @@ class BatchSubmissionsView(ApiView):
                 "IdempotencyKeyInvalid",
                 f"the key of a batch has at most {LONGEST_KEY} characters",
                 place="Idempotency-Key",
+                hint="Send a shorter key, such as a UUID",
             )
         batch = bodies.read(request, Batch, large=True)
         _check(batch)
@@ -125,8 +126,9 @@ def _check(batch: Batch) -> None:
     for index, item in enumerate(batch.items):
         if item.key in keys:
             raise InputError(
-                "IdempotencyKeyInvalid", "an earlier item of the batch has the same key", place=f"items[{index}].key"
-            )
+                "IdempotencyKeyInvalid", "an earlier item of the batch has the same key", place=f"items[{index}].key",
+                hint="Give each item a key of its own",
+            )  # fmt: skip
         if item.key:
             check_key(item.key, f"items[{index}].key")
             keys.add(item.key)

@@ -180,7 +180,9 @@ def _scoring(text: str) -> list[PluginUse]:
     try:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
     except msgspec.DecodeError as error:  # includes values of a wrong type
-        raise InputError("QueryInvalid", f"the value is not a list of plugins: {error}", place="scoring") from None
+        hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
+        text = f"the value is not a list of plugins: {error}"
+        raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None
     return [use if use.weight else msgspec.structs.replace(use, weight=1.0) for use in found]
 
 

@@ -253,7 +253,7 @@ def idempotency_key(request: Any) -> str:
 def check_key(key: str, place: str) -> None:
     """Reject an invalid key. Raises: InputError `IdempotencyKeyInvalid`."""
     if not _KEY.fullmatch(key):
-        raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place)
+        raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place, hint="Send a new UUID as the key")
 
 
 def fingerprint(request: Any, what: str = "") -> str:
