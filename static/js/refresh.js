@@ -9,13 +9,17 @@ import { showNote } from "./notes.js";
 
 const PAUSE_SECONDS = 2;
 const AGAIN_SECONDS = 10;
+const ANSWER_SECONDS = 60;
 const page = document.getElementById("content");
 let shown = Number(page.dataset.revision);
 let seen = shown;
 let askedAt = 0;
 let timer = null;
+let request = null;
 
 async function refresh() {
+  // One request at a time: of two, the earlier page could arrive last and stay in view.
+  await request?.catch(() => {});
   timer = null;
   if (over) return;
   if (document.hidden) {
@@ -23,7 +27,14 @@ async function refresh() {
     return;
   }
   askedAt = Date.now();
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  request = reload().finally(() => {
+    request = null;
+  });
+}
+
+async function reload() {
+  const options = { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_SECONDS * 1000) };
+  const answer = await fetch(location.href, options).catch(() => null);
   // Another page than was asked for is that of the login: what is in view stays, and is not asked for any more.
   if (answer?.redirected && new URL(answer.url).pathname !== location.pathname) signedOut();
   else if (answer?.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
@@ -99,6 +110,7 @@ function exchange(fresh, wanted = false) {
 
 // The button for held updates, the latest page of the server, and the shown revision.
 let held = null;
+const LEAVES = ["pointerleave", "focusout"];
 
 function hold(part, fresh, before) {
   if (held === null) {
@@ -106,13 +118,15 @@ function hold(part, fresh, before) {
     button.addEventListener("click", () => letGo(true));
     document.body.append(button);
     held = { button, seen: before };
+    // The button may cover the list: on the way to it the pointer and the focus leave the list.
+    const both = [part, button];
     const later = () =>
       setTimeout(() => {
-        if (held === null || part.matches(":hover, :focus-within")) return;
-        for (const kind of ["pointerleave", "focusout"]) part.removeEventListener(kind, later);
+        if (held?.button !== button || both.some((one) => one.matches(":hover, :focus-within"))) return;
+        for (const kind of LEAVES) part.removeEventListener(kind, later);
         letGo(false);
       });
-    for (const kind of ["pointerleave", "focusout"]) part.addEventListener(kind, later);
+    for (const one of both) for (const kind of LEAVES) one.addEventListener(kind, later);
   }
   held.fresh = fresh;
   // A part may change without a revision, such as the state of a worker: then there is no number to show.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from playwright.sync_api import Route, TimeoutError, expect
+from playwright.sync_api import APIResponse, Route, TimeoutError, expect
 
 from tests.browser.conftest import Visitor
 from tests.system.processes import wait_until
@@ -75,6 +75,57 @@ def test_rows_behind_a_list_are_counted_and_shown_on_request(visitor: Visitor) -
 
     wait_until(shown_on_request, what="the pod in the list")
     expect(held).to_have_count(0)
+
+
+def test_button_over_the_list_stays_under_the_pointer(visitor: Visitor) -> None:
+    """Regression: the pointer left the list for the button, which removed the button before its click."""
+    page = visitor.open("/workloads/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.locator("#rows tbody tr").first.hover()
+    visitor.submit("under-the-button")
+    held = page.locator("#held")
+    expect(held).to_contain_text("updates")
+    held.evaluate(
+        """(button) => {
+            const list = document.getElementById("rows").getBoundingClientRect();
+            const top = Math.min(list.top + list.height / 2, innerHeight - 60);
+            Object.assign(button.style, {top: `${top}px`, bottom: "auto"});
+            button.dataset.moved = "";
+        }"""
+    )
+    held.hover()
+    page.wait_for_timeout(500)
+    expect(page.locator("#held[data-moved]")).to_be_visible()
+    held.click()
+    expect(held).to_have_count(0)
+    expect(page.locator("#rows")).to_contain_text("default/under-the-button")
+
+
+def test_earlier_answer_never_replaces_a_later_page(visitor: Visitor) -> None:
+    page = visitor.open("/workloads/")
+    expect(page.locator("#live")).to_have_text("live")
+    waiting: list[tuple[Route, APIResponse]] = []
+
+    def hold_first(route: Route) -> None:
+        if waiting:
+            route.continue_()
+        else:
+            waiting.append((route, route.fetch()))
+
+    def is_waiting() -> bool:
+        page.wait_for_timeout(100)
+        return bool(waiting)
+
+    page.route(f"{visitor.console.url}/workloads/", hold_first)
+    visitor.submit("earlier")
+    wait_until(is_waiting, what="the request of the page")
+    visitor.submit("later")
+    visitor.decision_of("later")
+    page.wait_for_timeout(4000)  # time for a second request, which comes after the first one
+    route, response = waiting[0]
+    route.fulfill(response=response)
+    page.wait_for_timeout(1000)
+    expect(page.locator("#rows")).to_contain_text("default/later")
 
 
 def test_update_without_a_revision_is_not_counted(visitor: Visitor) -> None:
