@@ -12,8 +12,8 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
-from importlib.metadata import entry_points
+from functools import cache, cached_property, partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 import msgspec
@@ -219,6 +219,12 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
         raise PluginError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Return the entry points of installed plugins by name; they do not change while a process runs."""
+    return tuple(sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name))
+
+
 def load_registry() -> Registry:
     """Scan built-in plugins and entry points.
 
@@ -229,8 +235,7 @@ def load_registry() -> Registry:
     found: dict[str, PluginInfo] = {}
     names = sorted(f"{builtin.__name__}.{module.name}" for module in pkgutil.iter_modules(builtin.__path__))
     modules = [_loaded(name, partial(importlib.import_module, name)) for name in names]
-    for entry in sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name):
-        modules.append(_loaded(entry.value, entry.load))
+    modules += [_loaded(entry.value, entry.load) for entry in _installed()]
     for module in modules:
         for cls in vars(module).values():
             info = getattr(cls, "info", None)

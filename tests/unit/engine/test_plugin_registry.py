@@ -167,13 +167,13 @@ def test_installed_packages_bring_plugins_by_entry_point(monkeypatch: pytest.Mon
     exec(HEAD + "@plugin('foreign', summary='x')\nclass P:\n    def sort_key(self, pod): ...", module.__dict__)
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     entry = importlib.metadata.EntryPoint("foreign", "elsewhere", "hetsched.plugins")
-    monkeypatch.setattr("hetsched.engine.framework.registry.entry_points", lambda group: (entry,))
+    monkeypatch.setattr("hetsched.engine.framework.registry._installed", lambda: (entry,))
     assert load_registry()["foreign"].source == "elsewhere"
 
 
 def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("lost", "nowhere_to_be_found", "hetsched.plugins")
-    monkeypatch.setattr("hetsched.engine.framework.registry.entry_points", lambda group: (entry,))
+    monkeypatch.setattr("hetsched.engine.framework.registry._installed", lambda: (entry,))
     with pytest.raises(PluginError, match="nowhere_to_be_found cannot be loaded"):
         load_registry()
 
