@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django import conf
 from django.utils import translation
 from hypothesis import settings
 
@@ -50,6 +51,12 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()
         pytest.fail("threads of a server would tell things beside every later test: have `handler._begin` do nothing")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _static_files_on_request() -> None:
+    """Have static files looked up on request; without a manifest each test client would scan all of them."""
+    conf.settings.WHITENOISE_AUTOREFRESH = True
 
 
 _OF_A_SERVER = (
