@@ -47,6 +47,7 @@ def test_why_page_links_a_rejection_to_its_nearest_fit(visitor: Visitor) -> None
     visitor.submit("wants-disk", nodeSelector={"disk": "nvme"})
     visitor.open(visitor.decision_of("wants-disk"))
     page.get_by_text("decision history of the pod").click()
+    expect(page.locator("#live")).to_have_text("live")  # the page's scripts have run
     page.locator("[data-step=node-affinity]").click()
     expect(page.locator("#matrix tbody tr").first).to_contain_text("the node has no label disk=nvme")
     expect(page.locator("#time")).to_contain_text("in the queue")
