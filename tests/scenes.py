@@ -15,9 +15,9 @@ from hetsched.journal.audit import Program
 from hetsched.placement.actions import Result, import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.pending.queue import waiting
-from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import Policy
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 
 ALICE = Program("alice", "operator")
 
@@ -25,7 +25,7 @@ ALICE = Program("alice", "operator")
 def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilder, ...] = (), **more: Any) -> Cluster:
     """Import a cluster of these nodes, or of one with 8 CPUs, 32Gi and two GPUs; create the built-in policies."""
     if not Policy.objects.exists():
-        ensure_builtins()
+        builtin_policies()
     reports: tuple[NodeReport, ...] = tuple(node.build() for node in nodes or (a_node("n1").gpus(2),))
     content = ClusterContent(nodes=reports, running=tuple(pod.build() for pod in running))
     return import_cluster(content, name=name, actor=ALICE, **more)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hetsched.placement import dispatch
-from hetsched.policies.actions import ensure_builtins
+from tests.builtins import builtin_policies
 
 IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
@@ -18,7 +18,7 @@ IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"
 @pytest.fixture
 def builtins(db: None) -> None:
     """Create the built-in policies, for tests that do not use `a_cluster`."""
-    ensure_builtins()
+    builtin_policies()
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from hetsched.placement.actions import follow
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def node() -> Node:
 def cluster(settings: Any) -> Cluster:
     """Return a live cluster with the node n1, with an informer under epoch 1."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[stated()])

@@ -29,8 +29,8 @@ from hetsched.placement.actions import follow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
+from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
@@ -182,7 +182,7 @@ def test_earlier_measurements_of_others_do_not_come_back() -> None:
 
 
 def test_repeated_list_of_the_api_server_removes_no_fact() -> None:
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     node = a_node("n1").zone("node-0", cpus="0-7")
@@ -196,7 +196,7 @@ def test_repeated_list_of_the_api_server_removes_no_fact() -> None:
 
 
 def test_gpu_list_can_be_removed_with_a_collector() -> None:
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     follow(made.pk, Changes(nodes=[a_node("n1").gpus(2).build()]), epoch=1)

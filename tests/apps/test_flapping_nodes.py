@@ -13,8 +13,8 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, confirm, follow, start
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import submitted
 from workers import schedule
 
@@ -26,7 +26,7 @@ NODES, FLAPPING, TURNS, PODS = 10, 2, 10, 30
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster of ten nodes of 8 CPUs with thirty running pods."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     _seen(made, nodes=[a_node(f"n{number}").build() for number in range(NODES)])

@@ -22,9 +22,9 @@ from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
 from hetsched.storage.snapshot_read import shared_now
 from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
 from workers import schedule
 
@@ -38,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").gpus(2).build()])

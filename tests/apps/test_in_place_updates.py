@@ -24,9 +24,10 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.replay import read_stream
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import activate, ensure_builtins, save_draft
+from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
 from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
 from workers import schedule
 
@@ -38,7 +39,7 @@ KEY = "default/p"
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs on which our pod `p` runs with one CPU."""
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build()])

@@ -19,8 +19,8 @@ from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.models import Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import load_state
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
 
 pytestmark = pytest.mark.django_db
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster() -> Cluster:
     """Return a live cluster with two nodes of 8 CPUs, with an informer under epoch 1."""
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build(), a_node("n2").build()])

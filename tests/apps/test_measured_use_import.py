@@ -14,8 +14,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import export_cluster, import_cluster, release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import ALICE, placed
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ SAMPLES = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 2500}) f
 
 
 def a_measured_cluster() -> Cluster:
-    ensure_builtins()
+    builtin_policies()
     nodes = (a_node("n1").using(rfc3339(timezone.now()), cpu="1").build(),)
     return import_cluster(ClusterContent(nodes=nodes, pod_usages=SAMPLES), name="fleet", actor=ALICE)
 
@@ -71,7 +71,7 @@ def test_an_export_takes_it_along_with_the_use_by_now() -> None:
 
 def test_a_sample_never_goes_below_nothing() -> None:
     # The running pod is expected to use 4 of the 1 CPU that was measured; after its deletion nothing is used.
-    ensure_builtins()
+    builtin_policies()
     running = a_pod("old").expecting(cpu="4").running_on("n1").build()
     nodes = (a_node("n1").using(rfc3339(timezone.now()), cpu="1").build(),)
     cluster = import_cluster(ClusterContent(nodes=nodes, running=(running,)), name="fleet", actor=ALICE)

@@ -14,8 +14,8 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ def clock() -> Iterator[None]:
 @pytest.fixture
 def cluster() -> Cluster:
     """Return a live cluster with two nodes of 8 CPUs without samples."""
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build(), a_node("n2").build()])

@@ -17,8 +17,8 @@ from hetsched.placement.models import Workload
 from hetsched.placement.queries import pod_counts
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
 from hetsched.placement.queries.topics import snapshot
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.listener import Listener
 
 pytestmark = pytest.mark.django_db(transaction=True)  # pending counts are published when a transaction ends
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)  # pending counts are publi
 @pytest.fixture
 def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     """Run an informer for a cluster of one node with rare pod counts: here, only on request."""
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=cluster)
     lease = following.take(cluster.pk, "test")

@@ -21,8 +21,8 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.pending import retry
 from hetsched.placement.pending.queue import waiting
 from hetsched.placement.pending.retry import look_again
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster, placed, recorded, submitted
 from workers import schedule
 
@@ -145,7 +145,7 @@ def test_it_is_kept_with_the_decision_and_renewed_with_every_try() -> None:
 
 @pytest.fixture
 def lease() -> Lease:
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=cluster)
     lease = following.take(cluster.pk, "test")

@@ -18,8 +18,8 @@ from hetsched.placement.actions.shadow_decisions import judge
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.shadow_report import summary, worst
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +32,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def lease() -> Lease:
     """Run an informer for a cluster of two nodes in shadow mode; its policy packs, so that scores differ."""
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, policy_name="binpack", actor=SYSTEM)
     Connection.objects.create(cluster=cluster, shadow_of="default-scheduler")
     lease = following.take(cluster.pk, "test")

@@ -15,8 +15,8 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import cancel, follow, retry, submit_there
 from hetsched.placement.actions.live_submissions import claim, note
 from hetsched.placement.models import Pod, SubmittedObject, Workload
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 
 pytestmark = pytest.mark.django_db
 WEB = """\
@@ -34,7 +34,7 @@ spec:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1, enrolled_namespaces=["default"])
     follow(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)

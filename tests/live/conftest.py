@@ -21,9 +21,9 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import merge
 from hetsched.placement import dispatch, snapshot
 from hetsched.placement.actions import import_cluster
-from hetsched.policies.actions import ensure_builtins
 from hetsched.project.asgi import application
 from tests.builders import a_node
+from tests.builtins import builtin_policies
 from web.live import sockets
 from web.live.hub import stop_hub
 
@@ -161,7 +161,7 @@ async def viewers() -> AsyncIterator[Callable[..., Viewer]]:
 
 @pytest.fixture
 def cluster(transactional_db: Any) -> Cluster:
-    ensure_builtins()
+    builtin_policies()
     nodes = tuple(a_node(f"n{i}").build() for i in range(4))
     return import_cluster(ClusterContent(nodes=nodes), name="lab", actor=SYSTEM)
 

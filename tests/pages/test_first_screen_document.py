@@ -19,8 +19,8 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import revision_of
 from hetsched.placement.actions import import_cluster, submit
 from hetsched.placement.queries import topics
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from workers.schedule import run as schedule
 
 pytestmark = pytest.mark.django_db
@@ -51,7 +51,7 @@ def test_columns_are_the_tiles_of_the_topic(viewer: Client) -> None:
         a_node("d").cpu("3"),
     )
     content = ClusterContent(nodes=tuple(node.build() for node in nodes))
-    ensure_builtins()
+    builtin_policies()
     cluster = import_cluster(content, name="lab", actor=SYSTEM)
     submit(cluster, [a_pod("p").cpu("1").build(), a_pod("q").gpu(1).build()], actor=SYSTEM)
     schedule(cluster.pk)

@@ -9,8 +9,8 @@ from django.urls import reverse
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.why import preemptions_of
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import a_cluster, submitted
 from workers.schedule import run
 
@@ -20,7 +20,7 @@ from .test_balance_page import words
 @pytest.fixture
 def preempted(db: None) -> Pod:
     """Return a pod that ran on the only node until a more important one of another namespace came."""
-    ensure_builtins()
+    builtin_policies()
     cluster = a_cluster(a_node("n1").cpu(4))
     submitted(cluster, a_pod("low", "team").cpu(4))
     run(cluster.pk)

@@ -27,13 +27,14 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import HoldPart, cancel, hold, import_cluster, set_priority
 from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook
 from hetsched.placement.models import Decision, Hold
-from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
+from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.plan_contracts import Once
 from hetsched.policies.plans import save_plan
 from tests.browser.screens import SCREENS
 from tests.builders import a_pod
+from tests.builtins import builtin_policies
 from tests.pages.walked import english
 from tests.scenes import ALICE, submitted
 from workers.demo import tick
@@ -64,7 +65,7 @@ def fleet(db: None, settings: Any) -> Cluster:
     """Return a demo fleet on which the stream, refused pods and people have left something on every page."""
     settings.SECRET_KEY_GIVEN = True
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
-    ensure_builtins()
+    builtin_policies()
     cluster = import_cluster(demo_cluster(7), name="demo", actor=ALICE, kind=ClusterKind.DEMO, demo_seed=7)
     for _ in range(3):
         tick()

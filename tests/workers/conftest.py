@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hetsched.placement import snapshot
-from hetsched.policies.actions import ensure_builtins
 from hetsched.project.celery import app
+from tests.builtins import builtin_policies
 
 IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
@@ -20,7 +20,7 @@ IN_THIS_PROCESS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"
 @pytest.fixture
 def builtins(db: None) -> None:
     """Create the built-in policies, for tests that do not use `a_cluster`."""
-    ensure_builtins()
+    builtin_policies()
 
 
 @pytest.fixture(autouse=True)

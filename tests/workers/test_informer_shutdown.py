@@ -18,8 +18,8 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.snapshot import warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from workers import bind
 from workers.schedule import batch
 from workers.scheduling import live
@@ -48,7 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made)
     return made

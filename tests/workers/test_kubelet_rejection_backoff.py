@@ -27,8 +27,8 @@ from hetsched.placement.models import Decision, Pod, Rejection
 from hetsched.placement.pending.backoffs import avoided, owner_rest, rest_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.snapshot import warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from workers import schedule
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +59,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs, with an informer in sync under epoch 1."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build()])

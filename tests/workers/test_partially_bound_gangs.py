@@ -21,8 +21,8 @@ from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_half_gangs
 from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
 from workers import bind
 
@@ -36,7 +36,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build()])

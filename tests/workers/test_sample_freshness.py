@@ -38,8 +38,8 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.pending.queue import waiting
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.snapshot import load_state, warm
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import NodeBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster, recorded, submitted
 from workers import schedule, sweep
 
@@ -174,7 +174,7 @@ def test_one_turn_marks_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def live() -> Cluster:
     """Return a live cluster without nodes, with an informer under epoch 1."""
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=ALICE)
     Connection.objects.create(cluster=made, follower_epoch=1)
     return made

@@ -12,9 +12,9 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod
-from hetsched.policies.actions import ensure_builtins
 from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from workers import report, schedule
 
 pytestmark = pytest.mark.django_db
@@ -52,7 +52,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with five pods, `p0` to `p4`, that are too large for its node."""
     monkeypatch.setattr(schedule, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     specs = [a_pod(f"p{number}").cpu(500).having(uid=f"u{number}").build() for number in range(5)]

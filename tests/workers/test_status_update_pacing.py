@@ -14,9 +14,9 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
-from hetsched.policies.actions import ensure_builtins
 from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
+from tests.builtins import builtin_policies
 from workers import report, schedule
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
     monkeypatch.setattr(report, "_DUE", PreparedQuery(report._DUE._build))
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)

@@ -11,8 +11,8 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
+from tests.builtins import builtin_policies
 from tests.workers.extender.scene import ApiServer, InThisThread
 from workers.extender import binding
 from workers.extender.answers import Extender
@@ -26,7 +26,7 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def live(db: None) -> Cluster:
     """Return a live cluster in sync: `amd` and `risc` with 8 CPUs, `card` with two GPUs."""
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     now = timezone.now()
