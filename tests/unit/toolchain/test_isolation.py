@@ -28,6 +28,16 @@ def test_variables_of_the_product_are_dropped() -> None:
     }  # fmt: skip
 
 
+def test_processes_of_one_run_share_bytecode_where_the_user_wants_none_in_the_source() -> None:
+    home = Path("/tmp/home")
+    dropped = isolated({"PYTHONDONTWRITEBYTECODE": "1"}, home)
+    assert "PYTHONDONTWRITEBYTECODE" not in dropped
+    assert dropped["PYTHONPYCACHEPREFIX"] == "/tmp/home/bytecode"
+    chosen = isolated({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/var/bytecode"}, home)
+    assert chosen["PYTHONPYCACHEPREFIX"] == "/var/bytecode"
+    assert "PYTHONPYCACHEPREFIX" not in isolated({}, home)
+
+
 def test_a_server_that_ran_before_changes_no_test(tmp_path: Path) -> None:
     """A standalone server leaves collected files, whose manifest gives every static file another name."""
     static = tmp_path / ".local/state/hetsched/static"
