@@ -19,6 +19,7 @@ from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.traces.simulated_fleet import demo_workload
+from hetsched.contracts.documents import encode
 from hetsched.inventory.actions import next_demo_sequence
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.audit import Program
@@ -59,7 +60,7 @@ def _submit(cluster: Cluster) -> int:
             break
         cluster.demo_sequence = sequence + 1
         items = demo_workload(cluster.demo_seed, sequence)
-        manifest = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+        manifest = encode({"apiVersion": "v1", "kind": "List", "items": items})
         content = read_content(
             load_documents(manifest, name=f"demo {sequence}"), workload=True, known=cluster.definitions
         )

@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from hetsched.adapters.files import parse_workload
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, Question
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import in_order
@@ -102,7 +103,7 @@ def advise(
             if confirm:
                 _confirm(client, name, {**body, "reason": reason}, confirm, output)
                 return
-            answer = client.send("POST", f"clusters/{name}/advice/", body=msgspec.json.encode(body), headers=_JSON)
+            answer = client.send("POST", f"clusters/{name}/advice/", body=encode(body), headers=_JSON)
             found = msgspec.json.decode(answer.content, type=Advice)
     if output is OutputFormat.JSON:
         print_json(found.document())
@@ -154,7 +155,7 @@ def _confirm(client: Client, name: str, body: dict[str, Any], token: str, output
     answer = client.send(
         "POST",
         f"clusters/{name}/rebalances/",
-        body=msgspec.json.encode(body),
+        body=encode(body),
         headers={**_JSON, "If-Match": f'"{token}"'},
     )
     if output is OutputFormat.JSON:

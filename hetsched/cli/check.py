@@ -28,6 +28,7 @@ from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.api.findings import Artefact, Gate, Level, Place
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.workload import PodSpec
@@ -118,7 +119,7 @@ def check(
     )
     _write(gate, junit, sarif, markdown)
     if output is OutputFormat.JSON:
-        print_json({**msgspec.to_builtins(gate), "whatIf": answer.document()})
+        print_json({**to_plain(gate), "whatIf": answer.document()})
     else:
         _show(gate)
     raise typer.Exit(gate.verdict.exit_code)
@@ -195,7 +196,7 @@ def _write(gate: Gate, junit: Path | None, sarif: Path | None, markdown: Path | 
     if junit is not None:
         junit.write_bytes(gate_reports.junit(gate))
     if sarif is not None:
-        document = msgspec.json.encode(gate_reports.sarif(gate, version=__version__))
+        document = encode(gate_reports.sarif(gate, version=__version__))
         sarif.write_bytes(msgspec.json.format(document, indent=2) + b"\n")
     if markdown is not None:
         markdown.write_text(gate_reports.markdown(gate), encoding="utf-8")

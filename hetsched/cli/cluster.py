@@ -17,6 +17,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
 
@@ -102,7 +103,7 @@ def add(
     if (kind is ClusterKindOption.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "Kind kubernetes needs --kubeconfig FILE or --in-cluster; other kinds take neither"
         raise InputError("ConnectionUnclear", f"the options do not fit kind {kind.value}", place="--kind", hint=hint)
-    body = msgspec.json.encode({"name": name, "kind": kind.value, "reason": reason, **how})
+    body = encode({"name": name, "kind": kind.value, "reason": reason, **how})
     with connect(server, token) as client:
         document = client.send("POST", "clusters/", body=body, headers=_JSON).json()
     _print_result(document, f"cluster [bold]{escape(name)}[/] added", output)
@@ -137,7 +138,7 @@ def reconnect(
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
         seen = client.send("GET", address).headers.get("ETag", "*")
-        body = msgspec.json.encode({"reason": reason, **how})
+        body = encode({"reason": reason, **how})
         headers = {**_JSON, "If-Match": seen}
         document = client.send("PUT", f"{address}connection/", body=body, headers=headers).json()
     _print_result(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)

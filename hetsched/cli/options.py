@@ -21,6 +21,7 @@ from hetsched.adapters.objects.documents import MAX_BYTES
 from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.adapters.traces.openb import looks_like_openb
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PolicySpec
@@ -274,7 +275,7 @@ def _as_objects(name: str, data: bytes) -> bytes:
     if looks_like_openb(data) is None:
         return data
     pods = compact_pods(parse_workload([(name, data)]))
-    return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": pods})
+    return encode({"apiVersion": "v1", "kind": "List", "items": pods})
 
 
 def choose_policies(

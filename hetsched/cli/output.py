@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.durations import in_units, whole_seconds
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
@@ -64,7 +65,7 @@ class _Unpadded:
 
 def print_json(document: Any) -> None:
     """Write one JSON document, indented, to standard output."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(encode(document), indent=2).decode() + "\n")
 
 
 def print_error(error: InputError) -> None:

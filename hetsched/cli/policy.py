@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
@@ -71,7 +72,7 @@ def preview(
     }  # fmt: skip
     with connect(server, token) as client:
         address = f"policies/{quote(name, safe='')}/preview/"
-        made = client.send("POST", address, body=msgspec.json.encode(asked), headers=_JSON).json()
+        made = client.send("POST", address, body=encode(asked), headers=_JSON).json()
         found = _followed(client, f"{address}{made['id']}/")
     problem, result = found["problem"], found["result"]
     if problem is not None:
@@ -190,7 +191,7 @@ def difference(
 
 
 def _plain(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return encode(value).decode()
 
 
 def _turned(before: float | None, after: float | None) -> str:
@@ -241,7 +242,7 @@ def check(
     else:
         found = _check_server(cluster or [], policy or [], version, server, token)
     if output is OutputFormat.JSON:
-        print_json({"results": [msgspec.to_builtins(one) for one in found]})
+        print_json({"results": [to_plain(one) for one in found]})
     else:
         _show_goldens(console(), found)
     raise typer.Exit(EXIT_BROKEN if any(one.broken for one in found) else 0)
@@ -263,10 +264,10 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
             message = f"the file holds {len(read)} SchedulingPolicy objects, not 1"
             raise InputError("PolicyAmbiguous", message, place=f"--policy {policy[0]}")
         spec = read[0]
-        asked |= {"policy": spec.name, "version": 0, "plugins": msgspec.to_builtins(spec.plugins)}
-        asked["ties"] = msgspec.to_builtins(spec.ties)
+        asked |= {"policy": spec.name, "version": 0, "plugins": to_plain(spec.plugins)}
+        asked["ties"] = to_plain(spec.ties)
     with connect(server, token) as client:
-        body = msgspec.json.encode(asked)
+        body = encode(asked)
         found = client.send("POST", "golden-placements/check/", body=body, headers=_JSON, repeat=True).json()
     return [msgspec.convert(found, GoldenCheck)]
 

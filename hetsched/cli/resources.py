@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import msgspec
 import typer
 from rich.text import Text
 
 from hetsched.client.documents import Decision, Workload, read
 from hetsched.client.waiting import patiently
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
@@ -232,7 +232,7 @@ def _change_lines(columns: Sequence[str], before: Sequence[Row] | None, now: Seq
 
 
 def _print_line(document: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    sys.stdout.write(encode(document).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -281,4 +281,4 @@ def cell(value: Any) -> str:
         return f"{value['name']} v{value['version']}"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value) or "-"
-    return msgspec.json.encode(value).decode()
+    return encode(value).decode()

@@ -26,6 +26,7 @@ from hetsched.adapters.http.outbound import Allowed, OutboundError, check
 from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
 from hetsched.adapters.node_facts.report_merge import newer
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.collected import Collected, CollectedFact, CollectedNode, NodeAlias
 from hetsched.contracts.objects.facts import noted
@@ -335,7 +336,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
     if after is None:
         return None
     gone = dict.fromkeys(before.amounts.keys() - after.amounts.keys()) if before is not None else {}
-    document: dict[str, Any] = msgspec.to_builtins(after)
+    document: dict[str, Any] = to_plain(after)
     return {**document, "amounts": {**document["amounts"], **gone}}
 
 

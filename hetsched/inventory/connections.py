@@ -19,6 +19,7 @@ import msgspec
 from django.conf import settings
 from django.db.models import F
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.workload import is_ours
 from hetsched.journal import counters, figures
@@ -259,7 +260,7 @@ def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
     if len(access.server) > 300:
         raise InputError("KubeconfigMalformed", "it is longer than 300 characters", place="clusters.cluster.server")
     _refuse_foreign(access.server)
-    return msgspec.json.encode(kept).decode(), access.server
+    return encode(kept).decode(), access.server
 
 
 def _refuse_foreign(server: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from django.db.models import QuerySet
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.facts import Maintenance
@@ -185,7 +186,7 @@ def cluster_head(cluster: Cluster) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a contract value as JSON types: mappings, lists and scalars."""
-    return msgspec.json.decode(msgspec.json.encode(value))
+    return msgspec.json.decode(encode(value))
 
 
 def without_nulls(value: Any) -> Any:

@@ -14,6 +14,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.units import format_amount
 from hetsched.storage.write_lock import write_transaction
 
@@ -124,4 +125,4 @@ def pretty(value: Any) -> str:
     """Format a contract value as indented JSON, an empty value as a dash."""
     if value is None or value == {} or value == ():
         return "–"
-    return format_html("<pre>{}</pre>", msgspec.json.format(msgspec.json.encode(value)).decode())
+    return format_html("<pre>{}</pre>", msgspec.json.format(encode(value)).decode())

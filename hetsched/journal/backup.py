@@ -25,6 +25,7 @@ from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import connection, models
 from django.db.migrations.recorder import MigrationRecorder
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.snapshot_read import one_moment
@@ -124,7 +125,7 @@ def _write(file: gzip.GzipFile) -> dict[str, int]:
 
 
 def _line(file: gzip.GzipFile, document: Any) -> None:
-    file.write(msgspec.json.encode(document) + b"\n")
+    file.write(encode(document) + b"\n")
 
 
 def _header(file: gzip.GzipFile) -> Header:

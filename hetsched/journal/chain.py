@@ -28,6 +28,7 @@ from django.db import IntegrityError
 from django.db.models import Min, QuerySet, Sum
 from django.utils import timezone
 
+from hetsched.contracts.documents import encode
 from hetsched.storage.sealed_secrets import derived
 from hetsched.storage.write_lock import write_transaction
 
@@ -147,7 +148,7 @@ def _digest(before: str, rows: list[AuditEntry]) -> str:
     hasher: Any = sha256() if key is None else hmac.new(key, digestmod=sha256)
     hasher.update(f"{before}|{len(rows)}".encode())
     for row in rows:
-        hasher.update(b"\n" + msgspec.json.encode([getattr(row, field) for field in _FIELDS], order="sorted"))
+        hasher.update(b"\n" + encode([getattr(row, field) for field in _FIELDS], order="sorted"))
     return str(hasher.hexdigest())
 
 

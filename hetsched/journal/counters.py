@@ -22,6 +22,7 @@ import structlog
 from django.db import Error, connection
 from django.utils import timezone
 
+from hetsched.contracts.documents import encode
 from hetsched.storage.write_lock import write_transaction
 
 from .models import Figure
@@ -123,7 +124,7 @@ def _count(items: Sequence[tuple[Key, float]]) -> None:
 
 def _key(figure: Metric, labels: Sequence[str], part: str = "") -> Key:
     assert len(labels) == len(figure.labels), figure.name
-    return figure.name, msgspec.json.encode(list(labels)).decode(), part
+    return figure.name, encode(list(labels)).decode(), part
 
 
 def _write(rows: Mapping[Key, float], *, add: bool) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import msgspec
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from hetsched.contracts.documents import encode
 from hetsched.storage.snapshot_read import shared_now
 
 from . import figures
@@ -22,7 +22,7 @@ from .models import Figure
 
 def take(work: str, period_seconds: float) -> bool:
     """Take the lock of a task for the current period; return False if another process took it."""
-    labels = msgspec.json.encode([work]).decode()
+    labels = encode([work]).decode()
     row = {"name": figures.TICKS.name, "labels": labels, "part": ""}
     over = Q(at__lte=Now() - timedelta(seconds=period_seconds / 2)) | Q(
         at__gt=Now() + timedelta(seconds=period_seconds)

@@ -28,6 +28,7 @@ from channels.layers import get_channel_layer
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
+from hetsched.contracts.documents import encode
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedUpdate
@@ -76,7 +77,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
 
 
 def _raw(patch: Patch) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(patch))
+    return msgspec.Raw(encode(patch))
 
 
 def _hand_on(events: list[OutboxEvent]) -> None:
@@ -103,7 +104,7 @@ def _numbered(names: list[str]) -> dict[str, int]:
 
 def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
     """Return one message of the live contract as JSON text."""
-    return msgspec.json.encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
+    return encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
 
 
 @contextmanager

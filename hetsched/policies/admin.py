@@ -18,6 +18,7 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
@@ -184,9 +185,7 @@ def _shown(policy: Policy, version: str | None) -> PolicyRevision:
 def _changes(before: PolicySpec | None, after: PolicySpec) -> list[str]:
     """Return the lines of a unified diff, without its header."""
     old, new = (
-        msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(spec, version=0))).decode().splitlines()
-        if spec
-        else []
+        msgspec.json.format(encode(msgspec.structs.replace(spec, version=0))).decode().splitlines() if spec else []
         for spec in (before, after)
     )
     return [line for line in difflib.unified_diff(old, new, n=2, lineterm="") if not line.startswith(("---", "+++"))]

@@ -13,6 +13,7 @@ from functools import lru_cache
 import msgspec
 from django.db.models import Sum
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.cluster.state import ClusterState
@@ -33,7 +34,7 @@ class RecordedCluster(msgspec.Struct, frozen=True):
 
 def keep_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
     """Store the state of a golden placement. Raises: InputError `GoldenStateTooLarge` or `GoldensTooMany`."""
-    content = zlib.compress(msgspec.json.encode(agreed.content))
+    content = zlib.compress(encode(agreed.content))
     others = AgreedState.objects.exclude(golden=row)
     kept = others.aggregate(size=Sum("size"))["size"] or 0
     hint = "Omit the decision to check it on empty nodes"

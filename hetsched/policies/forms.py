@@ -12,11 +12,11 @@ import json
 import math
 from typing import Any
 
-import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.engine.framework.policy import MAX_WEIGHT
@@ -71,7 +71,7 @@ def field_of(schema: dict[str, Any], default: Any) -> forms.Field:
     if kind == "string":
         return forms.CharField(max_length=schema.get("maxLength"), **common)
     widget = forms.Textarea(attrs={"rows": 2, "cols": 40, "spellcheck": "false"})
-    return forms.JSONField(widget=widget, **{**common, "initial": msgspec.to_builtins(default)})
+    return forms.JSONField(widget=widget, **{**common, "initial": to_plain(default)})
 
 
 class PluginRow:
@@ -163,7 +163,7 @@ class PolicyForm(forms.Form):
     def _use(self, info: dict[str, Any], cleaned: dict[str, Any]) -> PluginUse:
         """Return one plugin as the policy uses it, without parameters at their defaults."""
         name = info["name"]
-        defaults = json.loads(json.dumps(msgspec.to_builtins(info["defaults"])))
+        defaults = json.loads(json.dumps(to_plain(info["defaults"])))
         params = {}
         for param in info["params"].get("properties", {}):
             value = cleaned.get(f"{name}.param.{param}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import yaml
 
 from hetsched.adapters.objects.export.cluster import policy_object
 from hetsched.adapters.objects.export.pods import pod_object
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 
@@ -43,7 +43,7 @@ def manifest_of(spec: PolicySpec) -> str:
     body: dict[str, Any] = {"description": spec.description} if spec.description else {}
     body["plugins"] = [_plugin(use) for use in spec.plugins]
     if spec.ties != Ties():
-        body["ties"] = _Line(msgspec.to_builtins(spec.ties))
+        body["ties"] = _Line(to_plain(spec.ties))
     whole["metadata"] = _Line(whole["metadata"])
     return _text({**whole, "spec": body})
 
@@ -64,5 +64,5 @@ def _plugin(use: PluginUse) -> _Line:
     if use.weight != 1:
         line["weight"] = int(use.weight) if use.weight == int(use.weight) else use.weight
     if use.params:
-        line["params"] = msgspec.to_builtins(dict(use.params))
+        line["params"] = to_plain(dict(use.params))
     return line

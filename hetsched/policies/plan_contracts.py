@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
+
 Metric = Literal["gpuAllocation", "cpuUtilization", "memoryUtilization", "balance", "pendingPods"]
 Version = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 MOST_DECISIONS = 10_000
@@ -46,7 +48,7 @@ class Measured(msgspec.Struct, frozen=True, rename="camel"):
 
     def of(self, metric: Metric) -> float | None:
         """Return one metric by its name."""
-        figures: dict[str, float | None] = msgspec.to_builtins(self)
+        figures: dict[str, float | None] = to_plain(self)
         return figures[metric]
 
 

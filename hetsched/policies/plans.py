@@ -19,6 +19,7 @@ import structlog
 from django.db.models import Q
 from django.utils import timezone
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
@@ -166,7 +167,7 @@ def _versions(once: Once | None, condition: Condition | None) -> set[int]:
 
 
 def _said(once: Once | None, condition: Condition | None) -> dict[str, object]:
-    return {"once": msgspec.to_builtins(once)} if once else {"condition": msgspec.to_builtins(condition)}
+    return {"once": to_plain(once)} if once else {"condition": to_plain(condition)}
 
 
 def _restart(row: PolicyPlan, now: datetime) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import default_params
 from hetsched.engine.framework.registry import Registry, load_registry
@@ -63,7 +64,7 @@ def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
 
 
 def _field(name: str, before: Any, after: Any) -> SettingChange | None:
-    return None if before == after else SettingChange(name, msgspec.to_builtins(before), msgspec.to_builtins(after))
+    return None if before == after else SettingChange(name, to_plain(before), to_plain(after))
 
 
 def _change(
@@ -83,7 +84,7 @@ def _change(
 
 
 def _params(registry: Registry, name: str, old: dict[str, Any], new: dict[str, Any]) -> tuple[SettingChange, ...]:
-    defaults = msgspec.to_builtins(default_params(registry[name].params)) if name in registry else {}
+    defaults = to_plain(default_params(registry[name].params)) if name in registry else {}
     sides = {param: tuple(side.get(param, defaults.get(param)) for side in (old, new)) for param in {**old, **new}}
     return tuple(SettingChange(param, was, now) for param, (was, now) in sorted(sides.items()) if was != now)
 

@@ -17,6 +17,7 @@ from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.api.golden import Expectation
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM, Actor
@@ -105,7 +106,7 @@ class GoldenForm(ActedForm):
         self.initial["reason"] = ""
         if self.instance.pk:
             self.fields["name"].disabled = True
-            kind, value = next(iter(msgspec.to_builtins(self.instance.expectation).items()))
+            kind, value = next(iter(to_plain(self.instance.expectation).items()))
             shown = [f"{key}={one}" for key, one in value.items()] if kind == "selector" else value
             self.initial.update(kind=kind, which=", ".join(shown) if isinstance(shown, list | tuple) else shown)
 

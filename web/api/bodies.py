@@ -17,6 +17,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.http.request import UnreadablePostError
 
 from hetsched.adapters.objects.documents import read_json
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 from .problems import RequestRefused
@@ -89,7 +90,7 @@ def wrapped(request: Any, document: type[T]) -> T | None:
 
 def source(manifest: str | dict[str, Any]) -> bytes:
     """Return a manifest as bytes, given as text or as an object."""
-    return manifest.encode() if isinstance(manifest, str) else msgspec.json.encode(manifest)
+    return manifest.encode() if isinstance(manifest, str) else encode(manifest)
 
 
 def names(given: list[str] | str) -> list[str]:

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 from django.db import models
 
+from hetsched.contracts.documents import encode
 from hetsched.storage.write_lock import write_transaction
 
 from .problems import RequestRefused
@@ -52,7 +52,7 @@ def two_part(facts: str, load: str) -> str:
 
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
     """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the shown state."""
-    return two_part(etag_of(row.pk, said), etag_of(msgspec.json.encode(shown)))
+    return two_part(etag_of(row.pk, said), etag_of(encode(shown)))
 
 
 def check_match(request: Any, etag: str, *, required: bool) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from django.db.models import QuerySet
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
@@ -108,7 +109,7 @@ def _cut(request: Any, found: list[Any], key: str, limit: int) -> tuple[list[Any
 
 
 def _encode(key: str | int) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(encode(key)).decode().rstrip("=")
 
 
 def _decode(cursor: str, kind: Callable[..., Any]) -> Any:

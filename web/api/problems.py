@@ -22,6 +22,7 @@ from rest_framework import exceptions
 
 from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.api.golden import GoldenPlacementBroken, Judged
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
@@ -203,9 +204,9 @@ def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
         request_id=getattr(request, "request_id", ""),
         **refused.members,
     )
-    document = {"type": problem.type, **msgspec.to_builtins(problem)}
+    document = {"type": problem.type, **to_plain(problem)}
     return HttpResponse(
-        msgspec.json.encode(document),
+        encode(document),
         status=refused.status,
         content_type=CONTENT_TYPE,
         headers={"Cache-Control": "no-store", **refused.headers},

@@ -12,7 +12,6 @@ import time
 from typing import Any, ClassVar
 from urllib.parse import unquote_plus
 
-import msgspec
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpResponse
 from django.http.request import RawPostDataException
@@ -24,6 +23,7 @@ from hetsched.access.models import Token
 from hetsched.access.permissions import RolePermission
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
@@ -145,7 +145,7 @@ def answer(
     request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
 ) -> HttpResponse:
     """Encode a document as JSON; a GET without its own tag gets one from its content."""
-    body = msgspec.json.encode(document)
+    body = encode(document)
     return send(request, body, "application/json", status=status, etag=etag, headers=headers)
 
 

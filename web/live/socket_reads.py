@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
@@ -100,10 +101,10 @@ def redacted(topic: str, text: str, own: frozenset[str]) -> str:
     said = [pod for pod in pods.values() if pod and pod.get("message")]
     for pod in said:
         pod["message"] = redaction.message(pod["message"])
-    return msgspec.json.encode(whole).decode() if said else text
+    return encode(whole).decode() if said else text
 
 
 def renamed(text: str, topic: str, asked: str) -> str:
     """Return a message with the topic name that the client used; the name is its first field."""
-    head = b'{"topic":' + msgspec.json.encode(topic)
-    return '{"topic":' + msgspec.json.encode(asked).decode() + text[len(head.decode()) :]
+    head = b'{"topic":' + encode(topic)
+    return '{"topic":' + encode(asked).decode() + text[len(head.decode()) :]

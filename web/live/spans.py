@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 Event = tuple[int, str]
 Span = tuple[int, int, str]
 """The revision it begins after, the one it ends at, and the text of the message."""
@@ -61,7 +63,7 @@ def spans(topic: str, events: Iterable[Event]) -> Iterator[Span]:
 def _span(topic: str, run: list[Event], merged: dict[str, Any]) -> Span:
     (first, text), (last, _) = run[0], run[-1]
     if len(run) > 1:
-        text = msgspec.json.encode(_Message(topic, last, "delta", merged, first - 1)).decode()
+        text = encode(_Message(topic, last, "delta", merged, first - 1)).decode()
     return first - 1, last, text
 
 

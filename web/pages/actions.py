@@ -20,6 +20,7 @@ from django.utils.translation import ngettext
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.times import rfc3339
@@ -58,7 +59,7 @@ class ActionButton(msgspec.Struct, frozen=True):
 
 def body_of(asked: dict[str, Any]) -> str:
     """Return the JSON body of a button."""
-    return msgspec.json.encode(asked).decode()
+    return encode(asked).decode()
 
 
 class PartButtons(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from hetsched.access.subject import subject_of
+from hetsched.contracts.documents import to_plain
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import shortened
 from hetsched.placement.lifecycle import LABELS, State
@@ -55,7 +56,7 @@ def search(shell: Shell) -> HttpResponse:
     query = shell.text("q").strip()
     groups = [group for group in (find_in(shell, query) for find_in in _GROUPS) if group.hits]
     if shell.text("format") == "json":
-        return JsonResponse({"groups": msgspec.to_builtins(groups)})
+        return JsonResponse({"groups": to_plain(groups)})
     return shell.render("search_results", {"query": query, "groups": groups})
 
 

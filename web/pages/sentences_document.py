@@ -9,13 +9,14 @@ from __future__ import annotations
 from functools import cache
 from hashlib import blake2b
 
-import msgspec
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import translation
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
+
+from hetsched.contracts.documents import encode
 
 from .message_translation import catalogue
 
@@ -42,7 +43,7 @@ def address() -> str:
 @cache
 def _document(language: str) -> bytes:
     with translation.override(language):
-        return msgspec.json.encode(catalogue())
+        return encode(catalogue())
 
 
 def _digest(language: str) -> str:

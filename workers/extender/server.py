@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 from django.conf import settings
 from django.db import DatabaseError
@@ -25,6 +24,7 @@ from hetsched.adapters.kubernetes.extender_messages import (
     read_binding,
     read_preemption,
 )
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
@@ -96,7 +96,7 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
     Raises: InputError where the response has no field for a rejection.
     """
     try:
-        return ExtenderResponse(msgspec.json.encode(answer()))
+        return ExtenderResponse(encode(answer()))
     except InputError as error:
         refusal = error
     except DatabaseError as error:
@@ -109,7 +109,7 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
         give_connections_back()
     if no is None or refusal.code == "ExtenderArgsInvalid":
         raise refusal
-    return ExtenderResponse(msgspec.json.encode(no(f"hetsched: {refusal}")), refused=True)
+    return ExtenderResponse(encode(no(f"hetsched: {refusal}")), refused=True)
 
 
 def clients_of(listed: list[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 from .bounded_server import BoundedServer
@@ -227,7 +228,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or close
         status = refused.status
         problem = CallProblem(status.phrase, status.value, refused.code, str(refused)[:1000], refused.hint)
-        self._send(status, msgspec.json.encode(problem), "application/problem+json")
+        self._send(status, encode(problem), "application/problem+json")
 
     def _send(self, status: HTTPStatus, body: bytes, content: str) -> None:
         self.server.connections.enter(self.request, Phase.TRANSFER)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.markup import escape
+
+from hetsched.contracts.documents import to_plain
 
 from ..output import Output, OutputFormat, ProgressDisplay, console, print_json, table
 from . import openb
@@ -82,7 +83,7 @@ def _run(name: str, study: Any = None) -> Experiment:
 
 
 def _document(made: Experiment) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(made)
+    document: dict[str, Any] = to_plain(made)
     del document["charts"]
     return document
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.workload import PodSpec
@@ -71,7 +71,7 @@ def simulate(
     if report is not None:
         _write_report(report, nodes, stream, runs, arrival, seed)
     if output is OutputFormat.JSON:
-        print_json({"results": [msgspec.to_builtins(run.result) for run in runs]})
+        print_json({"results": [to_plain(run.result) for run in runs]})
     else:
         _show(runs, len(nodes.nodes), len(stream))
 

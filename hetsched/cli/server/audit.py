@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 
 from ..output import Output, OutputFormat, console, note, print_json
@@ -47,7 +47,7 @@ def verify(
         hint = "Start the server once, or run `python manage.py prepare`; check HETSCHED_DATA and DATABASE_URL"
         raise InputError("DatabaseNotReady", str(error).strip().splitlines()[0], hint=hint) from None
     if output is OutputFormat.JSON:
-        print_json({**msgspec.to_builtins(state), "seals": looked, "headLost": lost})
+        print_json({**to_plain(state), "seals": looked, "headLost": lost})
     else:
         console().print(
             f"{looked} seals over {state.sealed} entries, the latest {state.unsealed} entries are not sealed yet"

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
+
 from ..objects.allocation import CardGrant
 from ..objects.workload import PodSpec
 from .decision import Balance, Placement, PolicyRef, ZonePlacement
@@ -156,5 +158,5 @@ class Advice(msgspec.Struct, frozen=True, rename="camel"):
 
     def document(self) -> dict[str, Any]:
         """Return the contract's JSON document."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain: dict[str, Any] = to_plain(self)
         return plain

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
+
 from ..objects.allocation import CardGrant, IsaGrant, ZoneGrant
 from ..objects.warnings import ManifestWarning
 
@@ -243,5 +245,5 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the contract, as plain values."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
+        built: dict[str, Any] = to_plain(self)
         return built

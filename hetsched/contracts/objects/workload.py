@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 from ..errors import Problem
 from .allocation import Allocation
 from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
@@ -323,7 +325,7 @@ class PodSpec(msgspec.Struct, frozen=True):
         """Owner of similar pods: the controller, by UID; otherwise the namespace with a digest of shape and images."""
         if self.controller_uid:
             return self.controller_uid
-        asked = msgspec.json.encode((self.shape, self.images))
+        asked = encode((self.shape, self.images))
         return f"{self.namespace}/{blake2b(asked, digest_size=12).hexdigest()}"
 
     @property

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Protocol
 
-import msgspec
-
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.cluster import DisruptionBudget
 
 from .devices import DeviceState
@@ -56,15 +55,15 @@ class Digests:
         for row in rows:
             digests[row] = _row_digest(state, row)
         self._rows, self._seen = digests, (state.epoch, len(state.log))
-        hasher = blake2b(msgspec.json.encode(state.namespaces, order="sorted"), digest_size=_BYTES)
+        hasher = blake2b(encode(state.namespaces, order="sorted"), digest_size=_BYTES)
         if state.quotas.limits or state.budgets:
-            hasher.update(msgspec.json.encode((state.quotas.limits, state.budgets), order="sorted"))
+            hasher.update(encode((state.quotas.limits, state.budgets), order="sorted"))
         if state.volumes.storage:
             hasher.update(state.volumes.digest)
         if state.devices.known:
             hasher.update(state.devices.digest)
         if state.experience:
-            hasher.update(msgspec.json.encode(state.experience.learnt, order="sorted"))
+            hasher.update(encode(state.experience.learnt, order="sorted"))
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
@@ -82,11 +81,11 @@ class Digests:
 
 
 def _row_digest(state: DigestedState, row: int) -> bytes:
-    hasher = blake2b(msgspec.json.encode(state.reports[row], order="sorted"), digest_size=_BYTES)
+    hasher = blake2b(encode(state.reports[row], order="sorted"), digest_size=_BYTES)
     for key, booking in sorted(state.on_row[row].items()):
         pod = booking.pod
         rank = (pod.priority, pod.created_at, pod.preemptible, pod.gang)
-        hasher.update(msgspec.json.encode((key, pod.labels, rank, pod.shape, booking.allocation), order="sorted"))
+        hasher.update(encode((key, pod.labels, rank, pod.shape, booking.allocation), order="sorted"))
     if state.samples.fresh[row]:
         hasher.update(state.columns.field("used")[:, row].tobytes())
     return hasher.digest()

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.wishes import (
     EXPECTED_USAGE,
     EXPECTED_WATTS,
@@ -194,7 +195,7 @@ def _with_expected(shape: Shape, value: int, *, resource: str) -> Shape:
 
 def _usage_text(shape: Shape, resource: str, value: int) -> str:
     usage = _with_expected(shape, value, resource=resource).expected_usage
-    return msgspec.json.encode({name: format_amount(name, amount) for name, amount in usage}).decode()
+    return encode({name: format_amount(name, amount) for name, amount in usage}).decode()
 
 
 def _with_watts(shape: Shape, value: int) -> Shape:

@@ -23,6 +23,7 @@ import numpy as np
 
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
 from hetsched.contracts.api.decision import Balance, Placement, PolicyRef
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.state import ClusterState
@@ -102,7 +103,7 @@ def token_of(question: Question, policy: Policy, pods: Sequence[MovedPod]) -> st
     """Return a token of a plan: its question, its policy, and the source and target of its pods."""
     asked = (question.goal, question.target, question.most_moves, question.pods)
     moves = [(pod.pod, pod.uid, pod.from_, pod.to) for pod in pods]
-    parts = msgspec.json.encode((asked, policy.spec.name, policy.spec.version, moves), order="sorted")
+    parts = encode((asked, policy.spec.name, policy.spec.version, moves), order="sorted")
     return blake2b(parts, digest_size=12).hexdigest()
 
 

@@ -25,6 +25,7 @@ from django.conf import settings
 from django.db import IntegrityError, connection
 
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.pod_sentences import PREEMPTED
 from hetsched.contracts.waits import WaitsFor, bits_of
@@ -410,13 +411,13 @@ def _row(
         State(result.verdict.value).value,
         news_at is not None or missed(change.cluster, waits, revision=revision),
         result.node_id,
-        msgspec.json.encode(result.allocation).decode() if result.allocation is not None else None,
+        encode(result.allocation).decode() if result.allocation is not None else None,
         decision_id,
         decision_id,
         attempts,
         adapt(not_before),
         adapt(now),
-        msgspec.json.encode(waits).decode(),
+        encode(waits).decode(),
         bits_of(waits),
         False,
         waiting.pod_id,

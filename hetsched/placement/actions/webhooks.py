@@ -18,6 +18,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from hetsched.adapters.http.signed_messages import new_secret
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
@@ -154,9 +155,7 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     at = rfc3339(now)
     body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
     with write_transaction():
-        row = callbacks.delivery(
-            hook.url, TEST_EVENT, msgspec.json.encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk
-        )
+        row = callbacks.delivery(hook.url, TEST_EVENT, encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk)
         row.save(force_insert=True)
         _audit(actor, "webhook.test", hook, "", delivery=row.pk)
         callbacks.wake([row])

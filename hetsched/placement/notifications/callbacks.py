@@ -15,12 +15,12 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
 from hetsched.adapters.http.outbound import Allowed, OutboundError, check
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.storage.bulk_rows import insert, new
@@ -79,7 +79,7 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> 
         wanted = [hook for hook in hooks if hook.pk in kept and _is_for(hook, workload)]
         if not (wanted or workload.callback_url):
             continue
-        event, body = f"workload.{workload.state}", msgspec.json.encode(message(cluster, workload)).decode()
+        event, body = f"workload.{workload.state}", encode(message(cluster, workload)).decode()
         about = {"workload": workload.pk, "namespace": workload.namespace}
         if workload.callback_url:
             rows.append(delivery(workload.callback_url, event, body, now, owner=workload.owner, **about))

@@ -15,6 +15,7 @@ import msgspec
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.manifests import read_content
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.workload import PodSpec, Shape, is_ours
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.simulation.headroom import alone
@@ -66,7 +67,7 @@ def _of_latest(cluster_id: int) -> list[Common]:
             shape = _reduced(spec.shape)
             askers[shape].add(workload or spec.owner)
             first.setdefault(shape, spec)
-    most = sorted(askers, key=lambda shape: (-len(askers[shape]), msgspec.json.encode(shape)))[:MOST_SHAPES]
+    most = sorted(askers, key=lambda shape: (-len(askers[shape]), encode(shape)))[:MOST_SHAPES]
     return [
         Common(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
         for shape in sorted(most, key=_place)
@@ -92,4 +93,4 @@ def _pod_of(shape: Shape, labels: dict[str, str]) -> PodSpec:
 def _place(shape: Shape) -> tuple[int, int, int, bytes]:
     """Return the sort key: requested GPUs, CPU and memory."""
     cards = shape.gpu.count * shape.gpu.milli if shape.gpu else 0
-    return cards, shape.request(CPU), shape.request(MEMORY), msgspec.json.encode(shape)
+    return cards, shape.request(CPU), shape.request(MEMORY), encode(shape)

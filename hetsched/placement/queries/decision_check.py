@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.api.decision import PolicyRef, Reason, Verdict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.policy import PolicySpec
@@ -116,7 +117,7 @@ def _differences(
 
 
 def _text(held: Allocation | None) -> str:
-    return "" if held is None else msgspec.json.encode(held).decode()
+    return "" if held is None else encode(held).decode()
 
 
 def _counts(reasons: tuple[Reason, ...]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from django.db import connection
 from django.db.models import Count, F, Max, Min, Q, Sum
 
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import IsaReport
@@ -226,7 +227,7 @@ def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
         demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
         if demand is not None and (offer is None or not _runs(demand, offer)):
-            needs = msgspec.to_builtins(demand)
+            needs = to_plain(demand)
             yield Violation("I7", pod.key, f"needs {needs}, the node has {offer.native if offer else 'gone'}")
 
 

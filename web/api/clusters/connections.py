@@ -19,6 +19,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import Problem
 from hetsched.inventory.connection_check import Check, check_cluster
 from hetsched.inventory.connections import connect, where
@@ -158,7 +159,7 @@ def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject
         )  # fmt: skip
         how = rows.first() or ()
     facts = etag_of(cluster.pk, cluster.inventory_revision, cluster.policy_name, *how)
-    return two_part(facts, etag_of(cluster.pk, cluster.revision, msgspec.json.encode(shown)))
+    return two_part(facts, etag_of(cluster.pk, cluster.revision, encode(shown)))
 
 
 def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:

@@ -27,6 +27,7 @@ from django.template.loader import render_to_string
 from django.urls import path
 from django.utils import timezone
 
+from hetsched.contracts.documents import encode
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
 from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
@@ -101,7 +102,7 @@ def _one(request: Any, wanted: str) -> HttpResponse:
 
 
 def _json(document: Any, status: int = 200) -> HttpResponse:
-    body = msgspec.json.encode(document)
+    body = encode(document)
     return HttpResponse(body, status=status, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 

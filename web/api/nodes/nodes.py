@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import msgspec
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
@@ -18,6 +17,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
+from hetsched.contracts.documents import encode
 from hetsched.contracts.pod_sentences import namespace_of
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
@@ -185,10 +185,10 @@ def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
     """Return the node's two-part tag: its facts, a dot, its load, as far as the caller may see them."""
     row = facts.stated(node)
     ruled = (row.quarantined, row.overrides) if row is not None else ()
-    reported = msgspec.json.encode((node.report, facts.doubt_facts(node, sees), ruled))
+    reported = encode((node.report, facts.doubt_facts(node, sees), ruled))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
     refused = [row.pk for row in kept_off(node, timezone.now()) if sees(namespace_of(row.pod))]
-    load = etag_of(node.pods, node.gpu_milli_used, msgspec.json.encode(node.requested, order="sorted"), refused)
+    load = etag_of(node.pods, node.gpu_milli_used, encode(node.requested, order="sorted"), refused)
     return two_part(stated, load)
 
 

@@ -16,6 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.api.golden import Expectation, GoldenCheck
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
@@ -184,7 +185,7 @@ class VersionGoldensView(ApiView):
 
 def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
     cluster = request_scope.cluster_of(asked.cluster)
-    manifest = asked.manifest if isinstance(asked.manifest, str) else msgspec.json.encode(asked.manifest).decode()
+    manifest = asked.manifest if isinstance(asked.manifest, str) else encode(asked.manifest).decode()
     pod, agreed = _agreed(cluster, name, asked.decision, manifest)
     return save_golden(
         name,

@@ -20,6 +20,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
@@ -311,7 +312,7 @@ def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractCon
 
 def etag(policy: Policy) -> str:
     """Return the tag of a policy: a write depends on its versions and on the active one."""
-    return etag_of(msgspec.json.encode(_document(policy)))
+    return etag_of(encode(_document(policy)))
 
 
 def _respond(request: Any, name: str) -> HttpResponse:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -21,6 +20,7 @@ from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_workload
 from hetsched.contracts.api.advice import Advice as AdviceAnswer
 from hetsched.contracts.api.advice import Goal, Question
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
@@ -249,7 +249,7 @@ def _find(name: str, number: int) -> Rebalance:
 
 
 def plan_tag(plan: Rebalance) -> str:
-    return etag_of(msgspec.json.encode(_row(plan)))
+    return etag_of(encode(_row(plan)))
 
 
 def _row(plan: Rebalance) -> RebalanceRow:

@@ -23,6 +23,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from hetsched.contracts.api.decision import Plan, Verdict, WhatIfAnswer
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
@@ -74,7 +75,7 @@ def plan_of(
         return None
     until = int(time.time()) + settings.HETSCHED_PLAN_SECONDS
     signed = Signed(1, cluster, request, answer_digest(answer), preempts, until, names)
-    body = _text(msgspec.json.encode(signed))
+    body = _text(encode(signed))
     return Plan(f"{body}.{_text(_seal(body))}", rfc3339(datetime.fromtimestamp(until, UTC)))
 
 
@@ -96,7 +97,7 @@ def read(token: str) -> Signed:
 
 
 def _digest(*parts: Any) -> str:
-    return sha256(msgspec.json.encode(parts)).hexdigest()[:32]
+    return sha256(encode(parts)).hexdigest()[:32]
 
 
 def _seal(body: str, key: str | bytes | None = None) -> bytes:

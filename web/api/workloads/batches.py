@@ -15,13 +15,13 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, ClassVar
 
-import msgspec
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
@@ -229,7 +229,7 @@ def _refusal(index: int, own_key: str, error: Exception) -> ItemAnswer:
 
 
 def _identity(item: Submit) -> str:
-    return sha256(msgspec.json.encode(["submissions", item])).hexdigest()
+    return sha256(encode(["submissions", item])).hexdigest()
 
 
 routes = [path("submissions/", BatchSubmissionsView.as_view())]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-import msgspec
 from django.db.models import Min
 from django.http import HttpResponse
 from django.urls import path
@@ -23,6 +22,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
@@ -202,7 +202,7 @@ class HoldActionsView(ApiView):
             else:
                 cancel_hold(row, actor=self.subject, reason=asked.reason)
         document = _detail(_find(self, hold_id), self.redaction)
-        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+        return answer(request, document, headers={"ETag": etag_of(encode(document))})
 
 
 def _read(request: Any) -> HoldWish:
@@ -265,7 +265,7 @@ def _find(view: ApiView, hold_id: str) -> Hold:
 
 def tag(row: Hold, redaction: Redaction = UNLIMITED) -> str:
     """Return the ETag of a hold."""
-    return etag_of(msgspec.json.encode(_detail(row, redaction)))
+    return etag_of(encode(_detail(row, redaction)))
 
 
 def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:

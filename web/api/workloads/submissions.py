@@ -23,6 +23,7 @@ from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import ManifestWarning
@@ -106,7 +107,7 @@ def accept(request: Any, subject: Subject) -> Submission:
     taken = take(looked, subject, key, body_hash)
     if not looked.warnings:
         return taken
-    return msgspec.structs.replace(taken, response={**taken.response, "warnings": msgspec.to_builtins(looked.warnings)})
+    return msgspec.structs.replace(taken, response={**taken.response, "warnings": to_plain(looked.warnings)})
 
 
 def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
@@ -259,9 +260,7 @@ def check_key(key: str, place: str) -> None:
 def fingerprint(request: Any, what: str = "") -> str:
     """Return the digest of a request: its body, its query and `what` it is used for."""
     query = sorted((name, request.GET[name]) for name in request.GET)
-    return sha256(
-        msgspec.json.encode([*([what] if what else []), request.content_type, query]) + request.body
-    ).hexdigest()
+    return sha256(encode([*([what] if what else []), request.content_type, query]) + request.body).hexdigest()
 
 
 def _checked_name(name: str) -> str:

@@ -17,6 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.tokens import allowance_of
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import in_words
@@ -260,7 +261,7 @@ class WorkloadActionsView(ApiView):
             else:
                 cancel(workload, actor=self.subject, reason=reason)
         document = _detail(_find(self, workload_id), self.redaction)
-        return answer(request, document, headers={"ETag": etag_of(msgspec.json.encode(document))})
+        return answer(request, document, headers={"ETag": etag_of(encode(document))})
 
 
 def _find(view: ApiView, workload_id: str) -> Workload:
@@ -273,7 +274,7 @@ def _find(view: ApiView, workload_id: str) -> Workload:
 
 def etag(workload: Workload, redaction: Redaction = UNLIMITED) -> str:
     """Return the tag of a workload: that of its whole document, as the caller sees it."""
-    return etag_of(msgspec.json.encode(_detail(workload, redaction)))
+    return etag_of(encode(_detail(workload, redaction)))
 
 
 def _detail(workload: Workload, redaction: Redaction) -> WorkloadDetail:

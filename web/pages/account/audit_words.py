@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from django.utils.translation import pgettext
 
+from hetsched.contracts.documents import encode
 from hetsched.journal.models import AuditEntry
 
 from ..message_translation import translate
@@ -52,7 +52,7 @@ def _plain(value: Any) -> str:
         return "–"
     if isinstance(value, str):
         return translate(value)
-    text = msgspec.json.encode(value).decode()
+    text = encode(value).decode()
     return _word("detail", text) if isinstance(value, bool) else text
 
 

@@ -15,12 +15,12 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.times import rfc3339
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def _harmless(value: Any) -> Any:
 def _json(view: ListView, rows: Iterator[Any]) -> Iterator[str]:
     cluster = view.shell.cluster.name if view.shell.cluster else None
     head = {"list": view.listing.name, "cluster": cluster, "query": view.query, "sort": view.sort, **view.held}
-    yield msgspec.json.encode(head).decode()[:-1] + ',"items":['
+    yield encode(head).decode()[:-1] + ',"items":['
     names = [column.name for column in view.columns]
     between = ""
     while piece := list(islice(rows, PIECE_ROWS)):
-        lines = [msgspec.json.encode(dict(zip(names, _values(view, row), strict=True))).decode() for row in piece]
+        lines = [encode(dict(zip(names, _values(view, row), strict=True))).decode() for row in piece]
         yield between + ",\n".join(lines)
         between = ",\n"
     yield "]}\n"

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import DNS_LABEL
@@ -97,11 +98,11 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
 
 def _desk(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
     """Return the initial data of the script as plain JSON values."""
-    return {"name": spec.name, "spec": msgspec.to_builtins(spec), **facts}
+    return {"name": spec.name, "spec": to_plain(spec), **facts}
 
 
 def _uses(spec: PolicySpec) -> list[dict[str, Any]]:
-    return list(msgspec.to_builtins(spec.plugins))
+    return list(to_plain(spec.plugins))
 
 
 def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import default_params, params_schema
 from hetsched.engine.framework.registry import PluginInfo, Registry
@@ -127,7 +128,7 @@ def _json(value: Any) -> str:
     """Write a value as JSON; a float without fraction is written as an integer, as JavaScript does."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return msgspec.json.encode(value).decode()
+    return encode(value).decode()
 
 
 def parts_of(info: PluginInfo) -> tuple[tuple[str, str], ...]:

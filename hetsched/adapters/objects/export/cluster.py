@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from hetsched.adapters.metrics import pod_metrics
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.kubelet_options import format_options
 from hetsched.contracts.objects.node_report import (
@@ -44,7 +43,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2"
 
 def write_cluster(content: ClusterContent) -> bytes:
     """Format a content as one JSON `List`."""
-    items = b",\n".join(msgspec.json.encode(plain) for plain in cluster_objects(content))
+    items = b",\n".join(encode(plain) for plain in cluster_objects(content))
     return b'{"apiVersion":"v1","kind":"List","items":[\n' + items + b"\n]}\n"
 
 
@@ -127,7 +126,7 @@ def _object(version: str, kind: str, meta: Mapping[str, Any], body: Mapping[str,
 
 def policy_object(policy: PolicySpec) -> Plain:
     """Return a policy as a SchedulingPolicy."""
-    spec: Plain = msgspec.to_builtins(policy)
+    spec: Plain = to_plain(policy)
     return _object(keys.GROUP, "SchedulingPolicy", {"name": spec.pop("name")}, {"spec": spec})
 
 
@@ -150,9 +149,9 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
                 annotations[key] = value if isinstance(value, str) else ",".join(value)
     kept = [problem for problem in node.problems if problem.startswith((ZONE_PROBLEM, POWER_PROBLEM))]
     if kept:
-        annotations[keys.EXPORT_PROBLEMS] = msgspec.json.encode(kept).decode()
+        annotations[keys.EXPORT_PROBLEMS] = encode(kept).decode()
     meta = {"name": node.name, "uid": node.uid, "labels": node.labels, "annotations": annotations}
-    spec: Plain = {"taints": [msgspec.to_builtins(taint) for taint in node.taints]} if node.taints else {}
+    spec: Plain = {"taints": [to_plain(taint) for taint in node.taints]} if node.taints else {}
     if node.unschedulable:
         spec["unschedulable"] = True
     ready = "True" if node.ready else "False"
@@ -176,7 +175,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
 
 def card_object(card: GpuCard) -> Plain:
     """Return a GPU as an entry of a NodeGpu."""
-    facts: Plain = msgspec.to_builtins(card)
+    facts: Plain = to_plain(card)
     facts["maintenance"] = card.maintenance or None
     facts["links"] = [_stated(link) for link in facts["links"]] or None
     return _stated(facts)
@@ -200,7 +199,7 @@ def topology_object(numa: NumaReport | None, power: PowerReport | None) -> Plain
             ("memoryManagerPolicy", numa.memory_manager_policy),
             ("hetsched.io/sockets", numa.sockets),
             ("hetsched.io/caches", numa.caches),
-            ("hetsched.io/kubelet-grants", msgspec.json.encode(numa.grants).decode() if numa.grants else None),
+            ("hetsched.io/kubelet-grants", encode(numa.grants).decode() if numa.grants else None),
         ]
     if power is not None:
         watts = None if power.headroom_watts is None else str(power.headroom_watts)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.objects.workload import (
     GRACE_SECONDS,
     PodSpec,
@@ -131,7 +130,7 @@ def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) 
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
         return ""
-    return msgspec.json.encode(ExportedContainers(shape.guaranteed, shape.containers, pod.container_names)).decode()
+    return encode(ExportedContainers(shape.guaranteed, shape.containers, pod.container_names)).decode()
 
 
 def _annotations(pod: PodSpec) -> dict[str, str]:
@@ -165,18 +164,18 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         found[keys.EXPECTED_WATTS] = str(shape.expected_watts)
     if shape.expected_usage:
         expected = {name: format_amount(name, amount) for name, amount in shape.expected_usage}
-        found[keys.EXPECTED_USAGE] = msgspec.json.encode(expected).decode()
+        found[keys.EXPECTED_USAGE] = encode(expected).decode()
     if pod.allocation is not None:
         found[keys.ALLOCATION] = write_allocation(pod.allocation, by_container(pod))
         if result := write_topology_result(pod.allocation):
             found[keys.TOPOLOGY_RESULT] = result
     if templates := unwritten_templates(pod):
-        found[keys.EXPORT_CLAIMS] = msgspec.json.encode(templates).decode()
+        found[keys.EXPORT_CLAIMS] = encode(templates).decode()
     if pod.image_facts:
         known = {facts.image: facts.unknown or facts.platforms for facts in pod.image_facts}
-        found[keys.IMAGE_PLATFORMS] = msgspec.json.encode(known).decode()
+        found[keys.IMAGE_PLATFORMS] = encode(known).decode()
     if pod.problems:
-        found[keys.EXPORT_PROBLEMS] = msgspec.json.encode(pod.problems).decode()
+        found[keys.EXPORT_PROBLEMS] = encode(pod.problems).decode()
         for problem in pod.problems:
             # The invalid value is not kept; an empty value keeps the field invalid, so that no later place is read.
             if "/" in problem.field:
@@ -258,7 +257,7 @@ def _pod_term(term: PodTerm) -> Plain:
 
 def tolerations(found: Iterable[Toleration]) -> list[Plain]:
     """Format tolerations."""
-    return [{name: value for name, value in msgspec.to_builtins(toleration).items() if value} for toleration in found]
+    return [{name: value for name, value in to_plain(toleration).items() if value} for toleration in found]
 
 
 def _spread(constraint: SpreadConstraint) -> Plain:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.contracts.objects.kubelet_options import unmodelled
 from hetsched.contracts.objects.node_report import NumaReport, NumaZone
@@ -104,7 +103,7 @@ def numa_facts(
         by_kubelet = given.get(reservation.pod.uid) or given.get(reservation.pod.key)
         own = reservation.allocation.zones if by_kubelet is None else _by_zone(parse_cpuset(by_kubelet.cpus), numa)
         for grant in own:
-            holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **msgspec.to_builtins(grant)})
+            holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **to_plain(grant)})
     used = _used(node, held)
     shown = {key for one in held for key in (one.pod.uid, one.pod.key)}
     foreign = frozenset[int]().union(
