@@ -2,8 +2,10 @@
 
 A program may be reached through links, and a later layer may replace or delete files of an earlier one. One pass over
 all layers records the final member of each path (a `.wh.` name deletes, `.wh..wh..opq` empties its folder); a path is
-then resolved through links and read from its layer. Members, their names and their unpacked size are bounded.
-Source: opencontainers/image-spec layer.md.
+then resolved through symbolic links and read from its layer. A hard link names the content that its target has at this
+point of the layer, as in containerd, where it is one more name of the inode: later changes of the target do not count.
+Members, their names and their unpacked size are bounded.
+Source: opencontainers/image-spec layer.md; containerd pkg/archive/tar.go.
 """
 
 from __future__ import annotations
@@ -27,13 +29,21 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 Open = Callable[[], AbstractContextManager[Readable]]
 
 
+class _Content(NamedTuple):
+    """Location of a hard link's content; `number` counts the layer's members, None for the first of this name."""
+
+    layer: int
+    name: str
+    number: int | None
+
+
 class _Member(NamedTuple):
-    """Location of a path's content: a layer and the member's name (None: the path without its first slash)."""
+    """The last member of a path: its layer, and its name there (None: the path without its first slash)."""
 
     layer: int
     name: str | None = None
     link: str | None = None
-    hard: bool = False
+    content: _Content | None = None
 
 
 class LayerFiles:
@@ -61,6 +71,12 @@ class LayerFiles:
 
     def find(self, path: str) -> str | None:
         """Return the path of the file that a path resolves to through links; None if there is no such file."""
+        at = self._resolved(path)
+        found = None if at is None else self._members.get(at)
+        return at if found is not None and found.link is None else None
+
+    def _resolved(self, path: str, *, last: bool = True) -> str | None:
+        """Resolve the symbolic links of a path; `last`: also the one at its end."""
         if len(path) > MAX_PATH:
             return None
         ahead = [part for part in path.split("/") if part not in ("", ".")]
@@ -69,30 +85,32 @@ class LayerFiles:
             part = ahead.pop(0)
             at = posixpath.dirname(at) if part == ".." else posixpath.join(at, part)
             member = self._members.get(at)
-            if member is None or member.link is None:
+            if member is None or member.link is None or not (ahead or last):
                 continue
             links += 1
             if links > _MAX_LINKS:
                 return None
-            target = member.link if not member.hard else f"/{member.link}"
-            ahead = [part for part in target.split("/") if part not in ("", ".")] + ahead
-            at = "/" if target.startswith("/") else posixpath.dirname(at)
-        found = self._members.get(at)
-        return at if found is not None and found.link is None else None
+            ahead = [part for part in member.link.split("/") if part not in ("", ".")] + ahead
+            at = "/" if member.link.startswith("/") else posixpath.dirname(at)
+        return at
 
     def read(self, path: str) -> memoryview | None:
         """Return a file's content, None if it is no plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
         found = self.find(path)
         if found is None:
             return None
-        wanted = self._members[found]
-        name = found[1:] if wanted.name is None else wanted.name
-        number = self._repeated.get(found)
+        wanted = self._content_of(found)
         with _opened(self._layers[wanted.layer]) as file:
             for at, (archive, member) in enumerate(members(file, self._effort)):
-                if member.name == name and number in (None, at):
+                if member.name == wanted.name and wanted.number in (None, at):
                     return _content(archive, member)
         return None
+
+    def _content_of(self, path: str) -> _Content:
+        """Return the location of a known file's content."""
+        member = self._members[path]
+        name = path[1:] if member.name is None else member.name
+        return member.content or _Content(member.layer, name, self._repeated.get(path))
 
     def _note(self, layer: int, number: int, member: tarfile.TarInfo) -> None:
         if len(member.name) > MAX_PATH or len(member.linkname) > MAX_PATH:
@@ -109,14 +127,25 @@ class LayerFiles:
             self._forget(folder, layer, itself=False)
         elif name.startswith(_WHITEOUT):
             self._forget(posixpath.join(folder, name.removeprefix(_WHITEOUT)), layer, itself=True)
-        elif member.issym() or member.islnk():
+        elif member.issym():
             self._effort.take_index(path, stored, member.linkname)
-            self._members[path] = _Member(layer, stored, member.linkname, hard=member.islnk())
+            self._members[path] = _Member(layer, stored, member.linkname)
+        elif member.islnk() and (linked := self._linked(layer, member.linkname)) is not None:
+            self._effort.take_index(path, linked.link, linked.content and linked.content.name)
+            self._members[path] = linked
         elif member.isreg():
             self._effort.take_index(path, stored)
             self._members[path] = self._plain[layer] if stored is None else _Member(layer, stored)
         else:
             self._members.pop(path, None)
+
+    def _linked(self, layer: int, target: str) -> _Member | None:
+        """Return the member of a hard link to this target, None if the target is no file yet."""
+        at = self._resolved(target, last=False)
+        found = None if at is None else self._members.get(at)
+        if at is None or found is None:
+            return None
+        return _Member(layer, link=found.link, content=None if found.link is not None else self._content_of(at))
 
     def _forget(self, path: str, layer: int, *, itself: bool) -> None:
         below = path.rstrip("/") + "/"

@@ -101,6 +101,45 @@ def test_a_later_layer_replaces_and_deletes(tmp_path: Path) -> None:
         assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is in none of its layers",))
 
 
+@pytest.mark.parametrize(
+    ("layers", "need"),
+    [
+        # A later layer replaces or deletes the target, or the link's own layer replaces it after the link.
+        ([{"real": RISCV, "app": ("hard", "real")}, {"real": ARM}], "rv64idc"),
+        ([{"real": RISCV, "app": ("hard", "real")}, {".wh.real": b""}], "rv64idc"),
+        ([{"real": RISCV}, {"app": ("hard", "real"), "./real": ARM}], "rv64idc"),
+        ([{"real": RISCV, "app": ("hard", "./real"), "./real": ARM}], "rv64idc"),
+        ([{"a": ARM, "./a": RISCV, "app": ("hard", "a"), "/a": ARM}], "rv64idc"),
+        # The target is the file that the layers below and the link's own layer have at the link.
+        ([{"real": ARM}, {"real": RISCV, "app": ("hard", "real")}], "rv64idc"),
+        ([{"real": ARM}, {"app": ("hard", "real")}, {"real": RISCV}], "arm64"),
+        ([{"real": ARM}, {".wh.real": b"", "app": ("hard", "real")}], None),
+        # A replaced link does not change its target, and a link of a link is a name of the same file.
+        ([{"real": RISCV, "b": ("hard", "real"), "app": ("hard", "b")}, {"b": ARM, "real": ARM}], "rv64idc"),
+        ([{"app": RISCV, "b": ("hard", "app")}, {"b": ARM}], "rv64idc"),
+        # Opaque folders and whiteouts delete links of lower layers alone.
+        ([{"real": RISCV}, {"app": ("hard", "real"), ".wh..wh..opq": b""}], "rv64idc"),
+        ([{"real": RISCV, "app": ("hard", "real")}, {".wh.app": b""}], None),
+        # Folders of the target are resolved through links; the target itself is not: the new name is a link too.
+        ([{"usr/bin/x": RISCV, "bin": ("link", "usr/bin"), "app": ("hard", "bin/x")}], "rv64idc"),
+        ([{"old": ARM, "x": ("link", "old"), "app": ("hard", "x")}, {"old": RISCV}], "rv64idc"),
+        # No runtime unpacks these.
+        ([{"app": ("hard", "real"), "real": RISCV}], None),
+        ([{"app": ("hard", "app")}], None),
+    ],
+)
+def test_a_hard_link_keeps_the_content_that_its_target_has_in_its_layer(
+    tmp_path: Path, layers: list[dict[str, Entry]], need: str | None
+) -> None:
+    found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, *map(layer, layers)))
+    if need is None:
+        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is in none of its layers",))
+    elif need == "arm64":
+        assert "/app is a program for arm64, in an image for linux/riscv64" in found.warnings
+    else:
+        assert [requirement for _, requirement in entry(found)] == [need]
+
+
 def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": ARM})))
     assert "/app is a program for arm64, in an image for linux/riscv64" in found.warnings
