@@ -37,11 +37,12 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
     yield
     logging.root.handlers[:] = handlers
     translation.deactivate()
-    snapshot, queue, counting = (
-        sys.modules.get(f"hetsched.placement.{name}") for name in ("snapshot", "pending.queue", "queries.pod_counts")
+    cache, queue, counting = (
+        sys.modules.get(f"hetsched.placement.{name}")
+        for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts")
     )
-    if snapshot is not None:
-        snapshot._warm.clear()
+    if cache is not None:
+        cache._warm.clear()
     if queue is not None:
         queue._orders.clear()  # a rolled-back row gives its ID, and so its position in the order, to the next one
     if counting is None:

@@ -9,13 +9,13 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program
 from hetsched.placement.actions import Result, import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
-from hetsched.placement.pending.queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import waiting
 from hetsched.policies.models import Policy
+from hetsched.scheduling.leases import Lease, leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 

@@ -1,5 +1,5 @@
-"""Celery tasks: the scheduling loop, binding, sweeps, the demo.
+"""Celery tasks: scheduling, binding, sweeps, the demo.
 
-May import: hetsched.placement and below, hetsched.adapters, hetsched.engine, Celery.
+May import: hetsched.scheduling and below, hetsched.adapters, hetsched.engine, Celery.
 Never: web, writing rows other than through the actions, arguments other than ids.
 """

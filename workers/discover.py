@@ -42,9 +42,9 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.connections import check_identity, discovery_api
-from hetsched.inventory.lease import Lease, discovering
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_facts import NodeFacts
+from hetsched.scheduling.leases import Lease, discovering
 
 _MOST_FAILURES = 10
 _MOST_WRITES = 5000  # per run; the next run continues

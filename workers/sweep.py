@@ -24,7 +24,6 @@ from hetsched.access.login import forget_failures
 from hetsched.access.sessions import forget_sessions
 from hetsched.inventory.agent_messages import take_samples
 from hetsched.inventory.fact_review import end_overrides
-from hetsched.inventory.lease import leading
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.sample_expiry import age_samples
 from hetsched.inventory.staleness import report_staleness
@@ -48,11 +47,12 @@ from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shad
 from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
-from hetsched.placement.pending.queue import due_pods
-from hetsched.placement.pending.retry import look_again
+from hetsched.placement.scheduling_queue.active_queue import due_pods
+from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
 from hetsched.policies.models import PolicyObject
+from hetsched.scheduling.binding_cycle import unbound
+from hetsched.scheduling.leases import leading
 
-from .bind import unbound
 from .report import unreported, unreported_policies
 
 KEYS_KEPT = timedelta(hours=48)

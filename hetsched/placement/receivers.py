@@ -17,7 +17,7 @@ from hetsched.policies.signals import policy_activated
 from . import dispatch
 from .lifecycle import State
 from .models import Pod
-from .pending.retry import stir
+from .scheduling_queue.unschedulable_pods import stir
 
 _MAY_FIT_NOW = (State.NOT_NOW.value, State.NEVER_FITS.value)
 

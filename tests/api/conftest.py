@@ -16,7 +16,7 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import dispatch, snapshot
+from hetsched.placement import dispatch, scheduler_cache
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_node
@@ -62,7 +62,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
     monkeypatch.setattr(dispatch, "current_app", Broker())
     monkeypatch.setattr(health, "current_app", Broker())
     # A rolled-back test gives its IDs and revisions to the next one.
-    monkeypatch.setattr(snapshot, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_warm", {})
     return woken
 
 

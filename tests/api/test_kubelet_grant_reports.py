@@ -23,7 +23,7 @@ from hetsched.contracts.objects.node_report import KubeletGrant, NumaReport
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, submitted
 from workers import schedule

@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.observed import Quarantined
 from hetsched.inventory import connections
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.journal.models import AuditEntry
+from hetsched.scheduling.leases import following
 from tests.unit.adapters.kubeconfigs import kubeconfig
 
 from .conftest import Api

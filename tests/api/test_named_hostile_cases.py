@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 
 from .conftest import Api
 from .hostile_cases import GROUPS
@@ -33,7 +33,7 @@ def test_no_case_breaks_the_server(
             answer = ask(case.method, case.address, case.body or None, kind=case.kind)
             transaction.set_rollback(True)
         took.append(perf_counter() - began)
-        snapshot._warm.clear()
+        scheduler_cache._warm.clear()
         refused = answer.status_code >= 400
         if answer.status_code >= 500 or refused and answer["Content-Type"] != "application/problem+json":
             broken.append(f"{case.name}: {answer.status_code} {answer.content[:200]!r}")

@@ -12,8 +12,8 @@ from django.utils import timezone
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.plugins.qos_sort import QosSort
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import next_pods
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduling_queue.active_queue import next_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_pod
 from tests.scenes import ALICE, submitted

@@ -22,7 +22,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded, submitted

@@ -14,7 +14,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 

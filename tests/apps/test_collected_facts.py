@@ -28,7 +28,7 @@ from hetsched.journal.publish import merge
 from hetsched.placement.actions import follow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster

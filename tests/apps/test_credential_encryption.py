@@ -14,10 +14,10 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connections import api_of, check_identity, connect, discovery_api
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
+from hetsched.scheduling.leases import following
 from hetsched.storage.sealed_secrets import seal, unseal
 from tests.unit.adapters.kubeconfigs import kubeconfig
 

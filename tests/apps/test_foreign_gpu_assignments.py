@@ -10,7 +10,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 

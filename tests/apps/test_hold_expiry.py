@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import HoldPart, end_holds, forget_charged, forget_holds, hold, holds, submit
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster
 

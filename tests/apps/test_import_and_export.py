@@ -21,7 +21,7 @@ from hetsched.placement.actions import export_cluster, import_cluster
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, placing, recorded, submitted

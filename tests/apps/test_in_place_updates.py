@@ -23,13 +23,13 @@ from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.replay import read_stream
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
+from hetsched.scheduling import scheduling_loop
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
-from workers import schedule
 
 pytestmark = pytest.mark.django_db
 KEY = "default/p"
@@ -65,9 +65,9 @@ def runs(cluster: Cluster, pod: PodBuilder, **more: Any) -> None:
 
 def decide(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decide due pods, regardless of their back-off."""
-    monkeypatch.setattr(schedule, "_may_decide", lambda _: True)
+    monkeypatch.setattr(scheduling_loop, "_may_decide", lambda _: True)
     Pod.objects.filter(queued=True).update(not_before=None)
-    schedule.run(cluster.pk)
+    scheduling_loop.run(cluster.pk)
 
 
 def states() -> dict[str, str]:

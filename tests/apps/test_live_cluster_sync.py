@@ -18,7 +18,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.models import Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded

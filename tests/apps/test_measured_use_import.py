@@ -13,7 +13,7 @@ from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import export_cluster, import_cluster, release
 from hetsched.placement.lifecycle import State
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, placed

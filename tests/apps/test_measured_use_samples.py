@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 

@@ -8,7 +8,6 @@ import pytest
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
@@ -17,6 +16,7 @@ from hetsched.placement.models import Workload
 from hetsched.placement.queries import pod_counts
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
 from hetsched.placement.queries.topics import snapshot
+from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.listener import Listener

@@ -12,15 +12,15 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.waits import Event, WaitsFor, in_words
 from hetsched.inventory.actions import cordon, create_cluster, uncordon
-from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import Result, cancel, follow, record
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.pending import retry
-from hetsched.placement.pending.queue import waiting
-from hetsched.placement.pending.retry import look_again
+from hetsched.placement.scheduling_queue import unschedulable_pods
+from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
+from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster, placed, recorded, submitted
@@ -95,10 +95,10 @@ def test_timed_pods_are_requeued_after_a_minute_and_others_after_five() -> None:
     for name, event in (("timed", Event.TIME), ("event", Event.POD_RELEASED)):
         submitted(cluster, a_pod(name))
         refused(cluster, event)
-    Pod.objects.update(tried_at=timezone.now() - retry.LOOK_AGAIN - timedelta(seconds=1))
+    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.LOOK_AGAIN - timedelta(seconds=1))
     look_again(cluster.pk)
     assert queued() == ["timed"]
-    Pod.objects.update(tried_at=timezone.now() - retry.FLUSH - timedelta(seconds=1))
+    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.FLUSH - timedelta(seconds=1))
     look_again(cluster.pk)
     assert dict(Pod.objects.values_list("name", "flushed")) == {"timed": False, "event": True}
 
@@ -112,7 +112,7 @@ def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("p"))
     refused(cluster, event)
-    Pod.objects.filter(name="p").update(tried_at=timezone.now() - retry.FLUSH * 2, not_before=None)
+    Pod.objects.filter(name="p").update(tried_at=timezone.now() - unschedulable_pods.FLUSH * 2, not_before=None)
     look_again(cluster.pk)
     assert running.workload is not None
     cancel(running.workload, actor=ALICE, reason="test")

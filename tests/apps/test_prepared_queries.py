@@ -91,13 +91,13 @@ def test_update_sets_constants_values_and_row_expressions() -> None:
 def test_partial_indexes_are_used() -> None:
     # Without the indexes each of these queries reads all pods that a cluster ever had.
     from hetsched.placement.actions.watch import pod_transitions
-    from hetsched.placement.pending import queue, retry
     from hetsched.placement.queries import pod_counts
+    from hetsched.placement.scheduling_queue import active_queue, unschedulable_pods
 
     wanted = {
         "placement_pod_live_name": (pod_transitions._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
         "placement_pod_live_state": (pod_counts._COUNTED, {"cluster": 1}),
-        "placement_pod_queue": (queue._first(500), {"cluster": 1, "now": timezone.now()}),
+        "placement_pod_queue": (active_queue._first(500), {"cluster": 1, "now": timezone.now()}),
     }
     found = {}
     for index, (query, given) in wanted.items():
@@ -108,7 +108,7 @@ def test_partial_indexes_are_used() -> None:
             found[index] = " ".join(str(row) for row in cursor.fetchall())
     assert [index for index, plan in found.items() if index not in plan] == []
     with CaptureQueriesContext(connection) as asked:
-        retry._QUEUE(cluster=1, bits=1)
+        unschedulable_pods._QUEUE(cluster=1, bits=1)
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + asked[0]["sql"].replace("%", "%%"))
         assert "placement_pod_live_state" in str(cursor.fetchall())

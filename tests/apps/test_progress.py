@@ -24,9 +24,9 @@ from hetsched.placement.actions import (
 )
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
-from hetsched.placement.pending.queue import waiting
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
+from hetsched.placement.scheduling_queue.active_queue import waiting
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, placing, recorded, refusing, submitted
 

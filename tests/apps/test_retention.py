@@ -14,7 +14,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import a_pod
 from tests.scenes import a_cluster, placed
 

@@ -17,7 +17,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import SchedulerCache, load_state, warm
+from hetsched.placement.scheduler_cache import SchedulerCache, load_state, warm
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
 from tests.walk import Walk
@@ -54,7 +54,7 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
 def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hetsched.placement import snapshot
+    from hetsched.placement import scheduler_cache
     from hetsched.placement.actions import release
     from hetsched.placement.lifecycle import State
 
@@ -65,13 +65,13 @@ def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebu
     placed(cluster, "n1", a_pod("new"))
     both = placed(cluster, "n1", a_pod("came-and-went"))
     release(cluster.pk, [gone[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
-    monkeypatch.setattr(snapshot, "load_state", None)
+    monkeypatch.setattr(scheduler_cache, "load_state", None)
     with warm(cluster.pk).held() as kept:
         assert set(kept.state.bookings) == {"default/new"}
 
 
 def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetsched.placement import snapshot
+    from hetsched.placement import scheduler_cache
     from hetsched.placement.actions import record, release
     from hetsched.placement.lifecycle import State
     from tests.scenes import placing, submitted
@@ -87,7 +87,7 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
         release(cluster.pk, [old[0].pk], to=State.SUCCEEDED, reason="done")
         copy.recorded(record(cluster.pk, results, revision=kept.revision, epoch=0, snapshot=""))
     rebuilt = load_state(cluster.pk)
-    monkeypatch.setattr(snapshot, "load_state", None)
+    monkeypatch.setattr(scheduler_cache, "load_state", None)
     with copy.held() as kept:
         assert set(kept.state.bookings) == {"default/new"}
         assert kept.state.digest() == rebuilt.state.digest()
@@ -96,7 +96,7 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
 
 def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.inventory.actions import cordon
-    from hetsched.placement import snapshot
+    from hetsched.placement import scheduler_cache
     from tests.scenes import ALICE
 
     cluster = a_cluster(a_node("n1"), a_node("n2"))
@@ -104,7 +104,7 @@ def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatc
         pass
     cordon(cluster, "n2", actor=ALICE, reason="repair")
     rebuilt = load_state(cluster.pk)
-    monkeypatch.setattr(snapshot, "load_state", None)
+    monkeypatch.setattr(scheduler_cache, "load_state", None)
     with warm(cluster.pk).held() as kept:
         assert kept.state.columns.field("unschedulable").tolist() == [False, True]
         assert kept.state.digest() == rebuilt.state.digest()
@@ -153,7 +153,7 @@ def test_gang_backoff_survives_a_rebuild() -> None:
 
 
 def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetsched.placement import snapshot
+    from hetsched.placement import scheduler_cache
 
     grant = DeviceGrant("gpu", "", "gpu", DeviceId("gpu.example.com", "n1", "d0"))
     cluster = a_cluster(a_node("n1"))
@@ -179,7 +179,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     content = msgspec.structs.replace(content, namespaces=before.namespaces)
     follow(cluster.pk, Changes(definitions=content), epoch=1)
     rebuilt = load_state(cluster.pk)
-    monkeypatch.setattr(snapshot, "load_state", None)
+    monkeypatch.setattr(scheduler_cache, "load_state", None)
     with warm(cluster.pk).held() as kept:
         assert kept.state.digest() == rebuilt.state.digest()
         assert kept.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}

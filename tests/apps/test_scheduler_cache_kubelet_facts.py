@@ -19,7 +19,7 @@ from hetsched.inventory.node_facts import NodeFacts
 from hetsched.placement.actions import release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from hetsched.storage.write_lock import write_transaction
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.scenes import a_cluster, placed, submitted

@@ -9,7 +9,6 @@ import pytest
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
@@ -18,6 +17,7 @@ from hetsched.placement.actions.shadow_decisions import judge
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.shadow_report import summary, worst
+from hetsched.scheduling.leases import Lease, following
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 

@@ -10,13 +10,13 @@ from django.utils import timezone
 
 from hetsched.inventory import staleness
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.inventory.staleness import report_staleness, watched_now
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.queries.topics import snapshot
+from hetsched.scheduling.leases import following
 from tests.scenes import a_cluster
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,7 @@ from datetime import timedelta
 from django.utils import timezone
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.inventory.staleness import report_staleness
-from hetsched.inventory.lease import following
+from hetsched.scheduling.leases import following
 cluster = Cluster.objects.get(name="demo")
 Cluster.objects.filter(pk=cluster.pk).update(kind="kubernetes")
 connection, new = Connection.objects.get_or_create(cluster=cluster)

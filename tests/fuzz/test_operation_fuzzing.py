@@ -29,7 +29,7 @@ from hetsched.access.tokens import create_token
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.actions import import_cluster, submit
 from hetsched.placement.models import Decision
 from hetsched.policies.models import Policy, PolicyRevision
@@ -103,7 +103,7 @@ def undone() -> Iterator[None]:
             yield
             transaction.set_rollback(True)
     finally:
-        snapshot._warm.clear()
+        scheduler_cache._warm.clear()
 
 
 @schemathesis.check

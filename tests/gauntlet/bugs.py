@@ -51,7 +51,7 @@ BUGS = (
     ),
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
-        "hetsched/placement/snapshot.py",
+        "hetsched/placement/scheduler_cache.py",
         "            if not _has(loaded, reservation.revision) and not released:\n",
         "            if False and not released:\n",
         "tests/apps/test_scheduler_cache.py::"
@@ -59,7 +59,7 @@ BUGS = (
     ),
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
-        "workers/bind.py",
+        "hetsched/scheduling/binding_cycle.py",
         "    for one in by_result[BindingResult.REFUSED]:\n",
         "    for one in by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN]:\n",
         "tests/kube/test_binding_faults.py::test_busy_server_leaves_the_pod_with_its_reservation",
@@ -120,7 +120,7 @@ BUGS = (
     ),
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
-        "workers/bind.py",
+        "hetsched/scheduling/binding_cycle.py",
         "        if by_result[result]:\n            keep_gangs_whole(",
         "        if False:\n            keep_gangs_whole(",
         "tests/workers/test_partially_bound_gangs.py::test_unbound_members_are_requeued_with_the_reason",
@@ -134,7 +134,7 @@ BUGS = (
     ),
     Bug(
         "K17", "a release and an allocation cross", "apache/yunikorn-k8shim#265, volcano-sh/volcano#5500",
-        "hetsched/placement/snapshot.py",
+        "hetsched/placement/scheduler_cache.py",
         "and end is not None and end <= revision and end not in written:\n",
         "and end is not None and end > revision:\n",
         "tests/apps/test_scheduler_cache.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",

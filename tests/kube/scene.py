@@ -10,10 +10,10 @@ from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from workers.scheduling.informer import Follower
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
 
 
 def make(api: Api, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:
@@ -41,15 +41,15 @@ def pod_of(api: Api, name: str) -> dict[str, Any]:
     return found
 
 
-def a_follower(api: Api, cluster: Cluster) -> Follower:
+def a_follower(api: Api, cluster: Cluster) -> Informer:
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    follower = Follower(lease, api, threading.Event())
+    follower = Informer(lease, api, threading.Event())
     follower.start()
     return follower
 
 
-def eventually(follower: Follower, holds: Callable[[], bool], seconds: float = 30) -> None:
+def eventually(follower: Informer, holds: Callable[[], bool], seconds: float = 30) -> None:
     """Run the informer in this thread until a condition holds."""
     until = time.monotonic() + seconds
     while not holds():

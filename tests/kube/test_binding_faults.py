@@ -17,18 +17,19 @@ from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster of two nodes with the pod `p` placed and not bound yet."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     monkeypatch.setattr(binding, "_LONGEST_WAIT_SECONDS", 0.05)
     for name in ("n1", "n2"):
         make_node(api, name)
@@ -57,7 +58,7 @@ def is_bound_as_placed(api: Api) -> bool:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
-    api: Api, cluster: Cluster, placed: Follower, status: int
+    api: Api, cluster: Cluster, placed: Informer, status: int
 ) -> None:
     def say(call: int, real: Any) -> Any:
         if call < 3:
@@ -65,27 +66,27 @@ def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
         return real()
 
     with replies(api, to="/p/binding", say=say) as calls:
-        assert bind.run(cluster.pk) == 1
+        assert binding_cycle.run(cluster.pk) == 1
     assert len(calls) == 3
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
 
-def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Cluster, placed: Informer) -> None:
     def say(_: int, __: Any) -> Any:
         raise refusal(503)
 
     with replies(api, to="/p/binding", say=say) as calls:
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
-    assert bind.run(cluster.pk) == 0  # another worker may still be binding it
+    assert binding_cycle.run(cluster.pk) == 0  # another worker may still be binding it
     long_ago()
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []
 
 
 def test_a_refusal_frees_nothing_while_the_try_before_may_still_come_through(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     late: list[Any] = []
 
@@ -94,58 +95,58 @@ def test_a_refusal_frees_nothing_while_the_try_before_may_still_come_through(
         raise refusal(504 if call == 1 else 422)
 
     with replies(api, to="/p/binding", say=say) as calls:
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
         assert (len(calls), states(), held()) == (2, {"p": "binding"}, 1)
         long_ago()
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
         assert (len(calls), states(), held()) == (3, {"p": "binding"}, 1)
         late[0]()
         long_ago()
-        assert bind.run(cluster.pk) == 1
+        assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []
 
 
 def test_a_refusal_frees_once_no_try_can_be_out_and_the_pod_was_read(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     def say(call: int, _: Any) -> Any:
         raise refusal(504 if call == 1 else 422)
 
     with replies(api, to="/p/binding", say=say):
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
         long_ago()
-        Pod.objects.update(decided_at=timezone.now() - bind.OUT_FOR)
-        assert bind.run(cluster.pk) == 0
+        Pod.objects.update(decided_at=timezone.now() - binding_cycle.OUT_FOR)
+        assert binding_cycle.run(cluster.pk) == 0
     assert (states(), held()) == ({"p": "pending"}, 0)
 
 
 def test_unstarted_binding_is_left_to_other_processes(
-    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, placed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bind, "WRITE_WITHIN", timedelta(0))
+    monkeypatch.setattr(binding_cycle, "WRITE_WITHIN", timedelta(0))
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
     assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
 
 
-def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cluster, placed: Informer) -> None:
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
         assert (calls, states()) == ([], {"p": "placed"})
         placed._write_sync()
-        assert bind.run(cluster.pk) == 1
+        assert binding_cycle.run(cluster.pk) == 1
 
 
 def test_missing_uid_check_is_reported_and_nothing_is_bound(
-    api: Api, cluster: Cluster, placed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, placed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
         long_ago()
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
     assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
     assert Connection.objects.get().failure == binding.UNPROVEN
     make_pod(api, "q")
@@ -154,18 +155,18 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
     assert schedule.run(cluster.pk) == 0
 
 
-def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: Informer) -> None:
     def say(_: int, real: Any) -> Any:
         real()
         raise refusal(0)
 
     with replies(api, to="/p/binding", say=say):
-        assert bind.run(cluster.pk) == 1
+        assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
 
 def test_a_binding_that_comes_through_late_frees_nothing_meanwhile(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     late: list[Any] = []
 
@@ -174,16 +175,16 @@ def test_a_binding_that_comes_through_late_frees_nothing_meanwhile(
         raise refusal(0)
 
     with replies(api, to="/p/binding", say=say):
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
     assert (states(), held()) == ({"p": "binding"}, 1)
     late[0]()
     eventually(placed, lambda: states() == {"p": "bound"})
-    assert (bind.run(cluster.pk), held(), is_bound_as_placed(api)) == (0, 1, True)
+    assert (binding_cycle.run(cluster.pk), held(), is_bound_as_placed(api)) == (0, 1, True)
     assert check_invariants() == []
 
 
 def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     def say(_: int, real: Any) -> Any:
         api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
@@ -191,7 +192,7 @@ def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
         return real()
 
     with replies(api, to="/p/binding", say=say):
-        assert bind.run(cluster.pk) == 0
+        assert binding_cycle.run(cluster.pk) == 0
     assert "nodeName" not in pod_of(api, "p")["spec"]
     assert held() == 1  # until the watch reports that the old one is deleted
     eventually(
@@ -199,37 +200,37 @@ def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
     )
     assert held() == 0
     placed._write_sync()
-    assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
+    assert (schedule.run(cluster.pk), binding_cycle.run(cluster.pk)) == (1, 1)
     assert Reservation.objects.get(active=True).requests["cpu"] == 2000
     assert check_invariants() == []
 
 
-def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, placed: Informer) -> None:
     for number in range(20):
         make_pod(api, f"more-{number}", cpu="100m")
     eventually(placed, lambda: len(states()) == 21)
     placed._write_sync()
     assert schedule.run(cluster.pk) == 20
-    waiting = bind._pods(cluster.pk, State.PLACED)
-    bind.begin_binding(cluster.pk, waiting)
-    wanted = bind.to_bind(waiting)
+    waiting = binding_cycle._pods(cluster.pk, State.PLACED)
+    binding_cycle.begin_binding(cluster.pk, waiting)
+    wanted = binding_cycle.to_bind(waiting)
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
     assert {one.result for one in outcomes} == {binding.BindingResult.BOUND}
-    bind.note(cluster, outcomes[:21])
-    bind.note(cluster, outcomes[21:])
+    binding_cycle.note(cluster, outcomes[:21])
+    binding_cycle.note(cluster, outcomes[21:])
     assert set(states().values()) == {"bound"}
     assert held() == 21
     assert check_invariants() == []
 
 
-def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, placed: Informer) -> None:
     ours = Pod.objects.select_related("node").get().node
     assert ours is not None
     other = "n2" if ours.name == "n1" else "n1"
     uid = pod_of(api, "p")["metadata"]["uid"]
     assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).result is binding.BindingResult.BOUND
-    assert bind.run(cluster.pk) == 0
+    assert binding_cycle.run(cluster.pk) == 0
     assert held() == 1
     eventually(
         placed, lambda: list(Pod.objects.order_by("id").values_list("state", flat=True)) == ["cancelled", "running"]

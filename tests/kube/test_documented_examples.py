@@ -15,11 +15,12 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.models import PolicyObject
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.scene import a_follower, eventually, pod_of, states
-from workers import bind, report, schedule
-from workers.scheduling.informer import Follower
+from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -53,8 +54,8 @@ def apply(kubectl: Kubectl, *names: str) -> None:
 
 
 @pytest.fixture
-def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    for worker in (bind, report):
+def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
+    for worker in (binding_cycle, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     apply(kubectl, "nodes", "numa-zones")
     running = a_follower(api, cluster)
@@ -65,13 +66,13 @@ def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.M
 
 
 def test_pods_get_nodes_and_invalid_ones_get_a_reason(
-    api: Api, cluster: Cluster, follower: Follower, kubectl: Kubectl
+    api: Api, cluster: Cluster, follower: Informer, kubectl: Kubectl
 ) -> None:
     apply(kubectl, "plain", "riscv", "gpu", "numa", "gang", "wrong-pod")
     eventually(follower, lambda: sorted(states()) == PODS)
     follower._write_sync()
     schedule.run(cluster.pk)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     report.run(cluster.pk)
     found = {name: pod_of(api, name) for name in PODS}
     nodes = {name: pod["spec"].get("nodeName", "") for name, pod in found.items()}
@@ -97,7 +98,7 @@ def test_pods_get_nodes_and_invalid_ones_get_a_reason(
 
 
 def test_pod_is_placed_by_the_policy_of_the_cluster(
-    api: Api, cluster: Cluster, follower: Follower, kubectl: Kubectl
+    api: Api, cluster: Cluster, follower: Informer, kubectl: Kubectl
 ) -> None:
     apply(kubectl, "policy")
     try:

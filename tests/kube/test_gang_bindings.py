@@ -14,19 +14,20 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import HalfGang, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, pod_of, states
-from workers import bind, evict, schedule, sweep
-from workers.scheduling.informer import Follower
+from workers import evict, schedule, sweep
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 GANG = "pod-group.scheduling.sigs.k8s.io"
 
 
 @pytest.fixture
-def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node, on which a gang of three is placed and not bound yet."""
-    for worker in (bind, evict):
+    for worker in (binding_cycle, evict):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
     for name in ("g-0", "g-1", "g-2"):
@@ -50,7 +51,7 @@ def make_member(api: Api, name: str) -> None:
     make(api, PODS, name, "default", metadata={"labels": labels, "ownerReferences": [owner]}, spec=spec)
 
 
-def decide(follower: Follower) -> int:
+def decide(follower: Informer) -> int:
     Pod.objects.filter(state__in=["not-now", "pending"]).update(queued=True, not_before=None)
     follower._write_sync()
     return schedule.run(follower.lease.cluster_id)
@@ -61,27 +62,27 @@ def refuse(_: int, __: Any) -> Any:
 
 
 def test_the_member_that_was_refused_is_decided_again_and_the_gang_is_whole(
-    api: Api, cluster: Cluster, placed: Follower
+    api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     with replies(api, to="/g-1/binding", say=refuse):
-        assert bind.run(cluster.pk) == 2
+        assert binding_cycle.run(cluster.pk) == 2
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "bound"}
     assert Pod.objects.get(name="g-1").message == "made by a test"
     assert HalfGang.objects.count() == 1
     assert decide(placed) == 1
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     sweep.run()
     assert set(states().values()) == {"bound"}
     assert not HalfGang.objects.exists()
     assert check_invariants() == []
 
 
-def test_permanent_rejection_takes_the_other_members_back(api: Api, cluster: Cluster, placed: Follower) -> None:
+def test_permanent_rejection_takes_the_other_members_back(api: Api, cluster: Cluster, placed: Informer) -> None:
     with replies(api, to="/g-1/binding", say=refuse):
         for _ in range(3):
-            bind.run(cluster.pk)
+            binding_cycle.run(cluster.pk)
             decide(placed)
-        bind.run(cluster.pk)
+        binding_cycle.run(cluster.pk)
         HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
         sweep.run()
         assert evict.run(cluster.pk) == 2
@@ -99,5 +100,5 @@ def test_permanent_rejection_takes_the_other_members_back(api: Api, cluster: Clu
         make_member(api, name)
     eventually(placed, lambda: len(states()) == 5)
     assert decide(placed) == 3
-    assert bind.run(cluster.pk) == 3
+    assert binding_cycle.run(cluster.pk) == 3
     assert check_invariants() == []

@@ -19,12 +19,13 @@ from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Connection, ImageIndex, Node
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from tests.registry import Registry, a_registry
-from workers import bind, images, schedule
-from workers.scheduling.informer import Follower
+from workers import images, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 ARCHITECTURES = ("arm64", "riscv64", "amd64")  # in name order the amd64 nodes would be chosen last
@@ -39,9 +40,9 @@ def registry(settings: Any) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with two nodes of each architecture."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     for position, arch in enumerate(2 * ARCHITECTURES):
         make_node(api, f"n{position}-{arch}", **{"kubernetes.io/arch": arch})
     follower = a_follower(api, cluster)
@@ -65,7 +66,7 @@ def arch_of(api: Api, name: str) -> str:
 
 
 def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
-    api: Api, cluster: Cluster, followed: Follower, registry: Registry
+    api: Api, cluster: Cluster, followed: Informer, registry: Registry
 ) -> None:
     amd = registry.image("amd:1", "linux/amd64", "unknown/unknown")
     everywhere = registry.image("everywhere:1", *(f"linux/{arch}" for arch in ARCHITECTURES))
@@ -85,7 +86,7 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     assert images.run(cluster.pk) == 4
     followed._write_sync()
     assert schedule.run(cluster.pk) == 44
-    assert bind.run(cluster.pk) == 35
+    assert binding_cycle.run(cluster.pk) == 35
     placed = {arch_of(api, f"amd-{number:02d}") for number in range(40)}
     assert placed == {"amd64", ""}
     assert sum(state == "not-now" for state in states().values()) == 8
@@ -101,7 +102,7 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
 
 
 def test_an_index_that_comes_late_is_heeded_while_the_pod_waits(
-    api: Api, cluster: Cluster, followed: Follower, registry: Registry
+    api: Api, cluster: Cluster, followed: Informer, registry: Registry
 ) -> None:
     name = f"{registry.host}/late:1"
     make_pod(api, "late", **with_image(name))
@@ -114,7 +115,7 @@ def test_an_index_that_comes_late_is_heeded_while_the_pod_waits(
     assert images.run(cluster.pk) == 1
     followed._write_sync()
     assert schedule.run(cluster.pk) == 1
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     assert arch_of(api, "late") == "riscv64"
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
+from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
-from workers import bind
-from workers.scheduling.informer import Follower
-from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -27,14 +27,14 @@ NEAR: dict[str, Any] = {"affinity": {"podAffinity": {"requiredDuringSchedulingIg
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "n1", **{"kubernetes.io/hostname": "n1"})
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    live = Live(cluster, api)
-    follower = Follower(lease, api, threading.Event(), live=live)
+    live = LiveScheduler(cluster, api)
+    follower = Informer(lease, api, threading.Event(), live=live)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
@@ -57,7 +57,7 @@ def the_ledger_agrees(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_a_label_set_before_the_kubelet_reports_is_taken_in(api: Api, followed: Follower, cluster: Cluster) -> None:
+def test_a_label_set_before_the_kubelet_reports_is_taken_in(api: Api, followed: Informer, cluster: Cluster) -> None:
     make_pod(api, "a")
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     make_pod(api, "b", **NEAR)
@@ -67,7 +67,7 @@ def test_a_label_set_before_the_kubelet_reports_is_taken_in(api: Api, followed: 
     the_ledger_agrees(cluster)
 
 
-def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Follower, cluster: Cluster) -> None:
+def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Informer, cluster: Cluster) -> None:
     make_pod(api, "a")
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     patch(api, "a", {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "6"}}}]}}, "resize")
@@ -76,26 +76,26 @@ def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Foll
 
 
 def test_a_label_set_while_the_binding_is_in_flight_is_taken_in(
-    api: Api, followed: Follower, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    api: Api, followed: Informer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_pod(api, "b", **NEAR)
     eventually(followed, lambda: states().get("b") == "not-now")
-    real = bind.write
+    real = binding_cycle.write
 
     def write(*arguments: Any, **more: Any) -> Any:
         patch(api, "a", {"metadata": {"labels": {"x": "1"}}})
         return real(*arguments, **more)
 
-    monkeypatch.setattr(bind, "write", write)
+    monkeypatch.setattr(binding_cycle, "write", write)
     make_pod(api, "a")
     eventually(followed, lambda: is_bound(api, "a"))
-    monkeypatch.setattr(bind, "write", real)
+    monkeypatch.setattr(binding_cycle, "write", real)
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
     the_ledger_agrees(cluster)
 
 
 def test_labels_that_the_api_server_sets_with_the_binding_are_taken_in(
-    api: Api, followed: Follower, cluster: Cluster
+    api: Api, followed: Informer, cluster: Cluster
 ) -> None:
     zone = "topology.kubernetes.io/zone"
     make_node(api, "n2", **{"kubernetes.io/hostname": "n2", zone: "z1"})

@@ -9,17 +9,17 @@ from django.db.models import F
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster) -> Iterator[Informer]:
     """Run an informer for the cluster; the API server has one node and one pod with our scheduler name."""
     make_node(api, "n1")
     make_pod(api, "early")
@@ -28,7 +28,7 @@ def followed(api: Api, cluster: Cluster) -> Iterator[Follower]:
     follower.ended.set()
 
 
-def test_existing_added_and_deleted_objects_are_followed(api: Api, followed: Follower) -> None:
+def test_existing_added_and_deleted_objects_are_followed(api: Api, followed: Informer) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     assert Node.objects.get().allocatable["cpu"] == 8000
     make_node(api, "n2")
@@ -45,7 +45,7 @@ def test_existing_added_and_deleted_objects_are_followed(api: Api, followed: Fol
     assert sync.failures == 0
 
 
-def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluster: Cluster, followed: Informer) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     followed.ended.set()
     following.give_up(followed.lease)
@@ -57,7 +57,7 @@ def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluste
     another.ended.set()
 
 
-def test_informer_without_its_lease_writes_nothing(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_informer_without_its_lease_writes_nothing(api: Api, cluster: Cluster, followed: Informer) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
     make_pod(api, "late")

@@ -12,42 +12,42 @@ from django.db.models import F
 
 from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.placement.actions import reject
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following, leading
+from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
-from workers import bind
-from workers.scheduling.informer import Follower
-from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def live(api: Api, cluster: Cluster) -> Iterator[Live]:
-    made = Live(cluster, api)
+def live(api: Api, cluster: Cluster) -> Iterator[LiveScheduler]:
+    made = LiveScheduler(cluster, api)
     yield made
     made.close()
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "only")
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    follower = Follower(lease, api, threading.Event(), live=live)
+    follower = Informer(lease, api, threading.Event(), live=live)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()
 
 
-def test_pods_are_bound_without_a_worker(api: Api, followed: Follower) -> None:
+def test_pods_are_bound_without_a_worker(api: Api, followed: Informer) -> None:
     for number in range(5):
         make_pod(api, f"p{number}")
     eventually(followed, lambda: list(states().values()) == ["bound"] * 5)
@@ -56,7 +56,7 @@ def test_pods_are_bound_without_a_worker(api: Api, followed: Follower) -> None:
     assert check_invariants() == []
 
 
-def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Follower) -> None:
+def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Informer) -> None:
     called, go_on = threading.Event(), threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -74,7 +74,7 @@ def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Foll
         eventually(followed, lambda: states() == {"held": "bound"})
 
 
-def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, followed: Follower) -> None:
+def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, followed: Informer) -> None:
     go_on = threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -92,7 +92,7 @@ def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, f
     assert states() == {"late": "bound"}
 
 
-def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Follower) -> None:
+def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Informer) -> None:
     def say(count: int, call: Any) -> bytes:
         if count == 1:
             raise refusal(422)
@@ -107,7 +107,9 @@ def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Follower) -> N
     assert check_invariants() == []
 
 
-def test_nothing_is_decided_while_another_leads(api: Api, cluster: Cluster, followed: Follower, live: Live) -> None:
+def test_nothing_is_decided_while_another_leads(
+    api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler
+) -> None:
     if live._lease is not None:
         leading.give_up(live._lease)
     theirs = leading.take(cluster.pk, "another")
@@ -123,7 +125,7 @@ def test_nothing_is_decided_while_another_leads(api: Api, cluster: Cluster, foll
         eventually(followed, lambda: states() == {"waits": "bound"})
 
 
-def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Follower, live: Live) -> None:
+def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler) -> None:
     make_pod(api, "first")
     eventually(followed, lambda: states() == {"first": "bound"})
     # Another process took over while this one slept, and its lease renewal is not due yet.
@@ -137,25 +139,25 @@ def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Fol
 
 
 def test_unsent_binding_is_sent_by_a_worker(
-    api: Api, cluster: Cluster, followed: Follower, live: Live, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_bind", lambda placed: None)  # it dies between the commit and the first call
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
         make_pod(api, "left")
         eventually(followed, lambda: states() == {"left": "binding"})
-        Pod.objects.update(decided_at=F("decided_at") - 2 * bind.LEFT_AFTER - timedelta(seconds=1))
-        assert bind.run(cluster.pk) == 1
+        Pod.objects.update(decided_at=F("decided_at") - 2 * binding_cycle.LEFT_AFTER - timedelta(seconds=1))
+        assert binding_cycle.run(cluster.pk) == 1
         eventually(followed, lambda: states() == {"left": "bound"})
     assert len(calls) == 1
     assert check_invariants() == []
 
 
 def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
-    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(_: int, call: Any) -> bytes:
         # A worker whose binding was rejected released the placement, and nothing is decided for a while.
-        monkeypatch.setattr(Live, "_decide", lambda self: False)
+        monkeypatch.setattr(LiveScheduler, "_decide", lambda self: False)
         taken_back.wait(30)
         answer: bytes = call()
         return answer
@@ -175,7 +177,7 @@ def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
 
 
 def test_nothing_is_written_once_another_installation_may_hold_the_lease(
-    api: Api, followed: Follower, live: Live
+    api: Api, followed: Informer, live: LiveScheduler
 ) -> None:
     live._is_elected = lambda: False
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
@@ -185,7 +187,7 @@ def test_nothing_is_written_once_another_installation_may_hold_the_lease(
     assert Reservation.objects.filter(active=True).count() == 1
 
 
-def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Follower, live: Live) -> None:
+def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Informer, live: LiveScheduler) -> None:
     called, go_on = threading.Event(), threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -204,7 +206,7 @@ def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: 
 
 
 def test_where_wrong_uids_are_not_refused_nothing_more_is_decided(
-    api: Api, followed: Follower, live: Live, monkeypatch: pytest.MonkeyPatch
+    api: Api, followed: Informer, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:

@@ -14,14 +14,14 @@ from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.leader_lease import DURATION_SECONDS, Election
 from hetsched.adapters.kubernetes.resources import LEASES
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
+from hetsched.scheduling import leader_election
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import eventually
-from workers.scheduling import leader_election
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EPOCH = 3
@@ -105,7 +105,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
     lease = following.take(cluster.pk, "test")
     assert lease is not None
     with leader_election.leadership(cluster, api, lease, threading.Event()) as (_over, leads):
-        follower = Follower(lease, api, threading.Event(), leads=leads)
+        follower = Informer(lease, api, threading.Event(), leads=leads)
         follower.start()
         eventually(follower, lambda: in_step(cluster))
         stranger = Election("stranger", clock=(clock := Clock()))

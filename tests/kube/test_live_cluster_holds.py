@@ -13,16 +13,17 @@ from django.test import Client
 
 from hetsched.access.tokens import create_token
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.actions import cancel, end_holds
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers import bind, create, schedule
-from workers.scheduling.informer import Follower
+from workers import create, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 POD = """\
@@ -49,10 +50,10 @@ class Asker:
 
 
 @pytest.fixture
-def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node, in which submissions may use the namespace default."""
-    monkeypatch.setattr(snapshot, "_warm", {})
-    for worker in (create, bind):
+    monkeypatch.setattr(scheduler_cache, "_warm", {})
+    for worker in (create, binding_cycle):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
     make_node(api, "n1")
@@ -63,15 +64,15 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     follower.ended.set()
 
 
-def run_tasks(there: Follower, cluster: Cluster) -> None:
+def run_tasks(there: Informer, cluster: Cluster) -> None:
     """Run every periodic task once."""
     there._write_sync()
     create.run(cluster.pk)
     schedule.run(cluster.pk)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
 
 
-def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Cluster, there: Follower) -> None:
+def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Cluster, there: Informer) -> None:
     ask = Asker()
     hold = ask("holds/", status=201)
     assert hold["pods"] == [{"pod": "default/train", "node": "n1"}]
@@ -90,7 +91,7 @@ def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Clust
 
 
 def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
-    api: Api, cluster: Cluster, there: Follower
+    api: Api, cluster: Cluster, there: Informer
 ) -> None:
     ask = Asker()
     plan = ask("what-if/", status=200, plan=True)["plan"]["token"]
@@ -109,7 +110,7 @@ def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
     assert check_invariants() == []
 
 
-def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Cluster, there: Informer) -> None:
     hold = Asker()("holds/", status=201)
     there.ended.set()
     following.give_up(there.lease)
@@ -122,7 +123,7 @@ def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Clus
     another.ended.set()
 
 
-def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster: Cluster, there: Informer) -> None:
     Asker()("holds/", status=201)
     make_pod(api, "foreign", cpu="4", schedulerName="default-scheduler", nodeName="n1")
     eventually(there, lambda: Hold.objects.get().state == "lost")
@@ -131,7 +132,7 @@ def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster
     assert check_invariants() == []
 
 
-def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: Cluster, there: Follower) -> None:
+def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: Cluster, there: Informer) -> None:
     ask = Asker()
     hold = ask("holds/", status=201)
     accepted = ask("workloads/", status=202, hold=hold["id"])
@@ -146,7 +147,7 @@ def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: 
     assert (Hold.objects.get().state, Reservation.objects.filter(active=True).count()) == ("used", 0)
 
 
-def test_nothing_is_held_on_facts_that_may_be_old(cluster: Cluster, there: Follower) -> None:
+def test_nothing_is_held_on_facts_that_may_be_old(cluster: Cluster, there: Informer) -> None:
     following.give_up(there.lease)
     following.take(cluster.pk, "another")  # which has not listed anything yet
     assert Asker()("holds/", status=409)["code"] == "ClusterNotInStep"

@@ -10,19 +10,19 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Pod
+from hetsched.scheduling.informer import Informer
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
 from workers import report, schedule
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     monkeypatch.setattr(report, "api_of", lambda _: api)
-    snapshot.warm(cluster.pk).forget()
+    scheduler_cache.warm(cluster.pk).forget()
     make_node(api, "n1")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
@@ -30,7 +30,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def test_our_event_does_not_requeue_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_our_event_does_not_requeue_the_pod(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "wrong", labels={"hetsched.io/isa": "z80"})
     eventually(followed, lambda: states() == {"wrong": "pending"})
     followed._write_sync()

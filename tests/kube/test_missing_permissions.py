@@ -14,7 +14,7 @@ from hetsched.inventory.connection_check import Check, check_cluster
 from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from workers.scheduling import watch
+from hetsched.scheduling import informer_process
 
 from .control_plane import ControlPlane
 
@@ -79,7 +79,7 @@ def test_rejected_token_is_reported_and_its_cluster_is_not_watched(plane: Contro
     cluster = connected({**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": "wrong"}}]})
     assert "401" in failed(check_cluster(cluster))["API server"]
     ended = threading.Event()
-    watching = threading.Thread(target=watch.main, args=(api_of, ended))
+    watching = threading.Thread(target=informer_process.main, args=(api_of, ended))
     watching.start()
     try:
         for _ in range(100):

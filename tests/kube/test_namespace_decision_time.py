@@ -13,12 +13,12 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
+from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.scene import eventually, make, make_pod
-from workers import bind
-from workers.scheduling.informer import Follower
-from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 NODES_COUNT, HOSTILE_PODS, TERMS = 500, 36, 1_700
@@ -58,14 +58,14 @@ def test_a_plain_pod_is_bound_soon_after_36_expensive_ones_of_another_namespace(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, figures: dict[str, object]
 ) -> None:
     """Regression: 36 such pods took 2.1 s of processor time each on 2,000 nodes, and the plain pod waited for all."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_nodes(api)
     with suppress(ApiFailure):  # it exists already
         api.send("POST", "/api/v1/namespaces", json.dumps({"metadata": {"name": "good"}}).encode())
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    live = Live(cluster, api)
-    follower = Follower(lease, api, threading.Event(), live=live)
+    live = LiveScheduler(cluster, api)
+    follower = Informer(lease, api, threading.Event(), live=live)
     follower.start()
     try:
         eventually(follower, lambda: Node.objects.count() == NODES_COUNT, seconds=120)

@@ -11,13 +11,14 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"
@@ -40,10 +41,10 @@ def api(native: ControlPlane) -> Api:
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
-    snapshot.warm(cluster.pk).forget()
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
+    scheduler_cache.warm(cluster.pk).forget()
     make_node(api, "n1")
     follower = a_follower(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
@@ -60,7 +61,7 @@ def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:
     make_pod(api, f"{group}-{number}", cpu=cpu, schedulingGroup={"podGroupName": group})
 
 
-def decide(follower: Follower, cluster: Cluster) -> None:
+def decide(follower: Informer, cluster: Cluster) -> None:
     follower._write_sync()
     schedule.run(cluster.pk)
 
@@ -70,7 +71,7 @@ def grouped(name: str, members: int) -> bool:
     return found is not None and found.min_member == members
 
 
-def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "ring", 3)
     eventually(followed, lambda: grouped("ring", 3))
     for number in range(2):
@@ -79,18 +80,18 @@ def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, fol
     eventually(followed, lambda: len(states()) == 3)
     decide(followed, cluster)
     assert states() == {"ring-0": "not-now", "ring-1": "not-now", "alone": "placed"}
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert "nodeName" not in pod_of(api, "ring-0")["spec"]
     make_member(api, "ring", 2)
     eventually(followed, lambda: "ring-2" in states())
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert [pod_of(api, f"ring-{number}")["spec"].get("nodeName") for number in range(3)] == ["n1"] * 3
     assert check_invariants() == []
 
 
-def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "wide", 3)
     eventually(followed, lambda: grouped("wide", 3))
     for number in range(3):
@@ -105,7 +106,7 @@ def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluste
     assert check_invariants() == []
 
 
-def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followed: Informer) -> None:
     for number in range(2):
         make_member(api, "late", number)
     eventually(followed, lambda: len(states()) == 2)
@@ -118,7 +119,7 @@ def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followe
     assert set(states().values()) == {"placed"}
 
 
-def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "near", 1, schedulingConstraints={"topology": [{"key": "rack"}]})
     eventually(followed, lambda: grouped("near", 1))
     make_member(api, "near", 0)
@@ -129,7 +130,7 @@ def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster:
     assert "PodGroup near: spec.schedulingConstraints" in reason.message
 
 
-def test_group_of_one_starts_alone(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_group_of_one_starts_alone(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "one", 1)
     eventually(followed, lambda: grouped("one", 1))
     make_member(api, "one", 0)

@@ -14,18 +14,19 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import begin_binding, reject
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import bind, report, schedule
-from workers.scheduling.informer import Follower
+from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one RISC-V and one amd64 node."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "arm", **{"kubernetes.io/arch": "riscv64", "hetsched.io/isa": "rv64gcv"})
     make_node(api, "x86", **{"kubernetes.io/arch": "amd64"})
     follower = a_follower(api, cluster)
@@ -35,12 +36,12 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "vector", labels={"hetsched.io/isa": "rv64gcv"})
     eventually(followed, lambda: states() == {"vector": "pending"})
     followed._write_sync()
     assert schedule.run(cluster.pk) == 1
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     found = pod_of(api, "vector")
     assert found["spec"]["nodeName"] == "arm"
     allocation = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
@@ -54,7 +55,7 @@ def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: 
     assert check_invariants() == []
 
 
-def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "big", cpu="64")
     eventually(followed, lambda: states() == {"big": "pending"})
     followed._write_sync()
@@ -64,7 +65,7 @@ def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Clust
     assert "nodeName" not in pod_of(api, "big")["spec"]
 
 
-def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluster, followed: Informer) -> None:
     for node in ("arm", "x86"):
         make_pod(api, f"foreign-{node}", cpu="6", schedulerName="default-scheduler", nodeName=node)
     make_pod(api, "late", cpu="4")
@@ -75,12 +76,12 @@ def test_capacity_used_by_another_scheduler_is_charged(api: Api, cluster: Cluste
     api.send("DELETE", PODS.path(namespace="default", name="foreign-x86"), query={"gracePeriodSeconds": "0"})
     eventually(followed, lambda: states()["foreign-x86"] == "cancelled")
     eventually(followed, lambda: schedule.run(cluster.pk) == 1)  # its back-off has ended
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert pod_of(api, "late")["spec"]["nodeName"] == "x86"
     assert check_invariants() == []
 
 
-def test_pod_moves_when_its_node_is_filled_before_the_binding(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_pod_moves_when_its_node_is_filled_before_the_binding(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "ours", cpu="6")
     eventually(followed, lambda: states() == {"ours": "pending"})
     followed._write_sync()
@@ -90,7 +91,7 @@ def test_pod_moves_when_its_node_is_filled_before_the_binding(api: Api, cluster:
     make_pod(api, "theirs", cpu="6", schedulerName="default-scheduler", nodeName=placed_on.name)
     eventually(followed, lambda: states() == {"ours": "pending", "theirs": "running"})
     followed._write_sync()
-    assert (schedule.run(cluster.pk), bind.run(cluster.pk)) == (1, 1)
+    assert (schedule.run(cluster.pk), binding_cycle.run(cluster.pk)) == (1, 1)
     (other,) = {"arm", "x86"} - {placed_on.name}
     assert pod_of(api, "ours")["spec"]["nodeName"] == other
     assert check_invariants() == []
@@ -104,7 +105,7 @@ def events_of(api: Api, name: str) -> list[tuple[str, str]]:
 
 
 def test_pod_gets_events_for_its_reasons_and_its_node(
-    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "api_of", lambda _: api)
     make_pod(api, "big", cpu="64")
@@ -112,7 +113,7 @@ def test_pod_gets_events_for_its_reasons_and_its_node(
     eventually(followed, lambda: len(states()) == 2)
     followed._write_sync()
     schedule.run(cluster.pk)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert report.run(cluster.pk) == 2
     (condition,) = pod_of(api, "big")["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
@@ -127,7 +128,7 @@ def test_pod_gets_events_for_its_reasons_and_its_node(
 
 
 def test_pod_names_the_source_of_a_rejected_binding(
-    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "api_of", lambda _: api)
     make_pod(api, "small")

@@ -25,22 +25,23 @@ from hetsched.placement.actions import evictions
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import matrix_of
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from hetsched.policies.actions import activate, save_draft
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from tests.kube.test_pod_lifecycle import events_of
-from workers import bind, evict, report, schedule, sweep
-from workers.scheduling.informer import Follower
+from workers import evict, report, schedule, sweep
 
 MERGE = "application/merge-patch+json"
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs."""
-    for worker in (bind, evict, report):
+    for worker in (binding_cycle, evict, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
     follower = a_follower(api, cluster)
@@ -50,16 +51,16 @@ def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyP
     plane.call("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets")
 
 
-def decide(follower: Follower) -> int:
+def decide(follower: Informer) -> int:
     """Decide and bind all due pods, with the informer's current state."""
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     follower._write_sync()
     done = schedule.run(follower.lease.cluster_id)
-    bind.run(follower.lease.cluster_id)
+    binding_cycle.run(follower.lease.cluster_id)
     return done
 
 
-def running(api: Api, follower: Follower, *names: str, **spec: Any) -> None:
+def running(api: Api, follower: Informer, *names: str, **spec: Any) -> None:
     """Run pods with our scheduler name, each with 4 CPUs by default."""
     for name in names:
         make_pod(api, name, **{"cpu": "4", **spec})
@@ -77,7 +78,7 @@ def run_on(api: Api, name: str) -> None:
 
 
 def urgent(
-    api: Api, follower: Follower, name: str = "urgent", *, cpu: str = "4", class_name: str = "system-node-critical"
+    api: Api, follower: Informer, name: str = "urgent", *, cpu: str = "4", class_name: str = "system-node-critical"
 ) -> None:
     """Create a pod with a higher priority than all others, and decide it."""
     make_pod(api, name, cpu=cpu, priorityClassName=class_name)
@@ -127,7 +128,7 @@ def consistent(cluster: Cluster) -> None:
 
 
 def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     running(api, followed, "low", "other", terminationGracePeriodSeconds=120)
     urgent(api, followed)
@@ -170,7 +171,7 @@ def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
     consistent(cluster)
 
 
-def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     evict.run(cluster.pk)
@@ -182,7 +183,7 @@ def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, fo
     assert (entry.object_name, entry.reason) == ("default/low", "To be preempted by default/urgent")
 
 
-def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "guarded", labels={"app": "guarded"})
     running(api, followed, "low")
     budget(api, "guard", "guarded", allowed=0, healthy=1)
@@ -193,7 +194,7 @@ def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster,
 
 
 def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     # By the ledger the budget would allow it: only the API server knows that no pod may be evicted now.
     running(api, followed, "first")
@@ -215,7 +216,7 @@ def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
 
 
 def test_protected_victim_is_not_evicted_again_at_once_and_the_pod_says_so(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     running(api, followed, "low", cpu="8", labels={"app": "guarded"})
     budget(api, "guard", "guarded", allowed=0)
@@ -239,7 +240,7 @@ def test_protected_victim_is_not_evicted_again_at_once_and_the_pod_says_so(
     assert is_leaving(api, "low")
 
 
-def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "free")
     running(api, followed, "guarded", labels={"app": "guarded"})
     budget(api, "guard", "guarded", allowed=0)
@@ -251,7 +252,7 @@ def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Clu
     assert sorted(Eviction.objects.values_list("state", flat=True)) == ["dropped", "refused"]
 
 
-def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     api.send("DELETE", PODS.path(namespace="default", name="urgent"), query={"gracePeriodSeconds": "0"})
@@ -267,7 +268,7 @@ def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Clus
     assert states()["next"] == "bound"
 
 
-def test_free_capacity_elsewhere_replaces_the_eviction(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_free_capacity_elsewhere_replaces_the_eviction(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     make_node(api, "n2")
@@ -279,7 +280,7 @@ def test_free_capacity_elsewhere_replaces_the_eviction(api: Api, cluster: Cluste
     consistent(cluster)
 
 
-def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed, "second", cpu="8", class_name="system-cluster-critical")
     evict.run(cluster.pk)
@@ -296,7 +297,7 @@ def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cl
 
 
 def test_victims_that_do_not_go_are_given_up_after_a_while(
-    api: Api, cluster: Cluster, followed: Follower, woken: list[Any]
+    api: Api, cluster: Cluster, followed: Informer, woken: list[Any]
 ) -> None:
     running(api, followed, "one", "two")
     urgent(api, followed)
@@ -315,7 +316,7 @@ def test_victims_that_do_not_go_are_given_up_after_a_while(
 
 
 def test_pods_of_other_schedulers_leave_only_where_the_policy_says_so(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     make_pod(api, "theirs", cpu="8", schedulerName="default-scheduler", nodeName="n1")
     eventually(followed, lambda: states() == {"theirs": "running"})
@@ -335,7 +336,7 @@ def test_pods_of_other_schedulers_leave_only_where_the_policy_says_so(
 
 @pytest.mark.parametrize("status", [0, 429, 503])
 def test_eviction_with_an_unknown_result_is_repeated(
-    api: Api, cluster: Cluster, followed: Follower, status: int
+    api: Api, cluster: Cluster, followed: Informer, status: int
 ) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
@@ -356,7 +357,7 @@ def test_eviction_with_an_unknown_result_is_repeated(
     assert is_leaving(api, "low")
 
 
-def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     api.send("DELETE", PODS.path(namespace="default", name="low"), query={"gracePeriodSeconds": "0"})
@@ -365,7 +366,7 @@ def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluste
     assert not is_leaving(api, "low")
 
 
-def test_unbound_victim_is_requeued_without_an_eviction(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_unbound_victim_is_requeued_without_an_eviction(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "low", cpu="8")
     eventually(followed, lambda: states() == {"low": "pending"})
     followed._write_sync()
@@ -382,7 +383,7 @@ def test_unbound_victim_is_requeued_without_an_eviction(api: Api, cluster: Clust
     consistent(cluster)
 
 
-def test_no_eviction_is_sent_while_the_cluster_is_out_of_sync(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_no_eviction_is_sent_while_the_cluster_is_out_of_sync(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "a", "b")
     urgent(api, followed)
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease

@@ -32,12 +32,12 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import PolicyObject
+from hetsched.scheduling.informer import Informer
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import clear, exactly, given, make_claim, make_class
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, report, schedule
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 Grant = tuple[str, str, str, str]  # group, resource with its subresource, verb, name of the object
@@ -106,7 +106,7 @@ def called(plane: ControlPlane, *, since: int) -> set[Grant]:
     return found
 
 
-def failing(follower: Follower) -> set[str]:
+def failing(follower: Informer) -> set[str]:
     """Return the kinds whose watch reports an error."""
     follower._write_sync()
     return set(Sync.objects.exclude(reason="").values_list("resource", flat=True))

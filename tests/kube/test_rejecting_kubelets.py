@@ -18,10 +18,11 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions.kubelet_rejections import wake_after_backoff
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import RUNS, BoundPod, Kubelet, PodOutcome, ends, refuses, waits
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 IMAGE = "failed to pull and unpack image: no match for platform in manifest: not found"
@@ -50,9 +51,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "n1")
     follower = a_follower(api, cluster)
     eventually(follower, Node.objects.exists)
@@ -78,16 +79,16 @@ def make_owned(api: Api, name: str, owner: str) -> None:
     make(api, PODS, name, "default", metadata=meta, spec={"containers": [container], "schedulerName": "hetsched"})
 
 
-def on_their_way(cluster: Cluster, follower: Follower) -> set[str]:
+def on_their_way(cluster: Cluster, follower: Informer) -> set[str]:
     """Decide and bind due pods; return the names of the newly placed ones."""
     before = set(Pod.objects.exclude(node=None).values_list("name", flat=True))
     follower._write_sync()
     schedule.run(cluster.pk)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     return set(Pod.objects.exclude(node=None).values_list("name", flat=True)) - before
 
 
-def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, followed: Follower, clock: Clock) -> None:
+def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, followed: Informer, clock: Clock) -> None:
     tries: list[float] = []
     with Kubelet(api, outcome_of) as kubelet:
         make_owned(api, "misfit-0", "misfit")
@@ -116,7 +117,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
     assert check_invariants() == []
 
 
-def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Informer) -> None:
     with Kubelet(api, outcome_of):
         make_owned(api, "foreign", "foreign")
         make_owned(api, "hungry", "hungry")
@@ -129,7 +130,7 @@ def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Foll
     assert [(doubt.fact, doubt.pod) for doubt in Node.objects.get().doubts] == [("isa", "default/foreign")]
 
 
-def test_nodes_beat_and_pods_that_are_deleted_go(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_nodes_beat_and_pods_that_are_deleted_go(api: Api, cluster: Cluster, followed: Informer) -> None:
     with Kubelet(api, outcome_of, beat_seconds=0.1):
         make_pod(api, "p")
         eventually(followed, lambda: "p" in states())

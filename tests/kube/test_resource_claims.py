@@ -14,23 +14,24 @@ from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.adapters.kubernetes.device_allocation import allocate
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.actions import begin_binding
 from hetsched.placement.models import Decision, Pod, ReservedDevice
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node without devices, and one with two."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
-    snapshot.warm(cluster.pk).forget()
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
+    scheduler_cache.warm(cluster.pk).forget()
     make_class(api)
     make_slice(api, "b", device("gpu-0", "a100", root=1), device("gpu-1", "h100", root=2))
     for name in ("a", "b"):
@@ -46,7 +47,7 @@ def known(name: str) -> Any:
     return Cluster.objects.get().definitions.devices.claims.get(f"default/{name}")
 
 
-def decide(follower: Follower, cluster: Cluster) -> None:
+def decide(follower: Informer, cluster: Cluster) -> None:
     follower._write_sync()
     schedule.run(cluster.pk)
 
@@ -55,19 +56,19 @@ def reasons() -> list[str]:
     return [reason.code for reason in Decision.objects.latest("id").reasons]
 
 
-def asking(api: Api, follower: Follower, name: str, *requests: dict[str, Any], **more: Any) -> None:
+def asking(api: Api, follower: Informer, name: str, *requests: dict[str, Any], **more: Any) -> None:
     """Create a claim and a pod with the same name, and wait until the informer sees both."""
     make_claim(api, name, *requests, **more)
     make_pod(api, name, resourceClaims=using(name))
     eventually(follower, lambda: known(name) is not None and name in states())
 
 
-def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "train", exactly("gpu", 'device.attributes["gpu.example.com"].model == "h100"'))
     decide(followed, cluster)
     assert states() == {"train": "placed"}
     assert ReservedDevice.objects.get(active=True).device == "gpu-1"
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     found, pod = claim_of(api, "train"), pod_of(api, "train")
     assert given(api, "train") == ["b/gpu-1"]
     assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
@@ -82,14 +83,14 @@ def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, 
     assert check_invariants() == []
 
 
-def test_undecidable_selector_is_rejected_and_never_guessed(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_undecidable_selector_is_rejected_and_never_guessed(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "odd", exactly("gpu", 'device.attributes["gpu.example.com"].speed > 3'))
     decide(followed, cluster)
     assert (states(), reasons()) == ({"odd": "not-now"}, ["DeviceSelectorUnknown"])
     assert "CEL runtime error: the device has no speed" in Decision.objects.latest("id").summary
 
 
-def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
     request = exactly("gpu", capacity={"requests": {"memory": "1Gi"}})
     try:
         asking(api, followed, "part", request)
@@ -101,7 +102,7 @@ def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster
     assert (states(), reasons()) == ({"part": "misconfigured"}, ["FeatureNotSupported"])
 
 
-def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_claim(api, "theirs", exactly("gpu"))
     result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-0"}
     status = {"status": {"allocation": {"devices": {"results": [result]}}}}
@@ -113,12 +114,12 @@ def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, fo
     assert (states()["both"], reasons()) == ("not-now", ["DevicesNotAvailable"])
     asking(api, followed, "one", exactly("gpu"))
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert given(api, "one") == ["b/gpu-1"]
 
 
 def test_a_pod_goes_where_its_claim_was_allocated_and_joins_its_users(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     asking(api, followed, "shared", exactly("gpu"))
     make_pod(api, "second", resourceClaims=using("shared"))
@@ -126,18 +127,18 @@ def test_a_pod_goes_where_its_claim_was_allocated_and_joins_its_users(
     decide(followed, cluster)
     assert states() == {"shared": "placed", "second": "not-now"}
     assert reasons() == ["ResourceClaimBusy"]
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     eventually(followed, lambda: known("shared").allocated is not None)
     Pod.objects.filter(name="second").update(queued=True, not_before=None)
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert pod_of(api, "second")["spec"]["nodeName"] == "b"
     assert len(claim_of(api, "shared")["status"]["reservedFor"]) == 2
     assert given(api, "shared") == ["b/gpu-0"]
     assert check_invariants() == []
 
 
-def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "late", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "any"}])
     eventually(followed, lambda: states() == {"late": "pending"})
     decide(followed, cluster)
@@ -150,31 +151,33 @@ def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followe
     eventually(followed, lambda: Pod.objects.get().spec.shape.devices[0].claim == "late-gpu-x")
     eventually(followed, lambda: known("late-gpu-x") is not None)
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert given(api, "late-gpu-x") == ["b/gpu-0"]
 
 
-def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     begin_binding(cluster.pk, [Pod.objects.get().pk])
-    (one,) = bind.to_bind([Pod.objects.get().pk])
+    (one,) = binding_cycle.to_bind([Pod.objects.get().pk])
     assert allocate(api, one) is None  # the write succeeds, then the worker dies
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
     assert allocate(api, one) is None
     assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
-    assert bind.write(api, "live", one).result is BindingResult.BOUND
+    assert binding_cycle.write(api, "live", one).result is BindingResult.BOUND
 
 
 def test_a_pod_that_is_refused_leaves_its_devices(
-    api: Api, cluster: Cluster, followed: Follower, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     monkeypatch.setattr(
-        bind, "bind", lambda api, one, **_: bind.BindingOutcome(one.pod_id, BindingResult.REFUSED, "no")
+        binding_cycle,
+        "bind",
+        lambda api, one, **_: binding_cycle.BindingOutcome(one.pod_id, BindingResult.REFUSED, "no"),
     )
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     status = claim_of(api, "train").get("status", {})
     assert "allocation" not in status
     assert "reservedFor" not in status
@@ -182,21 +185,21 @@ def test_a_pod_that_is_refused_leaves_its_devices(
     assert check_invariants() == []
 
 
-def test_claim_allocated_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_claim_allocated_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-1"}
     status = {"status": {"allocation": {"devices": {"results": [result]}}}}
     path = RESOURCE_CLAIMS.path(namespace="default", name="train", part="status")
     api.send("PATCH", path, json.dumps(status).encode(), content=MERGE)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert states() == {"train": "pending"}
     assert Pod.objects.get().message == "claim train was allocated other devices by another scheduler"
     assert given(api, "train") == ["b/gpu-1"]
 
 
 def test_every_device_is_given_once_however_fast_they_are_consumed(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     """Allocate all devices fast: a stress test that found upstream allocating one device to two claims."""
     for number in range(4):
@@ -212,7 +215,7 @@ def test_every_device_is_given_once_however_fast_they_are_consumed(
     decide(followed, cluster)
     # 4 nodes with 8 devices and one with 2: 34 of the 40 pods.
     assert Counter(states().values()) == {"placed": 34, "not-now": 6}
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     everything = [one for number in range(40) for one in given(api, f"c{number}")]
     assert (len(everything), len(set(everything))) == (34, 34)
     # Half of them end; their claims are deleted, and pending pods get their devices.
@@ -226,7 +229,7 @@ def test_every_device_is_given_once_however_fast_they_are_consumed(
     eventually(followed, lambda: Pod.objects.filter(state="cancelled").count() == 17, seconds=60)
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     everything = [one for number in range(40) for one in given(api, f"c{number}")]
     assert (len(everything), len(set(everything))) == (23, 23)  # 34 - 17 + 6
     assert check_invariants() == []

@@ -13,32 +13,33 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.units import CPU
-from hetsched.inventory.lease import end_all
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.journal import backup
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import end_all
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Informer]:
     """Return a function that starts informers of a cluster with two nodes of 8 CPUs, one after the other."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
-    monkeypatch.setattr(snapshot, "_warm", {})
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
+    monkeypatch.setattr(scheduler_cache, "_warm", {})
     for name in ("n1", "n2"):
         make_node(api, name)
     return lambda: a_follower(api, cluster)
 
 
-def create(api: Api, follower: Follower, **pods: str) -> None:
+def create(api: Api, follower: Informer, **pods: str) -> None:
     """Create pods with these CPU requests and wait until the informer sees them."""
     for name, cpu in pods.items():
         make_pod(api, name, cpu=cpu)
@@ -48,7 +49,7 @@ def create(api: Api, follower: Follower, **pods: str) -> None:
 
 def decide(cluster: Cluster) -> None:
     schedule.run(cluster.pk)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
 
 
 def bound(plane: ControlPlane) -> dict[str, str]:
@@ -58,7 +59,7 @@ def bound(plane: ControlPlane) -> dict[str, str]:
 
 
 def test_yesterdays_ledger_and_todays_cluster(
-    plane: ControlPlane, api: Api, cluster: Cluster, followed: Callable[[], Follower], tmp_path: Path
+    plane: ControlPlane, api: Api, cluster: Cluster, followed: Callable[[], Informer], tmp_path: Path
 ) -> None:
     follower = followed()
     eventually(follower, lambda: Node.objects.count() == 2)
@@ -83,7 +84,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     backup.read(tmp_path / "backup.gz")
     end_all()
     Sync.objects.all().delete()
-    snapshot._warm.clear()
+    scheduler_cache._warm.clear()
     assert states() == {"stays": "bound", "ends": "bound", "waits": "pending"}
     decide(cluster)
     assert states()["waits"] == "pending"

@@ -12,28 +12,28 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
+from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
-from workers import bind
-from workers.scheduling.informer import Follower
-from workers.scheduling.live import Live
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "n1", **{"kubernetes.io/hostname": "n1"})
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    live = Live(cluster, api)
-    follower = Follower(lease, api, threading.Event(), live=live)
+    live = LiveScheduler(cluster, api)
+    follower = Informer(lease, api, threading.Event(), live=live)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
@@ -67,21 +67,21 @@ def delete_by_force(api: Api, name: str) -> None:
     api.send("DELETE", path_of(name), query={"gracePeriodSeconds": "0"})
 
 
-def running(api: Api, follower: Follower, name: str, **spec: Any) -> None:
+def running(api: Api, follower: Informer, name: str, **spec: Any) -> None:
     make_pod(api, name, **spec)
     eventually(follower, lambda: "nodeName" in pod_of(api, name)["spec"])
     actuated(api, name, spec.get("cpu", "1"))
     eventually(follower, lambda: states()[name] == "running")
 
 
-def stays_unbound(api: Api, follower: Follower, name: str, seconds: float = 2.0) -> bool:
+def stays_unbound(api: Api, follower: Informer, name: str, seconds: float = 2.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         follower.turn()
     return "nodeName" not in pod_of(api, name)["spec"]
 
 
-def test_an_in_place_resize_is_charged_until_it_is_undone(api: Api, followed: Follower) -> None:
+def test_an_in_place_resize_is_charged_until_it_is_undone(api: Api, followed: Informer) -> None:
     running(api, followed, "a", cpu="1")
     resize(api, "a", "6")
     actuated(api, "a", "6")
@@ -96,7 +96,7 @@ def test_an_in_place_resize_is_charged_until_it_is_undone(api: Api, followed: Fo
     assert check_invariants() == []
 
 
-def test_infeasible_resize_counts_the_allocated_resources(api: Api, followed: Follower) -> None:
+def test_infeasible_resize_counts_the_allocated_resources(api: Api, followed: Informer) -> None:
     running(api, followed, "other", cpu="4")
     running(api, followed, "a", cpu="1")
     resize(api, "a", "8")
@@ -109,7 +109,7 @@ def test_infeasible_resize_counts_the_allocated_resources(api: Api, followed: Fo
     eventually(followed, lambda: "nodeName" in pod_of(api, "b")["spec"])
 
 
-def test_a_label_set_on_a_running_pod_lets_pods_with_affinity_to_it_in(api: Api, followed: Follower) -> None:
+def test_a_label_set_on_a_running_pod_lets_pods_with_affinity_to_it_in(api: Api, followed: Informer) -> None:
     term = {"labelSelector": {"matchLabels": {"x": "1"}}, "topologyKey": "kubernetes.io/hostname"}
     near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     running(api, followed, "a")
@@ -121,7 +121,7 @@ def test_a_label_set_on_a_running_pod_lets_pods_with_affinity_to_it_in(api: Api,
     eventually(followed, lambda: "nodeName" in pod_of(api, "c")["spec"])
 
 
-def test_a_preemptor_of_a_force_deleted_victim_waits_for_its_grace_period(api: Api, followed: Follower) -> None:
+def test_a_preemptor_of_a_force_deleted_victim_waits_for_its_grace_period(api: Api, followed: Informer) -> None:
     running(api, followed, "victim", cpu="8", terminationGracePeriodSeconds=2)
     make_pod(api, "urgent", cpu="8", priorityClassName="system-node-critical")
     eventually(followed, lambda: Pod.objects.filter(name="urgent", decision__nominated_node="n1").exists())
@@ -133,7 +133,7 @@ def test_a_preemptor_of_a_force_deleted_victim_waits_for_its_grace_period(api: A
 
 
 def test_a_pod_recreated_after_a_forced_deletion_is_decided_at_once_and_names_the_hold(
-    api: Api, followed: Follower
+    api: Api, followed: Informer
 ) -> None:
     port = {"containers": [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
     running(api, followed, "again", terminationGracePeriodSeconds=3, **port)
@@ -147,7 +147,7 @@ def test_a_pod_recreated_after_a_forced_deletion_is_decided_at_once_and_names_th
     assert 2.9 < time.monotonic() - begin < 8
 
 
-def test_a_pod_recreated_after_a_forced_deletion_that_never_ran_is_bound_at_once(api: Api, followed: Follower) -> None:
+def test_a_pod_recreated_after_a_forced_deletion_that_never_ran_is_bound_at_once(api: Api, followed: Informer) -> None:
     port = {"containers": [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
     for _ in range(3):
         begin = time.monotonic()

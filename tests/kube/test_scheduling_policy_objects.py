@@ -10,16 +10,16 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import SCHEDULING_POLICIES
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy, PolicyObject
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import following
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
 from workers import report, schedule
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 PATH = SCHEDULING_POLICIES.path(name="dense")
@@ -32,7 +32,7 @@ def definitions(plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     monkeypatch.setattr(report, "api_of", lambda _: api)
     follower = a_follower(api, cluster)
     yield follower
@@ -61,7 +61,7 @@ def accepted(generation: int) -> bool:
     return PolicyObject.objects.filter(name="dense", generation=generation, problem__isnull=True).exists()
 
 
-def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Cluster, followed: Informer) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
     assert active_specs({"dense"})["dense"].plugins[1].name == "binpack"
@@ -75,7 +75,7 @@ def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Clus
 
 
 def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
@@ -88,7 +88,7 @@ def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
     assert Policy.objects.get(name="dense").active_version == 1
 
 
-def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cluster, followed: Informer) -> None:
     make(api, SCHEDULING_POLICIES, "hetsched", spec=plugins("binpack"))
     eventually(followed, lambda: PolicyObject.objects.filter(name="hetsched").exists())
     report.run(cluster.pk)
@@ -98,7 +98,7 @@ def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cl
 
 
 def test_object_deleted_without_a_running_informer_leaves_its_version(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
@@ -114,7 +114,7 @@ def test_object_deleted_without_a_running_informer_leaves_its_version(
     follower.ended.set()
 
 
-def test_a_pod_may_come_before_the_policy_that_it_names(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_pod_may_come_before_the_policy_that_it_names(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_node(api, "n1")
     make_pod(api, "early", schedulerName="hetsched-dense")
     eventually(followed, lambda: states() == {"early": "pending"} and Node.objects.count() == 1)

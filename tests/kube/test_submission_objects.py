@@ -17,11 +17,11 @@ from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import Submission, begin_binding, cancel, submit_there
 from hetsched.placement.models import Pod, SubmittedObject, Workload
+from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet, ends
 from tests.kube.scene import a_follower, eventually, make_node, make_pod
 from tests.scenes import placing, recorded
 from workers import create
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 CONTAINERS = "containers: [{name: main, image: busybox, resources: {requests: {cpu: 100m, memory: 16Mi}}}]"
@@ -33,7 +33,7 @@ JOB = (
 
 
 @pytest.fixture
-def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node, in which submissions may use the namespace default."""
     monkeypatch.setattr(create, "api_of", lambda _: api)
     Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
@@ -59,7 +59,7 @@ def objects() -> list[str]:
     return list(SubmittedObject.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster, owner="me", idempotency_key="k1")
     assert names(api) == []
     assert create.run(cluster.pk) == 1
@@ -76,7 +76,7 @@ def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster:
     assert names(api) == [name]
 
 
-def test_created_object_with_a_lost_response_is_recognised(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_created_object_with_a_lost_response_is_recognised(api: Api, cluster: Cluster, there: Informer) -> None:
     submitted(cluster)
     send = api.send
 
@@ -97,7 +97,7 @@ def test_created_object_with_a_lost_response_is_recognised(api: Api, cluster: Cl
     assert SubmittedObject.objects.get().uid
 
 
-def test_withdrawn_workload_deletes_only_its_own_pods(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_withdrawn_workload_deletes_only_its_own_pods(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster)
     make_pod(api, "foreign")
     create.run(cluster.pk)
@@ -113,7 +113,7 @@ def test_withdrawn_workload_deletes_only_its_own_pods(api: Api, cluster: Cluster
         cancel(foreign, actor=SYSTEM, reason="not ours")
 
 
-def test_object_withdrawn_before_its_creation_is_never_created(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_object_withdrawn_before_its_creation_is_never_created(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster)
     cancel(Workload.objects.get(pk=accepted.workload_id), actor=SYSTEM, reason="too late")
     create.run(cluster.pk)
@@ -121,7 +121,7 @@ def test_object_withdrawn_before_its_creation_is_never_created(api: Api, cluster
     assert Workload.objects.get(pk=accepted.workload_id).state == "cancelled"
 
 
-def test_rejection_is_reported_on_the_workload(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_rejection_is_reported_on_the_workload(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster, POD.replace("spec: {", "spec: {restartPolicy: Sometimes, "))
     create.run(cluster.pk)
     assert objects() == ["refused"]
@@ -129,7 +129,7 @@ def test_rejection_is_reported_on_the_workload(api: Api, cluster: Cluster, there
     assert Workload.objects.get(pk=accepted.workload_id).state == "misconfigured"
 
 
-def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: Cluster, there: Follower) -> None:
+def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster, JOB)
     create.run(cluster.pk)
     (job,) = names(api, JOBS)
@@ -178,7 +178,7 @@ def says(api: Api, job: str, kind: str, reason: str) -> None:
     ],
 )
 def test_a_job_ends_as_the_job_says_whatever_became_of_single_pods(
-    api: Api, cluster: Cluster, there: Follower, kind: str, reason: str, state: str, message: str
+    api: Api, cluster: Cluster, there: Informer, kind: str, reason: str, state: str, message: str
 ) -> None:
     accepted = submitted(cluster, JOB)
     create.run(cluster.pk)
@@ -215,7 +215,7 @@ def test_a_job_ends_as_the_job_says_whatever_became_of_single_pods(
     ],
 )
 def test_only_pods_and_their_controllers_go_to_enrolled_namespaces(
-    cluster: Cluster, there: Follower, manifest: str, code: str
+    cluster: Cluster, there: Informer, manifest: str, code: str
 ) -> None:
     with pytest.raises(InputError, match=code):
         submit_there(cluster, parse_workload([("m", POD.encode())]).pending, manifest=manifest.encode(), actor=SYSTEM)

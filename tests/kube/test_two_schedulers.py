@@ -17,17 +17,18 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 NODES, EACH = 4, 20  # 40 pods of 500m on 4 nodes of 8 CPUs: 20 of 32 CPUs
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     for number in range(NODES):
         make_node(api, f"n{number}")
     follower = a_follower(api, cluster)
@@ -38,7 +39,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_both_place_all_their_pods_and_the_ledger_has_each_once(
-    api: Api, cluster: Cluster, foreign: None, followed: Follower
+    api: Api, cluster: Cluster, foreign: None, followed: Informer
 ) -> None:
     for number in range(EACH):
         make_pod(api, f"ours-{number}", cpu="500m")
@@ -47,7 +48,7 @@ def test_both_place_all_their_pods_and_the_ledger_has_each_once(
     def on() -> bool:
         followed._write_sync()
         schedule.run(cluster.pk)
-        bind.run(cluster.pk)
+        binding_cycle.run(cluster.pk)
         assert check_invariants() == []
         return Counter(states().values()) == {"bound": EACH, "running": EACH}
 

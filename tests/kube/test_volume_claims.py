@@ -15,12 +15,13 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
 from hetsched.adapters.kubernetes.resources import CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.informer import Informer
 from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
-from workers import bind, schedule
-from workers.scheduling.informer import Follower
+from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 ZONE = "topology.kubernetes.io/zone"
@@ -28,11 +29,11 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with a node in each of the zones a and b, and two WaitForFirstConsumer classes."""
-    monkeypatch.setattr(bind, "api_of", lambda _: api)
-    monkeypatch.setattr(bind, "LEFT_AFTER", timedelta(0))
-    snapshot.warm(cluster.pk).forget()
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
+    monkeypatch.setattr(binding_cycle, "LEFT_AFTER", timedelta(0))
+    scheduler_cache.warm(cluster.pk).forget()
     for resource in (VOLUMES, STORAGE_CLASSES, CSI_NODES):
         api.send("DELETE", resource.path())
     for zone in ("a", "b"):
@@ -89,13 +90,13 @@ def control(api: Api, claim: str, volume: str) -> None:
     change(api, f"{path}/status", {"status": {"phase": "Bound"}})
 
 
-def decide(follower: Follower, cluster: Cluster) -> None:
+def decide(follower: Informer, cluster: Cluster) -> None:
     follower._write_sync()
     assert schedule.run(cluster.pk) == 1
 
 
 def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     make_volume(api, "disk-b", "b")
     make_claim(api, "data")
@@ -105,14 +106,14 @@ def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
     eventually(followed, lambda: "default/data" in Cluster.objects.get().definitions.storage.claims)
     decide(followed, cluster)
     assert states() == {"db": "placed"}
-    assert bind.run(cluster.pk) == 0
+    assert binding_cycle.run(cluster.pk) == 0
     reference = found(api, VOLUMES, "disk-b")["spec"]["claimRef"]
     assert (reference["name"], reference["uid"]) == ("data", found(api, CLAIMS, "data")["metadata"]["uid"])
     assert states() == {"db": "binding"}
-    assert bind.run(cluster.pk) == 0
+    assert binding_cycle.run(cluster.pk) == 0
     assert "nodeName" not in pod_of(api, "db")["spec"]
     control(api, "data", "disk-b")
-    assert bind.run(cluster.pk) == 1
+    assert binding_cycle.run(cluster.pk) == 1
     assert pod_of(api, "db")["spec"]["nodeName"] == "b"
     allocation = json.loads(pod_of(api, "db")["metadata"]["annotations"]["hetsched.io/allocation"])
     assert allocation["volumes"] == [{"claim": "data", "volume": "disk-b"}]
@@ -121,25 +122,25 @@ def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
 
 
 def test_a_volume_is_made_for_the_node_and_a_maker_that_fails_sends_the_pod_back(
-    api: Api, cluster: Cluster, followed: Follower
+    api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     make_claim(api, "data", "made")
     eventually(followed, lambda: "default/data" in Cluster.objects.get().definitions.storage.claims)
     make_pod(api, "db", volumes=claiming("data"))
     eventually(followed, lambda: states() == {"db": "pending"})
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     selected = "volume.kubernetes.io/selected-node"
     assert found(api, CLAIMS, "data")["metadata"]["annotations"][selected] == "a"
     # A provisioner that gives up removes the selected node again.
     change(api, CLAIMS.path(namespace="default", name="data"), {"metadata": {"annotations": {selected: None}}})
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert states() == {"db": "pending"}
     assert Pod.objects.get().message == "no volume for claim data could be made for a"
     assert check_invariants() == []
 
 
-def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_volume(api, "disk-a", "a")
     make_claim(api, "data")
     eventually(followed, lambda: bool(Cluster.objects.get().definitions.storage.claims))
@@ -149,12 +150,12 @@ def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: C
     decide(followed, cluster)
     theirs = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "default", "name": "theirs"}
     change(api, VOLUMES.path(name="disk-a"), {"spec": {"claimRef": theirs}})
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert states() == {"db": "pending"}
     assert Pod.objects.get().message == "volume disk-a is another claim's by now"
 
 
-def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "db", volumes=claiming("data"))
     eventually(followed, lambda: states() == {"db": "pending"})
     decide(followed, cluster)
@@ -167,7 +168,7 @@ def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Clus
     assert states() == {"db": "placed"}
 
 
-def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, followed: Follower) -> None:
+def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "held", schedulingGates=[{"name": "example.org/quota"}])
     eventually(followed, lambda: states() == {"held": "pending"})
     followed._write_sync()
@@ -176,12 +177,12 @@ def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, fo
     change(api, PODS.path(namespace="default", name="held"), {"spec": {"schedulingGates": None}})
     eventually(followed, lambda: Pod.objects.get().queued)
     decide(followed, cluster)
-    bind.run(cluster.pk)
+    binding_cycle.run(cluster.pk)
     assert pod_of(api, "held")["spec"]["nodeName"] in ("a", "b")
     assert Pod.objects.get().message == ""
 
 
-def test_drivers_attach_limits_are_known_of_nodes(api: Api, followed: Follower) -> None:
+def test_drivers_attach_limits_are_known_of_nodes(api: Api, followed: Informer) -> None:
     drivers = [{"name": "csi.example.org", "nodeID": "a", "topologyKeys": [], "allocatable": {"count": 2}}]
     make(api, CSI_NODES, "a", spec={"drivers": drivers})
     eventually(followed, lambda: Node.objects.get(name="a").report.attach_limits == {"csi.example.org": 2})

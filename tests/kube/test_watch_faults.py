@@ -12,10 +12,10 @@ from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Node, Sync
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
 from tests.kube.faults import Link, kill_api_server
 from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
-from workers.scheduling.informer import Follower
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 AT_ONCE = {"gracePeriodSeconds": "0"}
@@ -28,7 +28,7 @@ def link(plane: ControlPlane, api: Api) -> Iterator[Link]:
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer over a faulty link for a cluster of two nodes with one running and one pending pod."""
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 0.5)
     make_node(api, "n1")
@@ -59,7 +59,7 @@ def nothing_is_wrong() -> bool:
     return [(one.pod.name, one.requests["cpu"]) for one in booked] == [("late", 2000)] and check_invariants() == []
 
 
-def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
+def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
     link.cut()
     much_happens(api)
     for _ in range(20):
@@ -72,7 +72,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Follower) -> None:
     assert nothing_is_wrong()
 
 
-def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "QUIET_SECONDS", 1.0)
     link.cut()  # so that the watches restart with the shorter timeout
     link.restore()
@@ -89,7 +89,7 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Follower, monk
 
 
 def test_an_api_server_that_is_killed_and_has_forgotten_history(
-    plane: ControlPlane, api: Api, link: Link, followed: Follower
+    plane: ControlPlane, api: Api, link: Link, followed: Informer
 ) -> None:
     lists = followed._known[PODS].lists
     link.cut()
@@ -103,7 +103,7 @@ def test_an_api_server_that_is_killed_and_has_forgotten_history(
     assert nothing_is_wrong()
 
 
-def test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there(api: Api, followed: Follower) -> None:
+def test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there(api: Api, followed: Informer) -> None:
     make_pod(api, "first", cpu="3", schedulerName="default-scheduler", nodeName="n9")
     eventually(followed, lambda: states().get("first") == "running")
     make_node(api, "n9")

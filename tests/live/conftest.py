@@ -19,7 +19,7 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import merge
-from hetsched.placement import dispatch, snapshot
+from hetsched.placement import dispatch, scheduler_cache
 from hetsched.placement.actions import import_cluster
 from hetsched.project.asgi import application
 from tests.builders import a_node
@@ -137,7 +137,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[i
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = ["testserver"]
     # A flushed test gives its IDs and revisions to the next one.
-    monkeypatch.setattr(snapshot, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_warm", {})
     monkeypatch.setattr(sockets, "_open", Counter())
     woken: list[int] = []
     monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task="": woken.append(cluster_id))

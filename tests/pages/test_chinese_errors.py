@@ -44,7 +44,7 @@ NO_PAGE = (
     "web/api/monitoring/prometheus.py",
     "web/api/clusters/agent_authentication.py",
     "web/live/",  # scripts, on their socket
-    "workers/extender/",
+    "hetsched/scheduling/extender/",
 )
 # Said by a script's mistake only, or a beginning whose rest is said by a pattern of its own.
 NOT_MET = {

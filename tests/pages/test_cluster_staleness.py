@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from hetsched.inventory.lease import following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
+from hetsched.scheduling.leases import following
 from tests.builders import a_node
 from tests.scenes import a_cluster
 

@@ -8,7 +8,7 @@ from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import Result
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import waiting
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, recorded, submitted
 

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.journal import figures
 from hetsched.journal.counters import Metric
+from hetsched.scheduling.extender import figures as extender
 from web.api.monitoring import prometheus
 from web.api.monitoring.fleet import Fleet
-from workers.extender import figures as extender
 
 FOLDER = settings.BASE_DIR / "deploy" / "observability"
 PAGE = (settings.BASE_DIR / "docs" / "how-to" / "monitoring.md").read_text()

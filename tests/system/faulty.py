@@ -111,20 +111,20 @@ def _die(names: list[str], folder: str, visit: int) -> None:
 
     django.setup()
     from hetsched.adapters.kubernetes.api import Api
-    from hetsched.inventory.lease import Leases
     from hetsched.journal import publish
+    from hetsched.scheduling import binding_cycle, scheduling_loop
+    from hetsched.scheduling import informer as follower
+    from hetsched.scheduling.leases import Leases
     from hetsched.storage import bulk_rows as rows
-    from workers import bind, schedule
-    from workers.scheduling import informer as follower
 
     points = _Points(names, Path(folder), visit)
     points.around(follower, "follow", before="c12")
-    points.around(schedule, "record", before="c1")
+    points.around(scheduling_loop, "record", before="c1")
     points.around(rows, "insert", after="c2")
-    points.around(schedule, "record", after="c3")
+    points.around(scheduling_loop, "record", after="c3")
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
-    points.around(bind, "act_on", before="c5")
+    points.around(binding_cycle, "act_on", before="c5")
     points.around(publish, "_send_and_mark", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")

@@ -14,22 +14,22 @@ from typing import Any
 
 def race(seed: int, seconds: float) -> dict[str, Any]:
     """Race for `seconds` and return counts; anything but a lost comparison is noted as an error."""
-    from hetsched.inventory.lease import Lease, leading
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
     from hetsched.placement.models import Pod
+    from hetsched.scheduling import scheduling_loop
+    from hetsched.scheduling.leases import Lease, leading
     from tests.builders import a_pod
     from tests.scenes import submitted
-    from workers import schedule
 
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
     leading.renew = lambda held: True  # type: ignore[assignment]
     leading.give_up = lambda held: None  # type: ignore[assignment]
-    schedule.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
+    scheduling_loop.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
-    recorded = schedule.record
+    recorded = scheduling_loop.record
 
     def counted(*arguments: Any, **named: Any) -> int:
         try:
@@ -38,7 +38,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
             done["conflicts"] += 1
             raise
 
-    schedule.record = counted
+    scheduling_loop.record = counted
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         number = done["submitted"]
@@ -52,7 +52,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
                     submitted(cluster, *pods, priority=5 * (number // 8 % 2))
                     done["submitted"] += len(pods)
                 case "decide":
-                    done["decided"] += schedule.run(cluster.pk)
+                    done["decided"] += scheduling_loop.run(cluster.pk)
                 case "release":
                     placed = list(Pod.objects.filter(state="placed").values_list("id", flat=True))
                     if placed:

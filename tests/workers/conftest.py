@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.placement import snapshot
+from hetsched.placement import scheduler_cache
 from hetsched.project.celery import app
 from tests.builtins import builtin_policies
 
@@ -31,4 +31,4 @@ def eager(settings: Any) -> Iterator[None]:
     app.conf.update(task_always_eager=True, task_eager_propagates=True)
     yield
     app.conf.update(task_always_eager=False, task_eager_propagates=False)
-    snapshot._warm.clear()
+    scheduler_cache._warm.clear()

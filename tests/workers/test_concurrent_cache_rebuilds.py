@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workers.scheduling.interpreter_priority import GIVE_WAY_SECONDS, LowPriority
+from hetsched.scheduling.interpreter_priority import GIVE_WAY_SECONDS, LowPriority
 
 
 def test_the_last_one_sets_it_back() -> None:

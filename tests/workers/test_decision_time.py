@@ -17,18 +17,17 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from hetsched.placement.pending import queue
-from hetsched.placement.pending.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
-from hetsched.placement.pending.queue import next_pods
 from hetsched.placement.queries.pending_order import forecast
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduling_queue import active_queue
+from hetsched.placement.scheduling_queue.active_queue import next_pods
+from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
 from hetsched.policies.actions import activate, save_draft
+from hetsched.scheduling import scheduling_cycle, scheduling_loop
+from hetsched.scheduling.live_scheduler import LiveScheduler
+from hetsched.scheduling.scheduling_loop import run
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
-from workers import schedule
-from workers.schedule import run
-from workers.scheduling import decisions
-from workers.scheduling.live import Live
 
 SLOW = "hostile"
 
@@ -48,8 +47,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Make decisions for one namespace take 1.5 s each, by the clock that limits batches."""
     found = Clock()
-    monkeypatch.setattr(decisions, "time", SimpleNamespace(monotonic=found, perf_counter=found))
-    monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
+    monkeypatch.setattr(scheduling_cycle, "time", SimpleNamespace(monotonic=found, perf_counter=found))
+    monkeypatch.setattr(scheduling_loop, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
     really = Scheduler.schedule
 
     def slowly(self: Scheduler, pod: Any, **how: Any) -> Outcome:
@@ -57,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return really(self, pod, **how)
 
     monkeypatch.setattr(Scheduler, "schedule", slowly)
-    monkeypatch.setattr(schedule.dispatch, "send", lambda row_id, task: None)
+    monkeypatch.setattr(scheduling_loop.dispatch, "send", lambda row_id, task: None)
     return found
 
 
@@ -156,14 +155,14 @@ def test_the_diagnosis_of_a_reservation_that_is_taken_back_is_charged(
     ordered_by("gang-sort", "node-affinity", "gang")
     clock.costs = {SLOW: 0.0}
     diagnosed: list[str] = []
-    really = decisions.diagnose
+    really = scheduling_cycle.diagnose
 
     def slowly(scheduler: Scheduler, pod: Any) -> Any:
         clock.now += 2.0
         diagnosed.append(pod.name)
         return really(scheduler, pod)
 
-    monkeypatch.setattr(decisions, "diagnose", slowly)
+    monkeypatch.setattr(scheduling_cycle, "diagnose", slowly)
     with_node, without = a_pod("with-node", SLOW).gang("g", 2), a_pod("without", SLOW).gang("g", 2)
     submitted(cluster, with_node, without.on_nodes_with(disk="ssd"))
     run(cluster.pk)
@@ -177,15 +176,15 @@ def test_time_of_a_lost_batch_is_charged_with_the_next(
 ) -> None:
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
-    really, lost = schedule.record, []
+    really, lost = scheduling_loop.record, []
 
     def losing(*given: Any, **named: Any) -> int:
         if not lost:
             lost.append(True)
-            raise schedule.Conflict("another was faster")
+            raise scheduling_loop.Conflict("another was faster")
         return really(*given, **named)
 
-    monkeypatch.setattr(schedule, "record", losing)
+    monkeypatch.setattr(scheduling_loop, "record", losing)
     run(cluster.pk)
     assert Cluster.objects.get(pk=cluster.pk).decision_time[SLOW][0] == pytest.approx(3.0, abs=0.01)
 
@@ -204,16 +203,16 @@ def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster)
 def read(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make each pod take 10 ms to read; return the namespaces of the pods that were read."""
     found: list[str] = []
-    really = queue.PendingPod
+    really = active_queue.PendingPod
 
-    def slowly(*row: Any) -> queue.PendingPod:
+    def slowly(*row: Any) -> active_queue.PendingPod:
         clock.now += 0.01
         pod = really(*row)
         found.append(pod.spec.namespace)
         return pod
 
-    monkeypatch.setattr(queue, "PendingPod", slowly)
-    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(active_queue, "PendingPod", slowly)
+    monkeypatch.setattr(active_queue, "time", SimpleNamespace(monotonic=clock))
     return found
 
 
@@ -314,17 +313,19 @@ def test_a_task_ends_after_its_turn_and_the_next_goes_on(
 ) -> None:
     """A task leaves its worker after a few seconds, however many pods are due, so canaries are served."""
     sent: list[tuple[int | str, str]] = []
-    monkeypatch.setattr(schedule.dispatch, "send", lambda row_id, task: sent.append((row_id, task)))
+    monkeypatch.setattr(scheduling_loop.dispatch, "send", lambda row_id, task: sent.append((row_id, task)))
     ordered_by("priority-sort")
     fill(cluster, SLOW, 36)
     run(cluster.pk)
     assert 1 < len(decided()) < 12
-    assert sent == [(cluster.pk, schedule.dispatch.SCHEDULE)]
+    assert sent == [(cluster.pk, scheduling_loop.dispatch.SCHEDULE)]
     began, turns = clock.now, 0
     while len(decided()) < 36:
         run(cluster.pk)
         turns += 1
-    assert (clock.now - began) / turns < schedule.TURN_SECONDS + schedule.LONGEST_BATCH_SECONDS + clock.costs[SLOW]
+    assert (
+        clock.now - began
+    ) / turns < scheduling_loop.TURN_SECONDS + scheduling_loop.LONGEST_BATCH_SECONDS + clock.costs[SLOW]
 
 
 # -- the live path ---------------------------------------------------------------------------------------------------
@@ -337,9 +338,9 @@ def test_the_loop_of_a_live_cluster_shares_time_too(
     ordered_by("priority-sort")
     fill(cluster, SLOW, 36)
     fill(cluster, "good", 1)
-    monkeypatch.setattr(Live, "_bind", lambda self, placed: None)
+    monkeypatch.setattr(LiveScheduler, "_bind", lambda self, placed: None)
     nothing: Any = None
-    live = Live(cluster, nothing)
+    live = LiveScheduler(cluster, nothing)
     try:
         for _ in range(2):
             live.look()

@@ -11,26 +11,28 @@ from hetsched.adapters.kubernetes.reflector import Synced
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.lease import following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from workers.scheduling import informer
-from workers.scheduling.live import Live
+from hetsched.scheduling import informer
+from hetsched.scheduling.leases import following, leading
+from hetsched.scheduling.live_scheduler import LiveScheduler
 
 pytestmark = pytest.mark.django_db
 
 
-def leads_at_the_first_write(cluster: Cluster, live: Live | None, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def leads_at_the_first_write(
+    cluster: Cluster, live: LiveScheduler | None, monkeypatch: pytest.MonkeyPatch
+) -> list[bool]:
     led: list[bool] = []
 
-    def write(self: informer.Follower, changes: Changes) -> None:
+    def write(self: informer.Informer, changes: Changes) -> None:
         led.append(leading.is_held(cluster.pk))
 
-    monkeypatch.setattr(informer.Follower, "_write", write)
+    monkeypatch.setattr(informer.Informer, "_write", write)
     lease = following.take(cluster.pk, "test")
     nothing: Any = None
     assert lease is not None
-    one = informer.Follower(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
+    one = informer.Informer(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
     for kind in (NODES, PODS):
         one._news.put((kind, Synced(0)))
     one.turn()
@@ -46,7 +48,7 @@ def cluster() -> Cluster:
 
 def test_one_that_decides_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
-    live = Live(cluster, nothing)
+    live = LiveScheduler(cluster, nothing)
     try:
         assert leads_at_the_first_write(cluster, live, monkeypatch) == [True]
     finally:

@@ -16,10 +16,10 @@ from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import further
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
+from hetsched.scheduling import scheduling_cycle
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from workers import schedule
-from workers.scheduling import decisions
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypat
     clock = count()
     # Each read of the decisions' clock advances it by a second; other modules use the real clock.
     slow = SimpleNamespace(monotonic=lambda: next(clock) * 1.0, perf_counter=time.perf_counter)
-    monkeypatch.setattr(decisions, "time", slow)
+    monkeypatch.setattr(scheduling_cycle, "time", slow)
     schedule.run(cluster.pk)
     assert states() == {**{f"g-{number}": "not-now" for number in range(8)}, "other": "placed"}
     assert {code("g-0"), code("g-7")} == {"PermitWaiting", "GangTooSlow"}

@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Upserted
 from hetsched.adapters.kubernetes.resources import PODS
-from workers.scheduling.informer import Follower
+from hetsched.scheduling.informer import Informer
 
 
 class News(queue.Queue[Any]):
@@ -37,7 +37,7 @@ def waits_after(event: Event) -> int:
     nothing: Any = None
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     live: Any = Live()
-    follower = Follower(lease, nothing, threading.Event(), live=live)
+    follower = Informer(lease, nothing, threading.Event(), live=live)
     follower._news = news = News()
     news.put((PODS, event))
     follower._gather()

@@ -10,16 +10,16 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Failed, Synced
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS
-from hetsched.inventory.lease import following
-from workers.scheduling.informer import OPTIONAL_TRIES, Follower
+from hetsched.scheduling.informer import OPTIONAL_TRIES, Informer
+from hetsched.scheduling.leases import following
 
 GPUS = OPTIONAL[0]
 
 
-def a_follower(kinds: Any = (NODES, PODS, GPUS)) -> Follower:
+def a_follower(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
     nothing: Any = None
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
-    return Follower(lease, nothing, threading.Event(), kinds=kinds)
+    return Informer(lease, nothing, threading.Event(), kinds=kinds)
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,17 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, 
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.lease import Lease, following, leading
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
+from hetsched.scheduling import binding_cycle, live_scheduler
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.leases import Lease, following, leading
+from hetsched.scheduling.scheduling_loop import batch
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from workers import bind
-from workers.schedule import batch
-from workers.scheduling import live
-from workers.scheduling.informer import Follower
 
 pytestmark = pytest.mark.django_db
 
@@ -61,7 +60,7 @@ def a_lease(cluster: Cluster) -> Lease:
 
 
 def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = Follower(a_lease(cluster), Server(), threading.Event(), kinds=[PODS])  # type: ignore[arg-type]
+    follower = Informer(a_lease(cluster), Server(), threading.Event(), kinds=[PODS])  # type: ignore[arg-type]
 
     def fail() -> None:
         raise RuntimeError("database unavailable")
@@ -77,7 +76,7 @@ def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatc
 
 
 def test_one_that_cannot_read_a_kind_any_more_ends_and_lets_others_begin(cluster: Cluster) -> None:
-    Follower(a_lease(cluster), Server(odd=True), threading.Event(), kinds=[PODS]).run()  # type: ignore[arg-type]
+    Informer(a_lease(cluster), Server(odd=True), threading.Event(), kinds=[PODS]).run()  # type: ignore[arg-type]
     assert not following.is_held(cluster.pk)
 
 
@@ -106,13 +105,13 @@ def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
         go_on.wait(60)
         return BindingOutcome(one.pod_id, BindingResult.BOUND)
 
-    monkeypatch.setattr(bind, "AT_ONCE", 1)
-    monkeypatch.setattr(bind, "write", write)
-    monkeypatch.setattr(live, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(binding_cycle, "AT_ONCE", 1)
+    monkeypatch.setattr(binding_cycle, "write", write)
+    monkeypatch.setattr(live_scheduler, "DRAIN_SECONDS", 0.05)
     specs = [a_pod(name).having(uid=name).build() for name in ("p", "q")]
     pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
-    decides = live.Live(cluster, Server())  # type: ignore[arg-type]
+    decides = live_scheduler.LiveScheduler(cluster, Server())  # type: ignore[arg-type]
     while Pod.objects.filter(state="pending").exists():
         decides.turn()
     assert begun.wait(30)

@@ -10,7 +10,7 @@ import pytest
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import next_pods
+from hetsched.placement.scheduling_queue.active_queue import next_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted

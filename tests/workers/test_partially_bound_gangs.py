@@ -21,10 +21,10 @@ from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_half_gangs
 from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
-from workers import bind
 
 pytestmark = pytest.mark.django_db
 NO = "a webhook says no"
@@ -64,7 +64,7 @@ def came_to(cluster: Cluster, ids: dict[str, int], **results: BindingResult) -> 
     """Begin the bindings of these pods and record these results."""
     named = {name.replace("_", "-"): result for name, result in results.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
-    bind.note(
+    binding_cycle.note(
         cluster,
         [
             BindingOutcome(ids[name], result, NO if result is BindingResult.REFUSED else "")

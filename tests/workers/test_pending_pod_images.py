@@ -23,7 +23,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.actions.image_platforms import KEPT, due_images, forget_images, with_known
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.pending.queue import due_pods
+from hetsched.placement.scheduling_queue.active_queue import due_pods
 from tests.builders import a_node, a_pod
 from tests.registry import Registry, a_registry
 from workers import images, schedule, sweep

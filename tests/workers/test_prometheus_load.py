@@ -19,7 +19,7 @@ from hetsched.inventory.collection import configure
 from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.models import Cluster, Collector, Node
 from hetsched.placement.models import Decision
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.system.processes import wait_until

@@ -35,9 +35,9 @@ from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import Result, export_cluster, follow
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.pending.queue import waiting
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduling_queue.active_queue import waiting
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster, recorded, submitted

@@ -15,8 +15,8 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.reservations import Reservation
 from hetsched.placement.signed_grants import agent_key, granted_on
+from hetsched.scheduling.binding_cycle import to_bind
 from tests.builders import a_node, a_pod
-from workers.bind import to_bind
 
 pytestmark = pytest.mark.django_db
 SECRET = "a secret that is long enough to be one of these"

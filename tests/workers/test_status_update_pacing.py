@@ -14,10 +14,11 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
+from hetsched.scheduling import scheduling_loop
 from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from workers import report, schedule
+from workers import report
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
-    monkeypatch.setattr(schedule, "in_step", lambda _: True)
+    monkeypatch.setattr(scheduling_loop, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)
@@ -35,7 +36,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)
-    schedule.run(made.pk)
+    scheduling_loop.run(made.pk)
     return made
 
 

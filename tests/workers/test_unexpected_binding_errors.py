@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
-from workers import bind
+from hetsched.scheduling import binding_cycle
 
 
 def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,8 +18,8 @@ def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkey
             raise KeyError("exactly")
         return None
 
-    monkeypatch.setattr(bind, "allocate", allocate)
-    monkeypatch.setattr(bind, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
+    monkeypatch.setattr(binding_cycle, "allocate", allocate)
+    monkeypatch.setattr(binding_cycle, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
     pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
-    outcomes = [bind.write(cast("Api", None), "live", one) for one in pods]
+    outcomes = [binding_cycle.write(cast("Api", None), "live", one) for one in pods]
     assert [one.result for one in outcomes] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]

@@ -30,7 +30,7 @@ from hetsched.inventory.overrides import in_maintenance
 from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
 from hetsched.placement.models import Reservation, Workload
-from hetsched.placement.pending.backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 from web.api.nodes import facts
 from web.api.nodes.nodes import etag as node_etag
 from web.api.workloads.workloads import etag as workload_etag

@@ -71,7 +71,7 @@ class _Unbound(msgspec.Struct, frozen=True, gc=False):
     digest: int | None
 
 
-class Mirror:
+class InformerStore:
     """The objects of one cluster. A single thread feeds and takes."""
 
     def __init__(self) -> None:

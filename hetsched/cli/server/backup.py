@@ -55,10 +55,10 @@ def restore(
     from django.core.management import call_command
     from django.db import Error
 
-    from hetsched.inventory.lease import end_all
     from hetsched.inventory.models import Cluster, Sync
     from hetsched.journal import backup
     from hetsched.placement.queries.invariants import check_invariants
+    from hetsched.scheduling.leases import end_all
 
     try:
         call_command("migrate", verbosity=0, interactive=False)

@@ -26,7 +26,6 @@ from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_c
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
-from hetsched.placement.pending.retry import stir
 from hetsched.placement.queries.pod_counts import cluster_figures, counts_are_due
 from hetsched.placement.queries.topics import (
     DECISIONS,
@@ -36,6 +35,7 @@ from hetsched.placement.queries.topics import (
     workload_head,
     workload_topic,
 )
+from hetsched.placement.scheduling_queue.unschedulable_pods import stir
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 from hetsched.storage.snapshot_read import shared_now
@@ -44,7 +44,7 @@ from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..notifications.callbacks import announce
-from ..pending.decision_time import charged
+from ..scheduling_queue.decision_time import charged
 
 # A requeued pod loses its node and allocation; its latest decision stays as history.
 BACK_IN_QUEUE = {

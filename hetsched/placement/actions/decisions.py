@@ -38,8 +38,8 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import CAME
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
-from hetsched.placement.pending.queue import PendingPod, backoff
-from hetsched.placement.pending.retry import missed
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, backoff
+from hetsched.placement.scheduling_queue.unschedulable_pods import missed
 from hetsched.policies.models import Policy
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import ListParameter, PreparedQuery, PreparedUpdate

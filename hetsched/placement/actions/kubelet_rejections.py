@@ -28,8 +28,8 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor
 from hetsched.placement.models import Pod, Rejection
-from hetsched.placement.pending.backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
-from hetsched.placement.pending.retry import stir
+from hetsched.placement.scheduling_queue.node_backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
+from hetsched.placement.scheduling_queue.unschedulable_pods import stir
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction

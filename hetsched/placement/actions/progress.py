@@ -25,8 +25,8 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
-from ..pending.queue import backoff
 from ..quotas import check_ceiling
+from ..scheduling_queue.active_queue import backoff
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import end
 from .live_submissions import withdraw

@@ -36,9 +36,9 @@ from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import publish_many
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
-from hetsched.placement.pending.queue import PendingPod
-from hetsched.placement.pending.retry import stir
 from hetsched.placement.queries.advice import AdviceBasis, footing
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_queue.unschedulable_pods import stir
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 

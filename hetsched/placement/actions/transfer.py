@@ -54,7 +54,7 @@ from ..bookings import BookedPod, insert, rewrite_loads
 from ..holds import MARK
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
-from ..snapshot import load_state
+from ..scheduler_cache import load_state
 from .submissions import submit
 
 _HOLDING = [state.value for state in HOLDING]

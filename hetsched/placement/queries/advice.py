@@ -24,7 +24,7 @@ from hetsched.engine.simulation.moves import Board
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Workload
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.storage.batches import parts
 

@@ -14,7 +14,7 @@ from hetsched.engine.cluster.balance import cluster_metrics
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 from hetsched.policies.models import Measure
 from hetsched.policies.plan_contracts import Measured
 

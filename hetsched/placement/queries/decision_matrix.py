@@ -26,8 +26,8 @@ from hetsched.engine.framework.policy import IMPLIED, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.what_if import expected_use
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.pending.backoffs import avoided
-from hetsched.placement.snapshot import load_state
+from hetsched.placement.scheduler_cache import load_state
+from hetsched.placement.scheduling_queue.node_backoffs import avoided
 from hetsched.policies.actions import check
 from hetsched.policies.models import PolicyRevision
 

@@ -26,7 +26,7 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.headroom import BookingBudget, Headroom
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 
 from .common_shapes import Common, common_shapes
 

@@ -10,7 +10,7 @@ import msgspec
 
 from hetsched.engine.simulation.node_capacity import NodeRoom, room_on
 from hetsched.inventory.models import Cluster
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 
 from .common_shapes import Common, common_shapes
 

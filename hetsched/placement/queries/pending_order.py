@@ -26,10 +26,10 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.decision_time import over_share
-from hetsched.placement.pending.queue import PendingPod, due, next_pods
-from hetsched.placement.pending.retry import FLUSH, LOOK_AGAIN
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, due, next_pods
+from hetsched.placement.scheduling_queue.decision_time import over_share
+from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH, LOOK_AGAIN
 from hetsched.storage.batches import parts
 
 _TIMED = bits([Event.TIME])

@@ -32,7 +32,7 @@ from hetsched.engine.framework.policy import IMPLIED, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Pod, Preemption
-from hetsched.placement.snapshot import fork
+from hetsched.placement.scheduler_cache import fork
 from hetsched.policies.effective import Chooser, active_specs
 
 MOST_DECISIONS = 500

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes.informer_store import Mirror
+from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.adapters.kubernetes.resources import (
     CLAIMS,
@@ -24,7 +24,7 @@ from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.objects.workload import GangMember
 
 
-def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
+def seen(mirror: InformerStore, resource: Any, name: str, **fields: Any) -> None:
     meta = {"name": name.rpartition("/")[2], **fields.pop("metadata", {})}
     if "/" in name:
         meta["namespace"] = name.partition("/")[0]
@@ -32,23 +32,23 @@ def seen(mirror: Mirror, resource: Any, name: str, **fields: Any) -> None:
     mirror.feed(resource, Upserted(name, json.dumps(plain).encode()))
 
 
-def a_node(mirror: Mirror, name: str = "n1", cpu: str = "8") -> None:
+def a_node(mirror: InformerStore, name: str = "n1", cpu: str = "8") -> None:
     seen(mirror, NODES, name, status={"allocatable": {"cpu": cpu, "memory": "32Gi", "pods": "110"}})
 
 
-def a_pod(mirror: Mirror, name: str = "team/p", **spec: Any) -> None:
+def a_pod(mirror: InformerStore, name: str = "team/p", **spec: Any) -> None:
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}
     seen(mirror, PODS, name, spec={"containers": [container], "schedulerName": "hetsched", **spec})
 
 
-def taken(mirror: Mirror) -> Changes:
+def taken(mirror: InformerStore) -> Changes:
     changes = mirror.take()
     assert not mirror.take()
     return changes
 
 
 def test_node_is_joined_with_its_descriptions_in_any_order() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": 0, "model": "A100-SXM4-40GB", "memoryMiB": 40960}]})
     a_node(mirror)
     (report,) = taken(mirror).nodes
@@ -60,7 +60,7 @@ def test_node_is_joined_with_its_descriptions_in_any_order() -> None:
 
 
 def test_an_odd_description_leaves_the_node_and_is_quarantined_until_it_changes() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_node(mirror)
     seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": -3}]})
     (report,) = taken(mirror).nodes
@@ -74,7 +74,7 @@ def test_an_odd_description_leaves_the_node_and_is_quarantined_until_it_changes(
 
 
 def test_malformed_node_or_pod_does_not_affect_others() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_node(mirror, "odd", cpu="many")
     a_node(mirror, "good")
     a_pod(mirror, "team/odd", nodeSelector="x")
@@ -86,7 +86,7 @@ def test_malformed_node_or_pod_does_not_affect_others() -> None:
 
 
 def test_a_pod_that_went_in_an_odd_state_is_not_quarantined_for_ever() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_pod(mirror, "team/odd", nodeSelector="x")
     mirror.feed(PODS, Deleted("team/odd", b'{"metadata": 7}'))
     assert taken(mirror).pods_gone == ["team/odd"]
@@ -94,7 +94,7 @@ def test_a_pod_that_went_in_an_odd_state_is_not_quarantined_for_ever() -> None:
 
 
 def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_pod(mirror, priorityClassName="urgent")
     (pod,) = taken(mirror).pods
     assert pod.spec is not None
@@ -106,7 +106,7 @@ def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
 
 
 def test_an_odd_definition_does_not_take_the_others_along() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     seen(mirror, POD_GROUPS, "team/bad", spec={"minMember": "three"})
     seen(mirror, POD_GROUPS, "team/good", spec={"minMember": 3})
     definitions = taken(mirror).definitions
@@ -116,7 +116,7 @@ def test_an_odd_definition_does_not_take_the_others_along() -> None:
 
 
 def test_pod_status_changes_are_reported() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     seen(
         mirror, PODS, "team/p", metadata={"uid": "u1"},
@@ -153,7 +153,7 @@ ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
     ],
 )
 def test_a_pod_that_went_is_stopped_where_nothing_of_it_ran(status: dict[str, Any], stopped: bool) -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     body = {"metadata": {"name": "p", "uid": "u1"}, "spec": {"nodeName": "n1"}, "status": status}
     mirror.feed(PODS, Deleted("team/p", json.dumps(body).encode()))
     assert taken(mirror).stopped == ({"u1"} if stopped else set())
@@ -162,7 +162,7 @@ def test_a_pod_that_went_is_stopped_where_nothing_of_it_ran(status: dict[str, An
 
 
 def test_a_heartbeat_is_no_change() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_node(mirror)
     taken(mirror)
     a_node(mirror)
@@ -170,7 +170,7 @@ def test_a_heartbeat_is_no_change() -> None:
 
 
 def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
     (pod,) = taken(mirror).pods
     assert pod.spec is not None
@@ -182,7 +182,7 @@ def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> No
 
 
 def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     seen(mirror, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
     a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
     (pod,) = taken(mirror).pods
@@ -191,7 +191,7 @@ def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together(
 
 
 def test_an_odd_claim_leaves_the_others() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     seen(mirror, CLAIMS, "team/odd", spec={"volumeMode": "Tape"})
     seen(mirror, CLAIMS, "team/good", spec={}, status={"phase": "Pending"})
     definitions = taken(mirror).definitions
@@ -201,7 +201,7 @@ def test_an_odd_claim_leaves_the_others() -> None:
 
 
 def test_attach_limits_are_a_nodes_own() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     seen(mirror, CSI_NODES, "n1", spec={"drivers": [{"name": "csi.io", "allocatable": {"count": 9}}]})
     a_node(mirror)
     (report,) = taken(mirror).nodes
@@ -209,7 +209,7 @@ def test_attach_limits_are_a_nodes_own() -> None:
 
 
 def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     a_pod(mirror)
     taken(mirror)
     container = {"name": "main", "image": "x"}
@@ -234,7 +234,7 @@ def bound_pod(labels: dict[str, str], node: str = "n1", **annotations: str) -> U
 
 
 def test_binding_only_update_is_distinguished_from_others() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     mirror.feed(PODS, bound_pod({"x": "1"}, "", owner="a"))
     assert not mirror.only_binds(bound_pod({"x": "1"}, owner="a"))  # its creation was not taken yet
     taken(mirror)
@@ -250,7 +250,7 @@ def test_binding_only_update_is_distinguished_from_others() -> None:
     assert not mirror.only_binds(bound_pod({"x": "2"}, owner="a"))
 
 
-def booted(mirror: Mirror, boot: str, name: str = "n1") -> set[str]:
+def booted(mirror: InformerStore, boot: str, name: str = "n1") -> set[str]:
     """Report a node and its boot; return the nodes that are said to be rebooted."""
     status = {"allocatable": {"cpu": "8", "pods": "110"}, "nodeInfo": {"bootID": boot}}
     seen(mirror, NODES, name, status=status)
@@ -258,7 +258,7 @@ def booted(mirror: Mirror, boot: str, name: str = "n1") -> set[str]:
 
 
 def test_another_boot_of_a_node_is_noticed_once() -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     assert [booted(mirror, boot) for boot in ("a", "a", "b", "b", "", "b")] == [
         set(),
         set(),
@@ -283,7 +283,7 @@ def test_another_boot_of_a_node_is_noticed_once() -> None:
     ],
 )
 def test_grace_period_is_that_of_the_deletion_else_of_the_pod(meta: Any, spec: Any, seconds: int) -> None:
-    mirror = Mirror()
+    mirror = InformerStore()
     container = {"name": "main", "image": "x"}
     seen(mirror, PODS, "team/p", metadata=meta, spec={"containers": [container], "nodeName": "n1", **spec})
     (pod,) = mirror.take().pods

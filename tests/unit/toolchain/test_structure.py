@@ -27,8 +27,8 @@ OVERSIZED = {
     "hetsched/engine/plugins": 42,  # one file for each plugin
 }
 # Gerunds that are terms of the field stay: binding, scoring, routing, tipping points, queueing hints.
-TERMS = {"binding", "booking", "matching", "packing", "clustering", "pending", "queueing", "routing", "scoring"} | {
-    "sharing", "spelling", "terminating", "tipping", "training", "waiting"
+TERMS = {"binding", "booking", "matching", "packing", "clustering", "pending", "queueing", "routing", "scheduling"} | {
+    "scoring", "sharing", "spelling", "terminating", "tipping", "training", "waiting"
 }  # fmt: skip
 
 

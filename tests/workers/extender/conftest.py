@@ -11,11 +11,11 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
+from hetsched.scheduling.extender import binding
+from hetsched.scheduling.extender.answers import Extender
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from tests.workers.extender.scene import ApiServer, InThisThread
-from workers.extender import binding
-from workers.extender.answers import Extender
 
 
 @pytest.fixture(autouse=True)

@@ -22,12 +22,12 @@ from django.db import OperationalError
 
 from hetsched.adapters.http.certificates import make_pairs
 from hetsched.contracts.errors import InputError
+from hetsched.scheduling.extender import probes, server
+from hetsched.scheduling.extender.figures import REGISTRY
+from hetsched.scheduling.extender.probes import ProbeServer
+from hetsched.scheduling.extender.server import clients_of
+from hetsched.scheduling.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 from tests.system.processes import wait_until
-from workers.extender import probes, server
-from workers.extender.figures import REGISTRY
-from workers.extender.probes import ProbeServer
-from workers.extender.server import clients_of
-from workers.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 
 MOST = 4096
 JSON = {"Content-Type": "application/json"}

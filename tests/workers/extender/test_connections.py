@@ -14,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from hetsched.adapters.http.certificates import make_pairs
+from hetsched.scheduling.extender import connections
+from hetsched.scheduling.extender.connections import (
+    KNOWN,
+    PER_ADDRESS,
+    PER_CLIENT,
+    UNVERIFIED,
+    VERIFIED,
+    Connections,
+    Phase,
+)
+from hetsched.scheduling.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 from tests.system.processes import wait_until
-from workers.extender import connections
-from workers.extender.connections import KNOWN, PER_ADDRESS, PER_CLIENT, UNVERIFIED, VERIFIED, Connections, Phase
-from workers.extender.tls_server import Certificates, ExtenderResponse, TlsServer
 
 
 @pytest.fixture

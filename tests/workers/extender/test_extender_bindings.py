@@ -15,14 +15,14 @@ from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked
 from hetsched.placement.models import Decision, Pod, Reservation
-from hetsched.placement.pending.queue import due_pods
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.snapshot import load_state, warm
+from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduling_queue.active_queue import due_pods
+from hetsched.scheduling import binding_cycle
+from hetsched.scheduling.extender import binding
+from hetsched.scheduling.extender.answers import Extender
 from tests.builders import a_pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
-from workers import bind
-from workers.extender import binding
-from workers.extender.answers import Extender
 
 ALL = ("amd", "card", "risc")
 
@@ -115,7 +115,7 @@ def test_unfinished_binding_of_an_extender_is_sent_by_the_workers(
     with pytest.raises(BaseException, match="it died here"):
         extender.bind(to(pod, "amd"))
     assert Pod.objects.get().state == "binding"
-    bind.note(live, [write(api, bind.to_bind([Pod.objects.get().pk])[0])])  # type: ignore[arg-type]
+    binding_cycle.note(live, [write(api, binding_cycle.to_bind([Pod.objects.get().pk])[0])])  # type: ignore[arg-type]
     assert Pod.objects.get().state == "bound"
     assert [binding["target"]["name"] for binding in api.bound] == ["amd"]
 
@@ -208,7 +208,7 @@ def test_capacity_released_at_that_moment_is_polled_for(
         first = Pod.objects.get(name="whole-0")
         follow(live.pk, Changes(pods_gone=[first.key], stopped={first.uid}), epoch=1)
 
-    monkeypatch.setattr("workers.extender.answers.time.sleep", free)
+    monkeypatch.setattr("hetsched.scheduling.extender.answers.time.sleep", free)
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
     assert extender.filter(asked(third, *ALL)).node_names == ["card"]
     assert len(slept) == 1
@@ -226,7 +226,7 @@ def test_a_new_image_is_looked_up_first(
         (row,) = claim(live.pk, 10)
         note_looked(live.pk, [(row, ImageReading("sha256:" + "0" * 64, ("linux/riscv64",)))])
 
-    monkeypatch.setattr("workers.extender.answers.time.sleep", look)
+    monkeypatch.setattr("hetsched.scheduling.extender.answers.time.sleep", look)
     pod = offered(api, "p")
     pod["spec"]["containers"][0]["image"] = "registry.test/job:1"
     assert extender.filter(asked(pod, *ALL)).node_names == ["risc"]

@@ -16,9 +16,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.models import Pod
+from hetsched.scheduling.extender.answers import Extender
+from hetsched.scheduling.extender.server import Extenders, verbs
 from tests.workers.extender.scene import ApiServer, a_plain_pod
-from workers.extender.answers import Extender
-from workers.extender.server import Extenders, verbs
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10) | st.floats(allow_nan=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from workers.extender.pod_slots import MOST_MISSED, PodSlots
+from hetsched.scheduling.extender.pod_slots import MOST_MISSED, PodSlots
 
 NEVER = float("inf")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hetsched.scheduling.extender import probes
+from hetsched.scheduling.extender.probes import MOST_CONNECTIONS, PER_ADDRESS, Probes, ProbeServer
 from tests.system.processes import wait_until
 from tests.workers.extender.test_connections import TlsServer, called, connected, door, is_closed, pairs
-from workers.extender import probes
-from workers.extender.probes import MOST_CONNECTIONS, PER_ADDRESS, Probes, ProbeServer
 
 __all__ = ["door", "pairs"]  # fixtures
 

@@ -22,7 +22,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.pending.queue import IN_SHADOW, due
+from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW, due
 
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 

@@ -34,7 +34,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.pending.queue import IN_SHADOW, due
+from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW, due
 
 from ..problems import RequestRefused, read_only, response
 

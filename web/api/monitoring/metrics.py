@@ -14,7 +14,7 @@ from hetsched.contracts.units import CPU, format_amount
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics, node_balance
 from hetsched.engine.numa.zones_at_risk import overcommitted
 from hetsched.inventory.models import Cluster
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 
 from .. import request_scope
 from ..documents import Document

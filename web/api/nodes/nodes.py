@@ -24,9 +24,9 @@ from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Reservation
-from hetsched.placement.pending.backoffs import kept_off
 from hetsched.placement.queries.zones import zones_at_risk
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 
 from .. import request_scope
 from ..documents import Document, Rows, page_of

@@ -48,7 +48,7 @@ from hetsched.placement.actions.image_platforms import with_known
 from hetsched.placement.actions.submissions import check_priority
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.quotas import check_ceiling
-from hetsched.placement.snapshot import fork
+from hetsched.placement.scheduler_cache import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.policies.models import Policy

@@ -23,7 +23,7 @@ from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools
 from hetsched.engine.cluster.samples import STALE_SECONDS
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 from web.api.monitoring.metrics import load_sources
 
 from ..amounts import amount_words, percent, use

@@ -17,8 +17,8 @@ from hetsched.contracts.units import CPU, MEMORY, MIB, parse_amount
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
-from hetsched.placement.pending.backoffs import kept_off
 from hetsched.placement.queries.zones import zones_at_risk
+from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 from web.api.nodes import facts
 
 from ..amounts import use

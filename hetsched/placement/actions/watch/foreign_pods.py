@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.snapshot import state_of
+from hetsched.placement.scheduler_cache import state_of
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 

@@ -8,8 +8,8 @@ from django.core.management.base import BaseCommand
 
 from hetsched.contracts.errors import InputError
 from hetsched.project.environment import exit_with_message
-from workers.extender import server
-from workers.scheduling import watch
+from hetsched.scheduling import informer_process
+from hetsched.scheduling.extender import server
 
 
 class Command(BaseCommand):
@@ -17,6 +17,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            server.serve(watch.until_signalled())
+            server.serve(informer_process.until_signalled())
         except InputError as error:
             exit_with_message(error)

@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from hetsched.inventory.connections import api_of
-from workers.scheduling import watch
+from hetsched.scheduling import informer_process
 
 
 class Command(BaseCommand):
     help = "Follow the Kubernetes clusters that are connected; several processes share them."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        watch.main(api_of, watch.until_signalled())
+        informer_process.main(api_of, informer_process.until_signalled())

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
-from hetsched.placement.pending.backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 from web.api.documents import Document
 
 

@@ -23,14 +23,14 @@ from django.db import connections
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.connections import check_identity, in_shadow
-from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
+from hetsched.scheduling.leases import Lease, following
 
-from .informer import Follower, turned
+from .informer import Informer, turned
 from .leader_election import leadership
-from .live import Live
+from .live_scheduler import LiveScheduler
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 120.0
@@ -85,12 +85,12 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
         check_identity(cluster, api)
         if in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
             connection.exclude(failure="").update(failure="")
-            Follower(lease, api, ended).run()
+            Informer(lease, api, ended).run()
             return
         with leadership(cluster, api, lease, ended) as (over, leads):
             connection.exclude(failure="").update(failure="")
-            live = Live(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
-            Follower(lease, api, over, leads=leads, live=live).run()
+            live = LiveScheduler(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
+            Informer(lease, api, over, leads=leads, live=live).run()
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
         connection.update(failure=str(failure)[:500])

@@ -35,9 +35,9 @@ from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions import Nominated, Result
 from hetsched.placement.actions.evictions import spared
-from hetsched.placement.pending.decision_time import FREE_SECONDS
-from hetsched.placement.pending.queue import PendingPod
-from hetsched.placement.snapshot import ClusterSnapshot, SchedulerCache
+from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
 
 from .force_deleted import HELD, ForceDeleted
 from .hold_use import BatchReservations, HoldAssignment
@@ -55,7 +55,7 @@ class _Explained(msgspec.Struct, frozen=True):
     held: tuple[Reason, str] | None
 
 
-class DecisionBatch:
+class SchedulingCycle:
     """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
 
     def __init__(

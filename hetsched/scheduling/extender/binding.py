@@ -31,8 +31,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import PendingPod
-from workers.bind import note, to_bind
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.scheduling.binding_cycle import note, to_bind
 
 from .request_context import ExtenderCalls, RequestContext, give_connections_back
 

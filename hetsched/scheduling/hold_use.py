@@ -24,8 +24,8 @@ from hetsched.placement.actions import ReservationUse
 from hetsched.placement.holds import MARK
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import PendingPod
-from hetsched.placement.snapshot import ClusterSnapshot
+from hetsched.placement.scheduler_cache import ClusterSnapshot
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
 
 MOST_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
 

@@ -18,8 +18,8 @@ from django.db import connections
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.leader_lease import NAME, NAMESPACE, RENEW_SECONDS, Election
 from hetsched.contracts.errors import InputError
-from hetsched.inventory.lease import Lease
 from hetsched.inventory.models import Cluster, Sync
+from hetsched.scheduling.leases import Lease
 
 _TICK_SECONDS = 0.5
 _elections: dict[int, Election] = {}  # by cluster; the observed state of a foreign Lease outlives one attempt

@@ -20,7 +20,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.holds import MARK
 from hetsched.placement.queries.orphaned_pods import REMNANTS
-from hetsched.placement.snapshot import ClusterSnapshot
+from hetsched.placement.scheduler_cache import ClusterSnapshot
 
 HELD = "HeldByForceDeletedPod"
 _MOST_NODES = 4

@@ -25,7 +25,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
 from hetsched.placement.actions.submissions import prepare
 from hetsched.placement.models import Pod
-from hetsched.placement.snapshot import ClusterSnapshot, warm
+from hetsched.placement.scheduler_cache import ClusterSnapshot, warm
 from hetsched.policies.effective import active_specs
 
 from .pod_slots import PodSlots

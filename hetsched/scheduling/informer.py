@@ -24,11 +24,10 @@ from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api, Resource
-from hetsched.adapters.kubernetes.informer_store import Mirror
+from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.objects.observed import Changes
-from hetsched.inventory.lease import Lease, following
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import report_staleness
@@ -39,10 +38,11 @@ from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
-from hetsched.placement.snapshot import warm
+from hetsched.placement.scheduler_cache import warm
 from hetsched.policies.cluster_policies import follow_policies
+from hetsched.scheduling.leases import Lease, following
 
-from .live import Live
+from .live_scheduler import LiveScheduler
 
 _NODE = b'"nodeName":'  # present in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
@@ -59,7 +59,7 @@ log = structlog.get_logger(__name__)
 News = tuple[Resource, Event]
 
 
-class Follower:
+class Informer:
     """Informer of one cluster, under one lease, until the lease is lost or the process ends."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Follower:
         ended: threading.Event,
         kinds: Sequence[Resource] | None = None,
         leads: Callable[[], bool] = lambda: True,
-        live: Live | None = None,
+        live: LiveScheduler | None = None,
     ) -> None:
         self.lease = lease
         self.ended = ended
@@ -79,7 +79,7 @@ class Follower:
         self._leads = leads
         self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
         self._news: queue.Queue[News] = queue.Queue(maxsize=20_000)
-        self._mirror = Mirror()
+        self._mirror = InformerStore()
         self._known: dict[Resource, _Known] = {resource: _Known() for resource in self._kinds}
         self._lost = False
         self._begun = False

@@ -17,9 +17,8 @@ from django.conf import settings
 from django.db.models import F, Model, Q
 from django.db.models.functions import Now
 
+from hetsched.inventory.models import Cluster, Connection
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery, PreparedUpdate
-
-from .models import Cluster, Connection
 
 EPOCHS_LEFT_OUT = 1_000_000
 _LONGEST_SECONDS = 300  # the maximum of HETSCHED_LEASE_SECONDS

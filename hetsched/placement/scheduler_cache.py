@@ -39,7 +39,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .models import Eviction, Nomination, Reservation
-from .pending.backoffs import Recent
+from .scheduling_queue.node_backoffs import Recent
 
 _KEPT_POLICIES = 16
 # Facts without effect on the reservations of a node: changed values are applied directly.

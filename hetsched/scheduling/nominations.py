@@ -20,7 +20,7 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
 from hetsched.placement.holds import MARK, own_name
-from hetsched.placement.snapshot import ClusterSnapshot, Nominee
+from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
 
 
 class Nominees:

@@ -8,10 +8,10 @@ recorded together with the reservation, before the first API call. Binding resul
 event, are written for many pods at once. A watch event that differs from the previous one of its pod only in the node
 is a confirmation of the binding and is not processed again, unless the row is no longer bound to that node by then.
 A binding is written only while all of these hold: the lease it was decided under, the Lease object in the cluster, and
-`bind.WRITE_WITHIN`. Bindings not started by then are left to the workers.
+`binding_cycle.WRITE_WITHIN`. Bindings not started by then are left to the workers.
 No broker message is needed for any of this. If this process dies, lags or loses its lease, the sweep makes the workers
-take over: pods are due while there is no leader, and a pod that is *binding* for longer than `bind.LEFT_AFTER` is
-claimed by a worker.
+take over: pods are due while there is no leader, and a pod that is *binding* for longer than
+`binding_cycle.LEFT_AFTER` is claimed by a worker.
 Invariants: one thread decides and writes; no transaction is open during an API call; every write carries the epoch.
 """
 
@@ -36,7 +36,6 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, 
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.lease import Lease, leading
 from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
@@ -44,12 +43,13 @@ from hetsched.placement.actions import Conflict, Contradiction, Result, bindable
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
-from hetsched.placement.pending.queue import is_any_due
-from hetsched.placement.snapshot import SchedulerCache, warm
+from hetsched.placement.scheduler_cache import SchedulerCache, warm
+from hetsched.placement.scheduling_queue.active_queue import is_any_due
+from hetsched.scheduling.leases import Lease, leading
 
-from .. import bind
-from ..schedule import batch
+from . import binding_cycle
 from .interpreter_priority import giving_way
+from .scheduling_loop import batch
 
 LOOK_SECONDS = 0.5  # polling interval of the queue when no change is reported
 WARM_SECONDS = 2.0
@@ -113,7 +113,7 @@ def _fold(copy: SchedulerCache) -> None:
         connection.close()
 
 
-class Live:
+class LiveScheduler:
     """Scheduling and binding part of an informer process."""
 
     def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
@@ -126,7 +126,7 @@ class Live:
         self._asked = self._looked = self._confirmed = self._warmed = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
         self._most = MOST_AT_ONCE
-        self._threads = ThreadPoolExecutor(bind.AT_ONCE, thread_name_prefix="bind")
+        self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self._futures: set[Future[BindingOutcome]] = set()
         self._warming: Future[None] | None = None
         self._results: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
@@ -300,13 +300,13 @@ class Live:
         for result in placed:
             waiting = result.waiting
             held = result.allocation or EMPTY
-            to = bind.binding_of(
+            to = binding_cycle.binding_of(
                 self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, self._lease.epoch
             )
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _OnItsWay(to, now, fingerprint(result.waiting.spec))
             self._binding += 1
-            is_ours = partial(self._is_ours, self._lease, now + bind.WRITE_WITHIN.total_seconds())
-            future = self._threads.submit(bind.write, self._api, self._cluster.name, to, is_ours=is_ours)
+            is_ours = partial(self._is_ours, self._lease, now + binding_cycle.WRITE_WITHIN.total_seconds())
+            future = self._threads.submit(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours)
             self._futures.add(future)
             future.add_done_callback(partial(self._done, to))
 
@@ -336,7 +336,7 @@ class Live:
             if one is not None and not one.accepted:
                 self._drop(one)
         if others:
-            bind.note(self._cluster, others)
+            binding_cycle.note(self._cluster, others)
 
     def _is_echo(self, seen: ObservedPod) -> bool:
         one = self._by_uid.get(seen.uid)
@@ -361,7 +361,7 @@ class Live:
         pods, self._accepted = self._accepted, []
         if not pods:
             return
-        bind.act_on(self._cluster, confirm, pods)
+        binding_cycle.act_on(self._cluster, confirm, pods)
         there = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
         for one in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
             key = f"{one.to.namespace}/{one.to.name}"

@@ -1,1 +1,0 @@
-"""Pending pods: the scheduling queue, requeueing, back-off and decision time."""

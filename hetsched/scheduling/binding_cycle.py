@@ -1,0 +1,261 @@
+"""Bind placed pods.
+
+On a demo cluster every binding succeeds at once. Placements of an offline cluster are stored only here and do not
+change. On a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short
+transaction; none is open during an API call.
+A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
+for longer than `LEFT_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims it for
+the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
+`WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
+A rejection frees the reservation only within `WRITE_WITHIN`. If the pod was tried before, it is read back first; while
+it is still pending, the result stays unknown for `OUT_FOR` after the decision. A binding with unknown result keeps its
+reservation.
+If the API server accepts wrong uids, the failure is recorded on the connection, which puts the cluster out of sync.
+A pod stays *binding* until its claims have volumes, at most for `PATIENCE`; then it returns to the queue.
+`actions.gangs` defines the effect of a rejection on a gang.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+
+import msgspec
+import structlog
+from django.db.models import F, Q
+
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
+from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.volume_binding import provide
+from hetsched.contracts.objects.allocation import EMPTY, Allocation
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.inventory.connections import api_of, in_shadow
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.inventory.node_events import in_step
+from hetsched.journal import counters, figures
+from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
+from hetsched.placement.actions.gangs import keep_gangs_whole
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.signed_grants import granting
+from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
+from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.write_lock import write_transaction
+
+PODS_PER_STEP = 500
+BINDINGS_PER_STEP = 200
+AT_ONCE = 16
+LEFT_AFTER = timedelta(seconds=20)
+WRITE_WITHIN = timedelta(seconds=15)
+OUT_FOR = timedelta(minutes=3)  # longer than all tries of one write and the calls before them
+MOST_TRIES = 3
+PATIENCE = timedelta(minutes=10)
+STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
+ON_THEIR_WAY = {
+    ClusterKind.DEMO.value: [state.value for state, _ in STEPS],
+    ClusterKind.KUBERNETES.value: [State.PLACED.value, State.BINDING.value],
+}
+log = structlog.get_logger(__name__)
+
+
+def run(cluster_id: int) -> int:
+    """Advance placed pods; return how many of them started running (demo) or were bound (live)."""
+    cluster = Cluster.objects.filter(pk=cluster_id).first()
+    if cluster is None or cluster.kind == ClusterKind.OFFLINE or in_shadow(cluster_id):
+        return 0
+    return _pretend(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
+
+
+def unbound(cluster: Cluster) -> bool:
+    """Return whether a cluster has pods that a run would advance."""
+    states = ON_THEIR_WAY.get(cluster.kind, [])
+    return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
+
+
+def _pretend(cluster_id: int) -> int:
+    """Start every placed pod of a demo cluster."""
+    started = 0
+    for state, step in STEPS:
+        while pods := _pods(cluster_id, state):
+            try:
+                moved = len(step(cluster_id, pods))
+            except Conflict:
+                break  # another process advanced them; the sweep checks again
+            if state is State.BOUND:
+                started += moved
+    return started
+
+
+def _pods(cluster_id: int, state: State) -> list[int]:
+    rows = Pod.objects.filter(cluster_id=cluster_id, state=state.value).order_by("id")
+    return list(rows.values_list("id", flat=True)[:PODS_PER_STEP])
+
+
+# -- live clusters -----------------------------------------------------------------------------------------------------
+
+
+def _bind_all(cluster: Cluster) -> int:
+    """Write the placements of a live cluster; return the number bound. Unknown results are left to the next run."""
+    api, bound = api_of(cluster), 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
+        for pods, tried in chain(_claimed(cluster), _left(cluster)):
+            until = time.monotonic() + WRITE_WITHIN.total_seconds()
+            is_ours = partial(_is_before, until)
+            outcomes = list(threads.map(partial(write, api, cluster.name, is_ours=is_ours), to_bind(pods, tried=tried)))
+            bound += note(cluster, outcomes)
+    return bound
+
+
+def _is_before(until: float) -> bool:
+    return time.monotonic() < until
+
+
+def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
+    """Move placed pods to *binding* in batches and yield the pods claimed by this run with `tried` False."""
+    lost = 0
+    while lost < MOST_TRIES and in_step(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
+        try:
+            with write_transaction():
+                begin_binding(cluster.pk, pods)
+                Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
+        except Conflict:
+            lost += 1  # another run claimed some of them
+            continue
+        lost = 0
+        yield pods, False
+
+
+def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
+    """Claim pods that have been *binding* for too long, in batches, and yield them with `tried` True."""
+    last, now = 0, shared_now()
+    left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
+    rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
+    while in_step(cluster):
+        with write_transaction():
+            part = rows.filter(pk__gt=last).order_by("id").select_for_update()
+            pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])
+            Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
+        if not pods:
+            return
+        last = pods[-1]
+        yield pods, True
+
+
+def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
+    """Provide the pod's volumes and devices, bind it, and return the result.
+
+    `name` is the cluster's name. `is_ours` returns whether this process may still bind the pod; it is called before
+    each write and after a rejection.
+    """
+    if not is_ours():
+        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, "the pod is no longer assigned to this scheduler")
+    began = time.perf_counter()
+    try:
+        before = provide(api, one) or allocate(api, one)
+        bound = before or bind(api, one, is_ours=is_ours)
+        if bound.result is BindingResult.REFUSED and (one.tried or not is_ours()):
+            others = (one.out and before is None) or not is_ours()
+            bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
+    except Exception as error:  # one malformed pod or claim must not block the results of the others
+        log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
+        bound = BindingOutcome(one.pod_id, BindingResult.UNKNOWN, repr(error))
+    if bound.result is BindingResult.REFUSED and one.device_claims:
+        # If the release fails, the allocation stays visible in the claim's status.
+        with suppress(ApiFailure):
+            release(api, one)
+    counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
+    if bound.read:
+        counters.add(figures.READ_BACKS, name, bound.result.value)
+    return bound
+
+
+def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
+    """Return the bindings to write for these pods, with their allocations; `tried`: an earlier attempt is possible."""
+    now = shared_now()
+    held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
+    epochs = dict(held.values_list("pod_id", "leader_epoch"))
+    rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
+    found = []
+    for pod in rows.annotate(in_cluster=F("cluster__name")).order_by("id"):
+        assert pod.node is not None
+        patient = pod.decided_at is None or pod.decided_at > now - PATIENCE
+        out = tried and pod.decided_at is not None and pod.decided_at > now - OUT_FOR
+        given, epoch = pod.allocation or EMPTY, epochs.get(pod.pk, 0)
+        one = binding_of(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, given, epoch)
+        named = {"namespace": pod.namespace, "name": pod.name}
+        found.append(msgspec.structs.replace(one, **named, patient=patient, tried=tried, out=out))
+    return found
+
+
+def binding_of(
+    cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
+) -> ToBind:
+    """Return the binding to write for one pod, with its allocation."""
+    grants = granting(cluster, node, uid, spec, allocation, epoch)
+    chosen = {grant.claim: grant.volume for grant in allocation.volumes}
+    claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
+    device_claims = tuple(use.claim for use in spec.shape.devices)
+    return ToBind(pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices)
+
+
+def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
+    """Record binding results; return the number bound.
+
+    Pods that were deleted or bound elsewhere are released when the watch proves it.
+    """
+    by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
+    for one in outcomes:
+        by_result[one.result].append(one)
+    reasons: dict[str, list[int]] = defaultdict(list)
+    for one in by_result[BindingResult.REFUSED]:
+        reasons[one.message[:500]].append(one.pod_id)
+    act_on(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
+    if by_result[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
+        pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
+        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
+    for reason, pods in reasons.items():
+        act_on(cluster, partial(reject, reason=reason), pods)
+    for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
+        if by_result[result]:
+            keep_gangs_whole(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
+    if by_result[BindingResult.UNPROVEN]:
+        Connection.objects.filter(cluster=cluster).update(failure=by_result[BindingResult.UNPROVEN][0].message[:500])
+    for result in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):
+        if by_result[result]:
+            some = by_result[result][0]
+            log.info(
+                "bindings", cluster=cluster.name, result=result.value, pods=len(by_result[result]), reason=some.message
+            )
+    return len(by_result[BindingResult.BOUND])
+
+
+_BINDING = PreparedQuery(
+    lambda: (
+        Pod.objects.filter(pk__in=ListParameter("pods"), state=State.BINDING.value)
+        .order_by("id")
+        .values_list("id", flat=True)
+    )
+)
+
+
+def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
+    """Apply `act` to the pods that are still *binding*; the watch often moves them first.
+
+    After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.
+    """
+    for _ in range(MOST_TRIES):
+        pods = _BINDING(pods=pods)
+        with suppress(Conflict):
+            if pods:
+                act(cluster.pk, pods)
+            return
+    for pod in pods:
+        with suppress(Conflict):
+            act(cluster.pk, [pod])
