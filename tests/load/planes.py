@@ -20,7 +20,8 @@ from typing import Any
 from hetsched.lab.bench.processes import cpu_of, memory_of
 from tests import parts
 from tests.load.client import Server
-from tests.system.processes import ROOT, Process, free_port, message_store, plain_environment, postgres, wait_until
+from tests.system.databases import postgres
+from tests.system.processes import ROOT, Process, free_port, message_store, plain_environment, wait_until
 
 CLUSTER = "load"
 _START_SECONDS = 240.0
@@ -65,7 +66,7 @@ def served(nodes: int, *, webs: int = 2, workers: int = 2) -> Iterator[Plane]:
     redis = parts.require("redis-server")
     with postgres() as database, message_store(redis) as store:
         settings = {
-            "DATABASE_URL": f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched",
+            "DATABASE_URL": database.url,
             "REDIS_URL": f"redis://127.0.0.1:{store}/0",
         }
         words = _many(webs, workers)

@@ -20,7 +20,7 @@ from hetsched.placement.models import Decision
 from hetsched.storage.text_lookups import Wildcard, folded
 from tests.builders import a_node
 from tests.scenes import a_cluster
-from tests.system.processes import postgres
+from tests.system.databases import postgres
 from web.pages.lists.kinds import ValueKind
 
 LONG = "a" * 252 + "b"
@@ -88,8 +88,9 @@ def test_sqlite_matches_as_python() -> None:
 @pytest.mark.django_db
 @pytest.mark.needs("postgres")
 def test_postgresql_matches_as_python() -> None:
-    with postgres() as port:
-        where = {"HOST": "127.0.0.1", "PORT": port, "USER": "hetsched", "PASSWORD": "hetsched", "NAME": "hetsched"}
+    with postgres() as database:
+        where = {"HOST": "127.0.0.1", "PORT": database.port, "NAME": database.name}
+        where |= {"USER": "hetsched", "PASSWORD": "hetsched"}
         server = ConnectionHandler({"default": {"ENGINE": "django.db.backends.postgresql", **where}})["default"]
         try:
             assert list(_differences(server)) == []

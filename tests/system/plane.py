@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import parts
+from tests.system.databases import copy_prepared_sqlite, postgres
 from tests.system.driver import Driver
-from tests.system.processes import ROOT, Process, message_store, plain_environment, postgres, python
+from tests.system.processes import ROOT, Process, message_store, plain_environment, python
 
 CELERY = ("-m", "celery", "-A", "hetsched.project.celery:app")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
@@ -75,18 +76,25 @@ def embedded(**settings: str) -> Iterator[Plane]:
 def served(**settings: str) -> Iterator[Plane]:
     """PostgreSQL and Redis from Debian's packages."""
     redis = parts.require("redis-server")
-    with postgres() as database, message_store(redis) as store:
-        url = f"postgres://hetsched:hetsched@127.0.0.1:{database}/hetsched"
-        with plane_on(url, store, settings) as plane:
-            yield plane
+    with (
+        postgres(prepared=True) as database,
+        message_store(redis) as store,
+        plane_on(database.url, store, settings) as plane,
+    ):
+        yield plane
 
 
 BACKENDS = {"sqlite-valkey": embedded, "postgres-redis": served}
 
 
 @contextlib.contextmanager
-def plane_on(database_url: str, store: int, settings: dict[str, str]) -> Iterator[Plane]:
-    """Prepare a control plane on a database and the message store at a port; none of its processes runs yet."""
+def plane_on(
+    database_url: str, store: int, settings: Mapping[str, str], direct: Mapping[str, str] | None = None
+) -> Iterator[Plane]:
+    """Yield a control plane on a prepared database and the message store at a port; none of its processes runs yet.
+
+    Without the URL of a database it uses a new one on SQLite. `direct`: variables of the driver alone.
+    """
     folder = Path(tempfile.mkdtemp(prefix="hetsched-plane-"))
     env = plain_environment() | {
         "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",
@@ -99,8 +107,9 @@ def plane_on(database_url: str, store: int, settings: dict[str, str]) -> Iterato
     }
     plane = Plane(env, folder)
     try:
-        plane.run("-m", "django", "prepare")
-        plane.driver = Driver(env)
+        if not database_url:
+            copy_prepared_sqlite(folder)
+        plane.driver = Driver({**env, **(direct or {})})
         yield plane
     finally:
         plane.stop()

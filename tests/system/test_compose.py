@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from tests import parts
-from tests.system.processes import ROOT, Process, free_port, message_store, plain_environment, postgres, wait_until
+from tests.system.databases import Database, postgres
+from tests.system.processes import ROOT, Process, free_port, message_store, plain_environment, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -62,11 +63,11 @@ def interpolated(text: str) -> str:
 class Stack:
     """The services of the file as processes."""
 
-    def __init__(self, database: int, store: int, folder: Path) -> None:
+    def __init__(self, database: Database, store: int, folder: Path) -> None:
         self.web_port = free_port()
         self.folder = folder
         self._places = {
-            "@postgres:5432": f"@127.0.0.1:{database}",
+            "@postgres:5432/hetsched": f"@127.0.0.1:{database.port}/{database.name}",
             "@redis:6379": f"@127.0.0.1:{store}",
             "0.0.0.0": "127.0.0.1",
             "8000": str(self.web_port),

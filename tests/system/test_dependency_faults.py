@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 import redis
+from psycopg import sql
 
 from tests.system.faulty import fault
 from tests.system.plane import BEAT, WORKER
@@ -145,11 +145,6 @@ def test_a_store_that_is_full(faulty: Faulty, figures: dict[str, object]) -> Non
     assert set(clients.answers) == {202}, str(clients)
 
 
-def _database(storm: Storm) -> psycopg.Connection[tuple[object, ...]]:
-    where = {"host": "127.0.0.1", "port": storm.database_port, "user": "hetsched", "password": "hetsched"}
-    return psycopg.connect(**where, dbname="hetsched", autocommit=True)  # type: ignore[arg-type]
-
-
 _END_ALL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -160,7 +155,7 @@ def test_a_database_that_restarts(faulty: Faulty, figures: dict[str, object]) ->
     with faulty.storm.clients("restarted") as clients:
         clients.wait_for_more(5)
         faulty.storm.database.cut()
-        with _database(faulty.storm) as connection:
+        with faulty.storm.direct_database.connect() as connection:
             connection.execute(_END_ALL)
         time.sleep(FAULT_SECONDS)
         faulty.storm.database.restore()
@@ -171,7 +166,7 @@ def test_a_database_that_restarts(faulty: Faulty, figures: dict[str, object]) ->
 
 @seldom
 def test_connections_that_are_ended_again_and_again(faulty: Faulty, figures: dict[str, object]) -> None:
-    with faulty.storm.clients("ended") as clients, _database(faulty.storm) as connection:
+    with faulty.storm.clients("ended") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
         for _ in range(5):
             connection.execute(_END_ALL)
@@ -182,9 +177,10 @@ def test_connections_that_are_ended_again_and_again(faulty: Faulty, figures: dic
 
 def test_a_database_that_takes_no_writes(faulty: Faulty, figures: dict[str, object]) -> None:
     ready = f"http://127.0.0.1:{faulty.storm.ports[0]}/readyz"
-    with faulty.storm.clients("read-only") as clients, _database(faulty.storm) as connection:
+    with faulty.storm.clients("read-only") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
-        connection.execute("ALTER DATABASE hetsched SET default_transaction_read_only = on")
+        name = sql.Identifier(faulty.storm.direct_database.name)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
         connection.execute(_END_ALL)
         time.sleep(FAULT_SECONDS)
         accepted = len(clients.accepted)
@@ -192,7 +188,7 @@ def test_a_database_that_takes_no_writes(faulty: Faulty, figures: dict[str, obje
         time.sleep(FAULT_SECONDS)
         assert len(clients.accepted) == accepted
         connection.execute("SET transaction_read_only = off")
-        connection.execute("ALTER DATABASE hetsched RESET default_transaction_read_only")
+        connection.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
         connection.execute(_END_ALL)
         clients.wait_for_more(5, seconds=RECOVERY_SECONDS)
     _recovered(faulty, clients, figures, "database without writes")
