@@ -64,7 +64,7 @@ class SetupError(Exception):
     """A reason to stop that the user can act on."""
 
 
-# --- telling and running ------------------------------------------------------------------------------------------
+# --- output and subprocesses --------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
@@ -428,7 +428,7 @@ def bench(*args: str) -> None:
 
 
 def load(*args: str) -> None:
-    """Put load on control planes of real processes, on both kinds of database (half an hour); --help tells more"""
+    """Put load on control planes of real processes, on both kinds of database (half an hour); see --help"""
     setup()
     become(BIN / "python", "-m", "tests.load.run", *args)
 

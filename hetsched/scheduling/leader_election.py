@@ -36,7 +36,7 @@ def leadership(
     returns whether the Lease is held now. Raises: InputError `AnotherInstallation`; ApiFailure.
     """
     election = _elections.setdefault(cluster.pk, Election(str(cluster.connection.installation)))
-    holder = election.stand(api, lease.epoch)
+    holder = election.acquire(api, lease.epoch)
     if holder:
         raise InputError(
             "AnotherInstallation",
@@ -79,7 +79,7 @@ def _keep(
                 continue
             renew_at = time.monotonic() + RENEW_SECONDS
             try:
-                holder = election.stand(api, lease.epoch)
+                holder = election.acquire(api, lease.epoch)
             except ApiFailure as failure:
                 log.warning("the Lease cannot be renewed", cluster=cluster.name, reason=str(failure))
                 holder = ""

@@ -1,7 +1,7 @@
 // The node grid: one tile a node, by ISA family, then pool, then name; the order never changes under live updates.
 //
-// Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose words
-// stand in the line above while the pointer or the focus is on them. One tile takes the Tab key, arrows go on from it.
+// Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose text
+// the line above shows while the pointer or the focus is on them. One tile takes the Tab key; arrows move from it.
 import { ago, element, keeping, percent, setRatio, visible } from "./draw.js";
 
 export const FAMILIES = ["riscv", "arm", "x86", "unknown"];

@@ -54,7 +54,7 @@ for (const select of document.querySelectorAll("select[data-submits]")) {
   select.form.querySelector("button")?.setAttribute("hidden", "");
   select.addEventListener("change", () => select.form.requestSubmit());
 }
-// Another language shows the same, also what scripts wrote into the address since, and what stands behind its #.
+// A change of language keeps the address, with the query that scripts wrote since and its fragment.
 const returns = document.querySelector("#own input[name=next]");
 returns?.form.addEventListener("submit", () => (returns.value = location.pathname + location.search + location.hash));
 // A slider and its number field (`.pair`) are one value; only the number has a name.

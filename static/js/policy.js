@@ -236,14 +236,14 @@ byId("discard")?.addEventListener("click", () => {
 });
 
 // The page updates live; a change by another user is reported and the draft stays unchanged.
-function meanwhile() {
+function showNewerVersion() {
   const versions = byId("versions");
   if (checked?.valid) agreed?.judge(checked.spec);
   if (!versions || Number(versions.dataset.latest) <= latest) return;
   latest = Number(versions.dataset.latest);
   const look = element("button", { type: "button" }, words[dirty() ? "look-at-both" : "open-it"]);
   look.addEventListener("click", () => (dirty() ? conflict() : location.assign(`?version=${latest}`)));
-  const said = fill(words.meanwhile, { author: versions.dataset.author, version: latest });
+  const said = fill(words.newer, { author: versions.dataset.author, version: latest });
   byId("conflict").replaceChildren(element("p", { class: "note wait row", role: "status" }, said, look));
   byId("conflict").hidden = false;
 }
@@ -359,7 +359,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   onDesk: desk.shown,
 });
 
-new MutationObserver(meanwhile).observe(byId("content"), { childList: true });
+new MutationObserver(showNewerVersion).observe(byId("content"), { childList: true });
 if (byId("plans")) new Plans(words, { name: desk.name });
 restore();
 drawState();

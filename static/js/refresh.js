@@ -60,8 +60,7 @@ function placeOf(focused) {
   return null;
 }
 
-// A part that was not there before comes behind the one that it follows, or first in what it stands in; one that is gone
-// is taken away.
+// A new part is inserted after the part that it follows, or first in its parent; a part that is gone is removed.
 function comeAndGo(fresh) {
   for (const part of document.querySelectorAll("[data-part]")) if (!fresh.getElementById(part.id)) part.remove();
   for (const part of fresh.querySelectorAll("[data-part]")) {

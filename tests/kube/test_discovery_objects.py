@@ -65,7 +65,7 @@ def live(
     kubeconfigs = {"kubeconfig": plane.kubeconfig(), "discovery_kubeconfig": account}
     connect(cluster, **kubeconfigs, actor=SYSTEM, reason="test")
     election = Election(str(Connection.objects.get(cluster=cluster).installation))
-    assert election.stand(api, 1) == ""
+    assert election.acquire(api, 1) == ""
     make_node(api, "n1", **{"kubernetes.io/arch": "riscv64"})
     take_in(api, cluster)
     yield cluster

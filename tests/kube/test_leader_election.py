@@ -44,57 +44,57 @@ def _no_lease(api: Api) -> Iterator[None]:
 
 def test_second_installation_learns_the_holder(api: Api) -> None:
     first, other = Election("first"), Election("other")
-    assert first.stand(api, EPOCH) == ""
-    assert other.stand(api, EPOCH) == f"first/{EPOCH}"
+    assert first.acquire(api, EPOCH) == ""
+    assert other.acquire(api, EPOCH) == f"first/{EPOCH}"
     assert (first.lasting, other.lasting) == (True, False)
 
 
 def test_expired_leader_stops_before_another_may_acquire_the_lease(api: Api) -> None:
     mine, theirs = Clock(), Clock()
     first, other = Election("first", clock=mine), Election("other", clock=theirs)
-    first.stand(api, EPOCH)
-    assert other.stand(api, EPOCH)
+    first.acquire(api, EPOCH)
+    assert other.acquire(api, EPOCH)
     # The other one has to see an unchanged record for its whole duration, by its own clock.
     theirs.now += DURATION_SECONDS
-    assert other.stand(api, EPOCH)
+    assert other.acquire(api, EPOCH)
     mine.now += DURATION_SECONDS
     assert not first.lasting
     theirs.now += 0.1
-    assert other.stand(api, EPOCH) == ""
-    assert first.stand(api, EPOCH) == f"other/{EPOCH}"
+    assert other.acquire(api, EPOCH) == ""
+    assert first.acquire(api, EPOCH) == f"other/{EPOCH}"
 
 
 def test_a_renewal_is_seen_as_one(api: Api) -> None:
     theirs = Clock()
     first, other = Election("first"), Election("other", clock=theirs)
-    first.stand(api, EPOCH)
-    other.stand(api, EPOCH)
+    first.acquire(api, EPOCH)
+    other.acquire(api, EPOCH)
     theirs.now += DURATION_SECONDS + 1
-    first.stand(api, EPOCH)
-    assert other.stand(api, EPOCH) == f"first/{EPOCH}"
+    first.acquire(api, EPOCH)
+    assert other.acquire(api, EPOCH) == f"first/{EPOCH}"
 
 
 def test_released_lease_is_acquired_without_delay(api: Api) -> None:
     first, other = Election("first"), Election("other")
-    first.stand(api, EPOCH)
+    first.acquire(api, EPOCH)
     first.step_down(api, EPOCH)
     assert not first.lasting
-    assert other.stand(api, EPOCH) == ""
+    assert other.acquire(api, EPOCH) == ""
 
 
 def test_a_later_process_of_the_same_installation_takes_over_at_once_and_an_older_copy_does_not(api: Api) -> None:
-    assert Election("first").stand(api, EPOCH) == ""
-    assert Election("first").stand(api, EPOCH + 1) == ""
+    assert Election("first").acquire(api, EPOCH) == ""
+    assert Election("first").acquire(api, EPOCH + 1) == ""
     # A database that was restored from a backup knows only an earlier epoch.
-    assert Election("first").stand(api, EPOCH) == f"first/{EPOCH + 1}"
+    assert Election("first").acquire(api, EPOCH) == f"first/{EPOCH + 1}"
 
 
 def test_the_rights_of_our_account_are_enough(plane: ControlPlane) -> None:
     with access.granted(plane) as kubeconfig:
         ours = Api(from_kubeconfig(kubeconfig))
         election = Election("ours")
-        assert election.stand(ours, EPOCH) == ""  # created
-        assert election.stand(ours, EPOCH) == ""  # renewed
+        assert election.acquire(ours, EPOCH) == ""  # created
+        assert election.acquire(ours, EPOCH) == ""  # renewed
 
 
 def test_a_follower_stops_deciding_once_another_installation_took_over(
@@ -109,10 +109,10 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         follower.start()
         eventually(follower, lambda: in_step(cluster))
         stranger = Election("stranger", clock=(clock := Clock()))
-        stranger.stand(api, 1)
+        stranger.acquire(api, 1)
         clock.now += DURATION_SECONDS + 1
-        assert stranger.stand(api, 1) == ""
-        assert leader_election._elections[cluster.pk].stand(api, lease.epoch) == "stranger/1"
+        assert stranger.acquire(api, 1) == ""
+        assert leader_election._elections[cluster.pk].acquire(api, lease.epoch) == "stranger/1"
         monkeypatch.setattr(leader_election._elections[cluster.pk], "_until", 0.0)
         follower._write_sync()
         assert not in_step(cluster)

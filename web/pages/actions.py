@@ -76,7 +76,7 @@ class NodeButtons(msgspec.Struct, frozen=True):
     node: list[ActionButton]
     cards: list[PartButtons]
     zones: list[PartButtons]
-    rulings: dict[str, list[ActionButton]]
+    reviews: dict[str, list[ActionButton]]
     overrides: list[tuple[Any, ActionButton | None]]
     override: ActionButton
     spans: list[tuple[str, int, str]]
@@ -96,7 +96,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
         node=[one.uncordon() if node.cordoned_by_operator else one.cordon(), *one.trust()],
         cards=[one.card(str(card.index), maintained.get(("card", str(card.index)))) for card in node.report.gpus or ()],
         zones=[one.zone(zone.name, maintained.get(("zone", zone.name))) for zone in zones],
-        rulings={} if row is None else {at.id: one.rule(at) for at in row.quarantined},
+        reviews={} if row is None else {at.id: one.review(at) for at in row.quarantined},
         overrides=[] if row is None else [(at, one.take_back(at.fact)) for at in row.overrides],
         override=one.override(),
         spans=spans(),
@@ -207,11 +207,12 @@ class _OnNode:
         )
         return f"{said % {'count': len(names)}} {listed(names)}."
 
-    def rule(self, at: Any) -> list[ActionButton]:
-        names = {"fact": f"{at.fact} {at.item}".strip(), "node": self.node.name, "known": at.known, "told": at.reported}
+    def review(self, at: Any) -> list[ActionButton]:
+        fact = f"{at.fact} {at.item}".strip()
+        names = {"fact": fact, "node": self.node.name, "known": at.known, "reported": at.reported}
         shrunk = at.change == "shrunk"
         label = _("Confirm removal") if shrunk else _("Approve")
-        text = _("Known value: %(known)s. Reported value: %(told)s.") % names
+        text = _("Known value: %(known)s. Reported value: %(reported)s.") % names
         follows = (
             _("The missing capacity is removed permanently. The server rejects this while pods use it.")
             if shrunk

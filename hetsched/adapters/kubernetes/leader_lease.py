@@ -76,7 +76,7 @@ class Election:
         """Return whether this installation certainly holds the Lease now."""
         return self._clock() < self._until
 
-    def stand(self, api: Api, epoch: int) -> str:
+    def acquire(self, api: Api, epoch: int) -> str:
         """Acquire or renew the Lease. Return the other holder, empty on success. Raises: ApiFailure."""
         asked = self._clock()
         try:

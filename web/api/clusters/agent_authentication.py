@@ -96,7 +96,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
         return None
     if cluster.kind != ClusterKind.KUBERNETES:
         return None
-    key = f"speaker-{cluster.pk}-{sha256(token.encode()).hexdigest()}"
+    key = f"agent-token-{cluster.pk}-{sha256(token.encode()).hexdigest()}"
     known: AgentIdentity | str | None = cache.get(key)
     if known is not None:
         return known if isinstance(known, AgentIdentity) else None
@@ -112,7 +112,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     identity = None
     if holder is not None and holder.account in settings.HETSCHED_AGENT_ACCOUNTS and holder.node:
         identity = AgentIdentity(cluster.name, holder.node)
-    cache.set(key, identity or "nobody", HELD_SECONDS if identity else _REFUSED_SECONDS)
+    cache.set(key, identity or "refused", HELD_SECONDS if identity else _REFUSED_SECONDS)
     return identity
 
 

@@ -39,9 +39,9 @@ class LoadSource(Document, frozen=True):
 
 
 class BalanceDetail(Document, frozen=True):
-    """A cluster's figures at one revision; `gpuFragmentation` is against the mix of what runs.
+    """Metrics of a cluster at one revision; `gpuFragmentation` is measured for the mix of running pods.
 
-    `byRequests` names the nodes whose measured use is too old to count, so that requests stand for it.
+    `byRequests` names the nodes whose measured use is too old; their requests are used instead.
     """
 
     cluster: str

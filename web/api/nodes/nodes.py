@@ -184,8 +184,8 @@ def balance_of(node: Node) -> facts.BalanceFacts:
 def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
     """Return the node's two-part tag: its facts, a dot, its load, as far as the caller may see them."""
     row = facts.stated(node)
-    ruled = (row.quarantined, row.overrides) if row is not None else ()
-    reported = encode((node.report, facts.doubt_facts(node, sees), ruled))
+    reviewed = (row.quarantined, row.overrides) if row is not None else ()
+    reported = encode((node.report, facts.doubt_facts(node, sees), reviewed))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
     refused = [row.pk for row in kept_off(node, timezone.now()) if sees(namespace_of(row.pod))]
     load = etag_of(node.pods, node.gpu_milli_used, encode(node.requested, order="sorted"), refused)

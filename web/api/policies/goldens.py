@@ -59,7 +59,7 @@ class GoldenDraft(Request, frozen=True):
 
 
 class GoldenDetail(Document, frozen=True):
-    """A golden placement, and how it stands under the policies that are active: kept, broken, unknown or off."""
+    """A golden placement and its result under the active policies: kept, broken, unknown or off."""
 
     name: str
     cluster: str

@@ -56,7 +56,7 @@ class PolicyCheckView(ApiView):
 
     @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=Checked)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Check a draft and tell what it would change; nothing is saved."""
+        """Check a draft and list the decisions that it would change; nothing is saved."""
         other = _version(name, request.GET.get("against", ""))
         against, before = (other.version, other.spec) if other else (0, None)
         spec: PolicySpec | None = None

@@ -51,7 +51,7 @@ def _diff_words() -> dict[str, str]:
         "two-edits": _("Edit conflict"),
         "two-edits-text": _("{author} saved version {version} after you loaded this page. Your changes are not lost."),
         "active-moved": _("v{version} is now active. Your changes are not lost. Check the changes, then save again."),
-        "meanwhile": _("{author} saved version {version}. Your editor content did not change."),
+        "newer": _("{author} saved version {version}. Your editor content did not change."),
         "look-at-both": _("Compare both"),
         "open-it": _("Open version"),
         "chosen-already": _("Fields that only one of you changed are already selected."),

@@ -27,7 +27,7 @@ class ResourceUse(Document, frozen=True):
 class BalanceFacts(Document, frozen=True):
     """How evenly a node is used: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
 
-    `stale`: there is a sample, but it is too old to count, so that requests stand for it.
+    `stale`: the sample is too old; requests are used instead.
     """
 
     origin: Origin

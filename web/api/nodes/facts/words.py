@@ -26,15 +26,16 @@ class QuarantinedFact(Document, frozen=True):
     """A reported fact in quarantine, and the pods that hold resources of it.
 
     `shrunk`: missing resources take no new pods. `grown`: the previous value stays in effect until an operator
-    approves the report.
+    approves the report. `reported` is the new value; the same value in `fact.told` is deprecated.
     """
 
     fact: FactInQuarantine
     pods: list[str]
+    reported: str
 
 
 class AgentFacts(Document, frozen=True):
-    """The node's agent; `silent`: it was not heard of for three times as long as it is asked to report."""
+    """The node's agent; `silent`: its last report is older than three report intervals."""
 
     version: str
     heard_at: str
@@ -58,7 +59,7 @@ def stated_fact(said: Sequence[Said]) -> StatedFact:
 def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
     """Return the quarantined facts of a node, with the pods among `held` that use them."""
     held = list(held)
-    return [QuarantinedFact(one, _holders(node, one, held)) for one in row.quarantined]
+    return [QuarantinedFact(one, _holders(node, one, held), one.reported) for one in row.quarantined]
 
 
 def _holders(node: Node, one: FactInQuarantine, held: Iterable[Reservation]) -> list[str]:
