@@ -68,19 +68,20 @@ class ActivePlugin:
         self.instance = instance
         self.weight = weight
         self.static = info.reads is Reads.STATIC and info.scope is Scope.ROW
+        kind = type(instance)  # issubclass answers from a cache; isinstance inspects protocols again for each call
         self.static_key: Callable[[Request], Hashable] = (
-            instance.static_key if isinstance(instance, HasStaticKey) else shape_of
+            instance.static_key if issubclass(kind, HasStaticKey) else shape_of
         )
-        self._concerns = instance.concerns if isinstance(instance, HasConcerns) else None
-        self.handles = instance.handles if isinstance(instance, HandlesShapes) else None
+        self._concerns = instance.concerns if issubclass(kind, HasConcerns) else None
+        self.handles = instance.handles if issubclass(kind, HandlesShapes) else None
         concerned = None if self._concerns is None else self._concerned
-        self.handled_pods = instance.handled_pods if isinstance(instance, HandlesPods) else concerned
-        self.waits = instance.waits if isinstance(instance, DescribesWait) else None
-        self.waits_to_evict = instance.waits_to_evict if isinstance(instance, DescribesEviction) else None
-        self.relaxations = instance.relaxations if isinstance(instance, RelaxesRequests) else None
-        self.emulated_on = instance.emulated_on if isinstance(instance, FindsEmulation) else None
-        self.missed = instance.missed if isinstance(instance, OnMissed) else None
-        self.withdrawn = instance.withdrawn if isinstance(instance, OnWithdrawn) else None
+        self.handled_pods = instance.handled_pods if issubclass(kind, HandlesPods) else concerned
+        self.waits = instance.waits if issubclass(kind, DescribesWait) else None
+        self.waits_to_evict = instance.waits_to_evict if issubclass(kind, DescribesEviction) else None
+        self.relaxations = instance.relaxations if issubclass(kind, RelaxesRequests) else None
+        self.emulated_on = instance.emulated_on if issubclass(kind, FindsEmulation) else None
+        self.missed = instance.missed if issubclass(kind, OnMissed) else None
+        self.withdrawn = instance.withdrawn if issubclass(kind, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None
 
     def serves(self, point: str) -> bool:
