@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import msgspec
 
-from hetsched import isa
 from hetsched.adapters.objects.kubelet_grants import Near, kubelet_grants, zones_of_devices
+from hetsched.adapters.objects.node_isa import valid_isa
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import (
@@ -91,12 +91,12 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
     """Return the machine's instruction sets; the native one is complete if the source it came from is exact."""
-    native = _isa(machine.canonical, problems)
+    native = None if machine.canonical is None else valid_isa(machine.canonical, problems)
     chosen = _believed(machine, native)
     return IsaReport(
         native=native,
-        emulated=_distinct(_isa(offer.isa, problems) for offer in machine.emulated),
-        cross=_distinct(_isa(offer, problems) for offer in machine.cross),
+        emulated=_distinct(valid_isa(offer.isa, problems) for offer in machine.emulated),
+        cross=_distinct(valid_isa(offer, problems) for offer in machine.cross),
         source=f"{SOURCE}: {chosen.source}" if chosen is not None else SOURCE if native else "",
         complete=chosen is None or chosen.bound == "exact",
     )
@@ -108,17 +108,6 @@ def _believed(machine: MachineIsa, native: str | None) -> IsaSource | None:
         return None
     agreeing = [source for source in machine.sources if source.canonical == native and source.conflict is None]
     return min(agreeing, key=lambda source: source.bound != "exact", default=None)
-
-
-def _isa(text: str | None, problems: Problems) -> str | None:
-    if text is None:
-        return None
-    try:
-        isa.parse(text, source="node-label")
-    except InputError as error:
-        problems.append(f"{error.code}: {text[:80]!r}: {error.message}")
-        return None
-    return text
 
 
 def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:

@@ -95,8 +95,8 @@ def _native(labels: dict[str, str], annotations: dict[str, str], problems: list[
         ("label", labels, keys.ARCH),
     ):
         if key in texts and (exact or key != keys.ARCH):
-            names_features = isa.published_isa(texts[key]) == texts[key]
-            return _offer(texts[key], problems), f"{kind} {key}", exact and names_features
+            offer = isa.published_isa(texts[key])
+            return valid_isa(offer.strip(), problems), f"{kind} {key}", exact and offer == texts[key]
     arch = labels.get(keys.KUBERNETES_ARCH, "")
     base = ARCH_BASE.get(arch)
     words = _nfd_words(labels)
@@ -136,14 +136,15 @@ def _is_feature(text: str) -> bool:
 def _several(text: str | None, problems: list[str]) -> tuple[str, ...]:
     """Read several offers, separated by commas or white space."""
     parts = re.split(r"[,\s]+", text.strip()) if text and text.strip() else []
-    return tuple(offer for offer in (_offer(part, problems) for part in parts) if offer is not None)
+    offers = (valid_isa(isa.published_isa(part), problems) for part in parts)
+    return tuple(offer for offer in offers if offer is not None)
 
 
-def _offer(text: str, problems: list[str]) -> str | None:
-    offer = isa.published_isa(text).strip()
+def valid_isa(text: str, problems: list[str]) -> str | None:
+    """Return an offer that can be parsed; any other is None and listed in `problems`."""
     try:
-        isa.parse(offer, source="node-label")
+        isa.parse(text, source="node-label")
     except InputError as error:
         problems.append(f"{error.code}: {text[:80]!r}: {error.message}")
         return None
-    return offer
+    return text
