@@ -1,7 +1,8 @@
 """A real control plane in its own processes, and Chromium as its client.
 
-The plane is started once; it has the demo cluster without its stream, so nothing changes unless a test changes it. Each
-test gets its own logged-in browser, and fails if a page violated its content security policy or logged an error.
+The plane and Chromium are started once; the plane has the demo cluster without its stream, so nothing changes unless a
+test changes it. Each test gets its own browser contexts, logged in, and fails if a page violated its content security
+policy or logged an error.
 Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`), their look.
 """
 
@@ -47,9 +48,11 @@ class Console:
         page.evaluate("localStorage.setItem('tour', 'closed')")  # it would cover elements that tests click
         self.session = page.context.storage_state()
 
-    def run(self, code: str) -> None:
-        """Run Python inside the control plane."""
-        self.plane.run("-m", "django", "shell", "-c", code)
+    def run(self, code: str) -> str:
+        """Run Python inside the control plane; return what it printed."""
+        assert self.plane.driver
+        printed: str = self.plane.driver("execute", code=code)
+        return printed
 
 
 @pytest.fixture(scope="session")
@@ -58,14 +61,21 @@ def console() -> Iterator[Console]:
         yield Console(plane)
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    # Started again for each test: between tests no event loop may run in this thread.
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    # Ends with the package: tests of other folders run event loops of their own in this thread.
     with sync_playwright() as playwright:
         program = parts.require("chromium")
         browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
 
 
 def manifest_of(name: str, **pod: Any) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def hostile_pages(console: Console, visitor: Visitor) -> list[str]:
     console.run(SIXTY)
     visitor.open("/?cluster=sixty")
     visitor.submit("sixty-bait", cluster="sixty")
+    visitor.decision_of("sixty-bait")  # the worker's decision, which a later `pod.save()` would undo
     console.run(
         f"""
 from django.utils import timezone

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
 from tests.browser.conftest import Visitor
@@ -29,7 +29,9 @@ COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-tex
 def violations(page: Page, rules: dict[str, Any] | None = None) -> list[str]:
     """Return what axe-core finds grave, with the elements."""
     options = {"resultTypes": ["violations"], **(rules or {})}
-    found: list[dict[str, Any]] = Axe().run(page, options=options).response["violations"]
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found: list[dict[str, Any]] = page.evaluate("async (options) => (await axe.run(options)).violations", options)
     return [
         f"{one['id']}: {' | '.join(node['html'][:160] for node in one['nodes'][:4])}"
         for one in found

@@ -6,6 +6,8 @@ the environment of the plane's other processes, so it uses their database and wa
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -47,6 +49,13 @@ class Driver:
         self._process.stdin.close()
         self._process.wait(30)
         self._process.stdout.close()
+
+
+def execute(code: str) -> str:
+    """Run Python source; return what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {})
+    return printed.getvalue()
 
 
 def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
@@ -263,6 +272,7 @@ def in_threads(work: Callable[[int], Any], threads: int) -> tuple[list[Any], lis
 HANDLERS = {
     handler.__name__: handler
     for handler in (
+        execute,
         add_cluster,
         let_preempt,
         submit,
