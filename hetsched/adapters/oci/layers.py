@@ -76,21 +76,27 @@ class LayerFiles:
         return at if found is not None and found.link is None else None
 
     def _resolved(self, path: str, *, last: bool = True) -> str | None:
-        """Resolve the symbolic links of a path; `last`: also the one at its end."""
+        """Resolve the symbolic links of a path; `last`: also the one at its end. None if it is too long.
+
+        Raises: InputError (OciTooLarge).
+        """
         if len(path) > MAX_PATH:
             return None
-        ahead = [part for part in path.split("/") if part not in ("", ".")]
-        at, links = "/", 0
+        # Each link may add `MAX_PATH` characters; the parts ahead are reversed, so that their removal costs nothing.
+        ahead, at, links = _reversed_parts(path), "/", 0
         while ahead:
-            part = ahead.pop(0)
+            self._effort.check()
+            part = ahead.pop()
             at = posixpath.dirname(at) if part == ".." else posixpath.join(at, part)
+            if len(at) > MAX_PATH:
+                return None
             member = self._members.get(at)
             if member is None or member.link is None or not (ahead or last):
                 continue
             links += 1
             if links > _MAX_LINKS:
                 return None
-            ahead = [part for part in member.link.split("/") if part not in ("", ".")] + ahead
+            ahead += _reversed_parts(member.link)
             at = "/" if member.link.startswith("/") else posixpath.dirname(at)
         return at
 
@@ -154,6 +160,10 @@ class LayerFiles:
             del self._members[known]
         if itself and (own := self._members.get(path)) and own.layer < layer:
             del self._members[path]
+
+
+def _reversed_parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 @contextmanager

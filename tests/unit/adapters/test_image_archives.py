@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from hetsched.adapters.oci import archive_reader
 from hetsched.adapters.oci.archive_reader import MAX_MEMBERS, InspectionBudget, Unpacked
 from hetsched.adapters.oci.inspection import inspect_bytes, inspect_path
+from hetsched.adapters.oci.layers import LayerFiles
 from hetsched.contracts.errors import InputError
 
 MOST_MEMORY_MIB = 100
@@ -69,7 +71,7 @@ def archive_of(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def image(*layers: bytes, copies: int = 1) -> bytes:
+def image(*layers: bytes, copies: int = 1, config: dict[str, Any] | None = None) -> bytes:
     """Return the archive of a layout; its index lists the same image several times."""
     files: dict[str, bytes] = {}
 
@@ -79,8 +81,8 @@ def image(*layers: bytes, copies: int = 1) -> bytes:
         return {"digest": f"sha256:{digest}", "size": len(content)}
 
     platform = {"os": "linux", "architecture": "amd64"}
-    config = blob(json.dumps({**platform, "config": {"Entrypoint": ["/app"]}}).encode())
-    manifest = blob(json.dumps({"config": config, "layers": [blob(one) for one in layers]}).encode())
+    settings = blob(json.dumps({**platform, "config": config or {"Entrypoint": ["/app"]}}).encode())
+    manifest = blob(json.dumps({"config": settings, "layers": [blob(one) for one in layers]}).encode())
     files["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
     files["index.json"] = json.dumps({"manifests": [{**manifest, "platform": platform}] * copies}).encode()
     return archive_of(files)
@@ -279,3 +281,31 @@ def test_tables_of_a_program_are_bounded(tmp_path: Path) -> None:
     program.write_bytes((head + entry * 60).ljust(size, b"\0"))
     with pytest.raises(InputError, match="bytes of notes or attributes"):
         inspect_path(program)
+
+
+def chained_links() -> bytes:
+    """Return a layer of 40 links, each to the next one and 2,040 folders below it: 163,000 characters when resolved."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for number in range(1, 41):
+            link = tarfile.TarInfo(f"l{number}")
+            link.type, link.linkname = tarfile.SYMTYPE, f"/l{number + 1}" + "/a" * 2040
+            archive.addfile(link)
+    return made.getvalue()
+
+
+def test_chained_links_are_resolved_up_to_the_length_of_a_path() -> None:
+    """Regression: one resolution took 1.5 s, and an image may look for its program in 256 folders."""
+    config = {"Entrypoint": ["app"], "Env": ["PATH=" + ":".join(["/l1"] * 20)]}
+    began = time.thread_time()
+    found = inspect_bytes(gzip.compress(image(chained_links(), config=config)))
+    assert found.problems == ("linux/amd64: app is in none of its layers",)
+    assert time.thread_time() - began < 5
+
+
+def test_the_resolution_of_links_counts_to_the_processor_time() -> None:
+    budget = InspectionBudget()
+    files = LayerFiles([lambda: io.BytesIO(chained_links())], budget)  # type: ignore[list-item, return-value]
+    budget._until = 0
+    with pytest.raises(InputError, match="more than 10 s of processor time"):
+        files.find("/l1/app")
