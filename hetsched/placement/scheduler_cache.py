@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 
@@ -352,9 +352,13 @@ class SchedulerCache:
             known = self._schedulers[key] = Scheduler(self._loaded.state, policy, evicts=evicts)
         return known
 
-    def recorded(self, revision: int) -> None:
-        """Record that the assumed pods were committed as the cluster's `revision`."""
+    def recorded(self, revision: int, pods: Iterable[str] = ()) -> None:
+        """Record that the assumed pods (keys) were committed as the cluster's `revision`."""
         assert self._loaded is not None
+        for key in pods:
+            booking = self._loaded.state.bookings.get(key)
+            if booking is not None:  # its allocation is the committed one
+                self._loaded.completed.note(self._loaded.state, booking, booking.allocation)
         if revision == self._loaded.revision + 1:
             self._loaded.revision = revision
         else:

@@ -172,7 +172,7 @@ def batch(lease: Lease, copy: SchedulerCache, name: str, most: int, *, follows: 
                 results = [_set_aside(result, refusal) for result in results]
                 at = record(lease.cluster_id, results, **where)
                 decided.failed = True
-            copy.recorded(at)
+            copy.recorded(at, [result.waiting.spec.key for result in results])
             for namespace in spent:
                 del copy.spent[namespace]
             done = not decided.failed

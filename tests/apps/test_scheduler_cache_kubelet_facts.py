@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
+from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.facts import new_facts, settle
 from hetsched.inventory.ledger import advance
@@ -27,6 +28,7 @@ from workers import schedule
 
 pytestmark = pytest.mark.django_db
 STEPS = 14
+NIC = "example.com/nic"
 
 
 def two_zones() -> NodeBuilder:
@@ -36,6 +38,43 @@ def two_zones() -> NodeBuilder:
 
 def whole(name: str, cpus: int) -> PodBuilder:
     return a_pod(name).cpu(cpus).guaranteed().having(uid=f"uid-{name}")
+
+
+def nics_in_two_zones(policy: str) -> NodeBuilder:
+    """Return a node of two zones of 4 CPUs and 2 NICs each, whose CPU manager pins nothing."""
+    built = two_zones().offering(NIC, 4).kubelet("none", policy).build()
+    assert built.numa is not None
+    zones = tuple(msgspec.structs.replace(z, allocatable={**z.allocatable, NIC: 2}) for z in built.numa.zones)
+    return two_zones().offering(NIC, 4).having(numa=msgspec.structs.replace(built.numa, zones=zones))
+
+
+def with_nics(name: str, cpus: int, nics: int) -> PodBuilder:
+    """Return a pod of whole CPUs and NICs under a policy without `numa-fit`."""
+    demand = ContainerDemand(cpus, devices=((NIC, nics),) if nics else ())
+    return whole(name, cpus).requesting(NIC, nics).containers(demand).policy("default-kube")
+
+
+def decided(cluster: Cluster, pod: PodBuilder) -> None:
+    submitted(cluster, pod)
+    schedule.run(cluster.pk)
+
+
+def one_nic_left_in_each_zone(policy: str) -> Cluster:
+    """Return a cluster where p has a NIC of the first zone and q one of the second; o and r have ended."""
+    cluster = a_cluster(nics_in_two_zones(policy))
+    for name in ("p", "o", "q", "r"):
+        decided(cluster, with_nics(name, 1, 1))
+    released(cluster, "o")
+    released(cluster, "r")
+    return cluster
+
+
+def free_nics(cluster: Cluster) -> list[int]:
+    """Return the NICs of each zone that no pod is predicted to get, the same in the cache and in a rebuilt state."""
+    the_same_as_rebuilt(cluster)
+    with warm(cluster.pk).held() as kept:
+        found: list[int] = kept.state.columns.field("zone_devices_free")[:, 0].tolist()
+    return found
 
 
 def report(cluster: Cluster, **numa: Any) -> None:
@@ -112,6 +151,35 @@ def test_gpus_that_a_pod_does_not_name_are_the_lowest_free_ones() -> None:
     the_same_as_rebuilt(cluster)
     with warm(cluster.pk).held() as kept:
         assert kept.state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
+
+
+def test_end_of_one_pod_lets_the_kubelet_align_another_that_was_decided_without_numa_fit() -> None:
+    # s needs two NICs of one zone: its kubelet would reject it, so s is charged to no zone. After the end of p the
+    # first zone has two, and s is charged to it.
+    cluster = one_nic_left_in_each_zone("single-numa-node")
+    decided(cluster, with_nics("s", 1, 2))
+    assert free_nics(cluster) == [1, 1]
+    released(cluster, "p")
+    assert free_nics(cluster) == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(4, 8))
+def test_warm_equals_rebuilt_after_any_decisions_without_numa_fit(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = one_nic_left_in_each_zone(draw.choice(("restricted", "single-numa-node")))
+    for number in range(STEPS):
+        kind = draw.choice(("decide",) * 6 + ("release",) * 4 + ("grants", "settings"))
+        running = Pod.objects.filter(state=State.PLACED.value).order_by("id")
+        if kind == "decide":
+            decided(cluster, with_nics(f"p{number}", 1, draw.choice((1, 2, 2))))
+        elif kind == "release" and running:
+            released(cluster, draw.choice(list(running)).name)
+        elif kind == "grants":
+            report(cluster, grants=_granted(draw, list(running)))
+        elif kind == "settings":
+            policy = draw.choice(("none", "best-effort", "restricted", "single-numa-node"))
+            report(cluster, topology_manager_policy=policy, cpu_manager_policy=draw.choice(("none", "none", "static")))
+        the_same_as_rebuilt(cluster, f"seed {seed}, step {number}, {kind}: ")
 
 
 @pytest.mark.parametrize("seed", range(4))
