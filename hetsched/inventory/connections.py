@@ -125,12 +125,16 @@ def connect(
 
 def in_shadow(cluster_id: int) -> bool:
     """Return whether a cluster is in shadow mode, so that no decisions are made for it."""
-    return bool(_IN_SHADOW(cluster=cluster_id))
+    connection = connection_of(cluster_id)
+    return connection is not None and connection.shadow_of != ""
 
 
-_IN_SHADOW = PreparedQuery(
-    lambda: Connection.objects.filter(cluster_id=Parameter("cluster")).exclude(shadow_of="").values_list("cluster_id")
-)
+def connection_of(cluster_id: int) -> Connection | None:
+    """Return the connection of a live cluster, None for an offline one."""
+    return _CONNECTION.first(cluster=cluster_id)
+
+
+_CONNECTION = PreparedQuery(lambda: Connection.objects.filter(cluster=Parameter("cluster")))
 
 
 def where(connection: Connection) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
-from django.db.models import F, Model, QuerySet
+from django.db.models import F, Model
 
 from hetsched.journal import counters, figures
 from hetsched.storage.bulk_rows import update
@@ -22,21 +23,30 @@ from hetsched.storage.prepared_queries import ListParameter, Parameter, Prepared
 from .models import Cluster, Node
 
 TOTALS = ("requested", "gpu_milli_used")
-_ANY = 2**62  # greater than any revision
+_ANY = 2**62  # greater than any revision or epoch
 _CLUSTER = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")))
 _NODES = PreparedQuery(lambda: Node.objects.filter(pk__in=ListParameter("ids")).defer("report"))
-
-
-def _as_decided_on() -> QuerySet[Cluster]:
-    decisive = Parameter("decisive")
-    return Cluster.objects.filter(
-        pk=Parameter("cluster"), revision__gte=Parameter("revision"), decisive_revision__lte=decisive
+_COLUMNS = PreparedQuery(
+    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list(
+        "revision",
+        "layout_revision",
+        "inventory_revision",
+        "definitions_revision",
+        "forgotten_revision",
+        "policy_name",
+        "decision_time",
     )
+)
 
 
-_ADVANCE = PreparedUpdate(_as_decided_on, revision=F("revision") + 1)
-_ADVANCE_BY_LEADER = PreparedUpdate(
-    lambda: _as_decided_on().filter(leader_epoch=Parameter("epoch")), revision=F("revision") + 1
+_ADVANCE = PreparedUpdate(
+    lambda: Cluster.objects.filter(
+        pk=Parameter("cluster"),
+        revision__gte=Parameter("revision"),
+        decisive_revision__lte=Parameter("decisive"),
+        leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
+    ),
+    revision=F("revision") + 1,
 )
 
 
@@ -69,13 +79,34 @@ class Load(msgspec.Struct):
         self.gpu_milli += sign * gpu_milli
 
 
+class ClusterColumns(NamedTuple):
+    """The columns of a cluster that each batch of decisions reads."""
+
+    revision: int
+    layout_revision: int
+    inventory_revision: int
+    definitions_revision: int
+    forgotten_revision: int
+    policy_name: str
+    decision_time: dict[str, tuple[float, float]]
+
+
+def current_columns(cluster_id: int) -> ClusterColumns:
+    """Read the present columns of a cluster. Raises: Cluster.DoesNotExist."""
+    columns = _COLUMNS.first(cluster=cluster_id)
+    if columns is None:
+        raise Cluster.DoesNotExist(f"cluster {cluster_id}")
+    return ClusterColumns(*columns)
+
+
 def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return the current row.
 
     Raises: Conflict when a decision on `revision` is void, or `epoch` is no longer the leader's.
     """
-    on = {"cluster": cluster_id, "revision": revision or 0, "decisive": _ANY if revision is None else revision}
-    if not (_ADVANCE(**on) if epoch is None else _ADVANCE_BY_LEADER(**on, epoch=epoch)):
+    earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)
+    decisive = _ANY if revision is None else revision
+    if not _ADVANCE(cluster=cluster_id, revision=revision or 0, decisive=decisive, earliest=earliest, latest=latest):
         if epoch is not None:
             stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
             for name in stale.values_list("name", flat=True):

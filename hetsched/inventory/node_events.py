@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -22,8 +23,8 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
+from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 
 from .actions import FACT_COLUMNS, describe, total_up
 from .facts import is_sampled, merged
@@ -134,18 +135,10 @@ def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
 
     `among`: only these nodes may have reached that state.
     """
-    ids = _GONE(cluster=cluster.pk) if among is None else _GONE_AMONG(nodes=among)
+    rows = Node.objects.filter(cluster=cluster, gone=True, pods=0).order_by().values_list("id", flat=True)
+    found = [rows] if among is None else [rows.filter(pk__in=some) for some in parts(list(among))]
+    ids = list(chain.from_iterable(found))
     if ids:
         Node.objects.filter(pk__in=ids).delete()
         total_up(cluster)
     return bool(ids)
-
-
-_GONE = PreparedQuery(
-    lambda: Node.objects.filter(cluster=Parameter("cluster"), gone=True, pods=0).order_by().values_list("id", flat=True)
-)
-_GONE_AMONG = PreparedQuery(
-    lambda: (
-        Node.objects.filter(pk__in=ListParameter("nodes"), gone=True, pods=0).order_by().values_list("id", flat=True)
-    )
-)

@@ -31,7 +31,6 @@ from django.utils import timezone
 from hetsched.contracts.documents import encode
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedUpdate
 from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_lock
 
@@ -161,16 +160,12 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     try:
         _send(events, run)
         with write_lock():
-            _MARK(events=[event.pk for event in events], now=timezone.now())
+            for some in parts([event.pk for event in events]):
+                OutboxEvent.objects.filter(pk__in=some).update(published_at=timezone.now())
     except Exception as error:  # any error of the channel layer or the database: the periodic task retries
         log.warning("live events not sent", events=len(events), error=repr(error))
         return False
     return True
-
-
-_MARK = PreparedUpdate(
-    lambda: OutboxEvent.objects.filter(pk__in=ListParameter("events")), published_at=Parameter("now")
-)
 
 
 def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:

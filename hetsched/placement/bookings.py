@@ -146,14 +146,10 @@ _END = PreparedUpdate(
 )
 
 
-def _end_those(model: type[ReservedCard] | type[ReservedCpu] | type[ReservedDevice]) -> PreparedUpdate:
-    return PreparedUpdate(lambda: model.objects.filter(reservation_id__in=ListParameter("ids")), active=False)
-
-
-_PARTS: tuple[tuple[PreparedUpdate, Callable[[Allocation], bool]], ...] = (
-    (_end_those(ReservedCard), lambda held: bool(held.gpus)),
-    (_end_those(ReservedCpu), lambda held: held.cpu_policy in EXCLUSIVE_CPU_POLICIES),
-    (_end_those(ReservedDevice), lambda held: bool(held.devices)),
+_PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[[Allocation], bool]], ...] = (
+    (ReservedCard, lambda held: bool(held.gpus)),
+    (ReservedCpu, lambda held: held.cpu_policy in EXCLUSIVE_CPU_POLICIES),
+    (ReservedDevice, lambda held: bool(held.devices)),
 )
 
 
@@ -162,10 +158,9 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
     held = _ACTIVE(pods=pod_ids)
     _END(ids=[one.pk for one in held], revision=cluster.revision, at=now, reason=reason[:60])
     # Most pods have no rows in these tables.
-    for end_some, has in _PARTS:
-        ids = [one.pk for one in held if has(one.allocation)]
-        if ids:
-            end_some(ids=ids)
+    for model, has in _PARTS:
+        for ids in parts([one.pk for one in held if has(one.allocation)]):
+            model.objects.filter(reservation_id__in=ids).update(active=False)
     return held
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
 
 from django.conf import settings
 from django.db.models import Q
@@ -25,7 +23,6 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.storage.named_locks import lock
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
@@ -152,18 +149,16 @@ def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
     return found
 
 
-@lru_cache(maxsize=8)
-def _beyond(most: int) -> PreparedQuery[Any]:
-    """Return the query for one queued pod beyond the first `most`, in any order."""
-    rows = Pod.objects.filter(cluster=Parameter("cluster"), queued=True).order_by().values_list("id", flat=True)
-    return PreparedQuery(lambda: rows[most : most + 1])
+def has_queued(cluster: Cluster, count: int) -> bool:
+    """Return whether at least `count` pods of a cluster are queued; counting all of them would read more rows."""
+    return Pod.objects.filter(cluster=cluster, queued=True).order_by()[count - 1 : count].exists()
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
     """Reject more pods of one namespace than may be pending; pods written already are in the count."""
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
     # If the whole cluster has no more, the namespace need not be counted: the index alone answers that.
-    if cluster.kind != ClusterKind.KUBERNETES and not _beyond(most)(cluster=cluster.pk):
+    if cluster.kind != ClusterKind.KUBERNETES and not has_queued(cluster, most + 1):
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:

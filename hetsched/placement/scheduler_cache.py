@@ -33,6 +33,7 @@ from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.inventory.actions import effective_report
+from hetsched.inventory.ledger import current_columns
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import parts
@@ -177,17 +178,6 @@ def _has(loaded: ClusterSnapshot, revision: int) -> bool:
     return revision <= loaded.revision or revision in loaded.written
 
 
-_REVISIONS = PreparedQuery(
-    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list(
-        "revision", "layout_revision", "inventory_revision", "definitions_revision"
-    )
-)
-_FORGOTTEN = PreparedQuery(
-    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("forgotten_revision", flat=True)
-)
-_POLICY_NAME = PreparedQuery(
-    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("policy_name", flat=True)
-)
 _CHANGED = PreparedQuery(
     lambda: (
         Reservation.objects.filter(Q(revision__gt=Parameter("since")) | Q(released_revision__gt=Parameter("since")))
@@ -250,17 +240,17 @@ class SchedulerCache:
 
     def _current(self) -> ClusterSnapshot:
         """Return the state of the cluster's current revision; its completed allocations may be outdated."""
-        ((revision, layout_revision, inventory_revision, definitions_revision),) = _REVISIONS(cluster=self.cluster_id)
+        current = current_columns(self.cluster_id)
         loaded = self._loaded
-        if loaded is None or layout_revision > loaded.revision:
+        if loaded is None or current.layout_revision > loaded.revision:
             return self._rebuild()
-        if inventory_revision > loaded.revision and not self._take_nodes(loaded):
+        if current.inventory_revision > loaded.revision and not self._take_nodes(loaded):
             return self._rebuild()
-        if definitions_revision > loaded.revision:
+        if current.definitions_revision > loaded.revision:
             loaded.state.redefine(Cluster.objects.only("definitions").get(pk=self.cluster_id).definitions)
-        if loaded.revision == revision:
+        if loaded.revision == current.revision:
             return loaded
-        if not self._catch_up(loaded, revision):
+        if not self._catch_up(loaded, current.revision):
             return self._rebuild()
         return loaded
 
@@ -294,7 +284,7 @@ class SchedulerCache:
             return False
         changed = _CHANGED(cluster=self.cluster_id, since=loaded.revision, until=revision)
         # Read after the rows: a release deleted before that read is missing from them.
-        if _FORGOTTEN(cluster=self.cluster_id)[0] > loaded.revision:
+        if current_columns(self.cluster_id).forgotten_revision > loaded.revision:
             return False
         state, written = loaded.state, loaded.written
         nominated = self._changed_nominations(loaded, revision)
@@ -336,7 +326,7 @@ class SchedulerCache:
 
     def default_policy(self) -> Policy | None:
         """Return the active revision of the cluster's default policy, which orders its queue."""
-        (name,) = _POLICY_NAME(cluster=self.cluster_id)
+        name = current_columns(self.cluster_id).policy_name
         spec = active_specs({name}).get(name)
         return None if spec is None else self.policy(spec)
 

@@ -30,8 +30,8 @@ class EffectivePolicy(msgspec.Struct, frozen=True):
     rule: str
 
 
-_KNOWN = PreparedQuery(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", flat=True))
 _RULES = PreparedQuery(lambda: NamespaceRule.objects.filter(cluster=Parameter("cluster")))
+_VERSIONS = PreparedQuery(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", "active_version"))
 _ACTIVE = PreparedQuery(
     lambda: PolicyRevision.objects.filter(
         policy__name__in=ListParameter("names", str), version=F("policy__active_version")
@@ -39,12 +39,17 @@ _ACTIVE = PreparedQuery(
 )
 
 
+def active_versions() -> dict[str, int]:
+    """Return the active version of each policy that has one."""
+    return dict(_VERSIONS())
+
+
 class Chooser:
     """Chooses policies for the pods of one submission, with two queries in all."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.known = set(_KNOWN())
+        self.known = active_versions().keys()
         self.rules = {rule.namespace: rule for rule in _RULES(cluster=cluster.pk)}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:

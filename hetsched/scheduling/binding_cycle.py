@@ -45,7 +45,7 @@ from hetsched.placement.actions.gangs import keep_gangs_whole
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import granting
-from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
+from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
 
@@ -236,22 +236,14 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     return len(by_result[BindingResult.BOUND])
 
 
-_BINDING = PreparedQuery(
-    lambda: (
-        Pod.objects.filter(pk__in=ListParameter("pods"), state=State.BINDING.value)
-        .order_by("id")
-        .values_list("id", flat=True)
-    )
-)
-
-
 def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
     """Apply `act` to the pods that are still *binding*; the watch often moves them first.
 
     After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.
     """
     for _ in range(MOST_TRIES):
-        pods = _BINDING(pods=pods)
+        rows = Pod.objects.filter(state=State.BINDING.value).order_by("id").values_list("id", flat=True)
+        pods = [pk for some in parts(pods) for pk in rows.filter(pk__in=some)]
         with suppress(Conflict):
             if pods:
                 act(cluster.pk, pods)

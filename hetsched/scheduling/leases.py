@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db.models import F, Model, Q
+from django.db.models import F, Model, Q, QuerySet
 from django.db.models.functions import Now
 
 from hetsched.inventory.models import Cluster, Connection
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery, PreparedUpdate
 
 EPOCHS_LEFT_OUT = 1_000_000
 _LONGEST_SECONDS = 300  # the maximum of HETSCHED_LEASE_SECONDS
@@ -31,38 +30,30 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class _Changes(NamedTuple):
-    taking: PreparedUpdate
-    renewing: PreparedUpdate
-
-
 class Leases:
     """One kind of lease, stored in three columns of a row per cluster: `<name>_epoch`, `<name>_id`, `<name>_until`."""
 
     def __init__(self, model: type[Model], name: str) -> None:
         self._rows = model._default_manager.all
         self._epoch, self._id, self._until = f"{name}_epoch", f"{name}_id", f"{name}_until"
-        self._free = PreparedQuery(lambda: self._if_free().order_by().values_list(self._epoch, flat=True))
-        self._giving_up = PreparedUpdate(self._own, **{self._until: None, self._id: ""})
-        self._changes: dict[int, _Changes] = {}
 
     def take(self, cluster_id: int, holder: str) -> Lease | None:
         """Acquire the lease, or return None while another process holds it."""
-        epoch = self._free.first(cluster=cluster_id)
+        free = self._rows().filter(self._is_free(), pk=cluster_id).order_by()
+        epoch = free.values_list(self._epoch, flat=True).first()
         if epoch is None:
             return None
-        how = self._lasting(settings.HETSCHED_LEASE_SECONDS)
-        taken = how.taking(cluster=cluster_id, epoch=epoch, holder=holder[:120])
+        columns = {self._epoch: epoch + 1, self._id: holder[:120], self._until: _end()}
+        taken = free.filter(**{self._epoch: epoch}).update(**columns)
         return Lease(cluster_id, epoch + 1) if taken else None
 
     def renew(self, lease: Lease) -> bool:
         """Renew the lease; False when another holder took over."""
-        how = self._lasting(settings.HETSCHED_LEASE_SECONDS)
-        return how.renewing(cluster=lease.cluster_id, epoch=lease.epoch) == 1
+        return bool(self._own(lease).update(**{self._until: _end()}))
 
     def give_up(self, lease: Lease) -> None:
         """Release the lease early; the lease of another holder is not changed."""
-        self._giving_up(cluster=lease.cluster_id, epoch=lease.epoch)
+        self._own(lease).update(**{self._until: None, self._id: ""})
 
     def is_held(self, cluster_id: int) -> bool:
         """Return whether any process holds the lease."""
@@ -77,22 +68,13 @@ class Leases:
         late = Now() + timedelta(seconds=_LONGEST_SECONDS)
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
 
-    def _if_free(self) -> Any:
-        return self._rows().filter(self._is_free(), pk=Parameter("cluster"))
+    def _own(self, lease: Lease) -> QuerySet[Any]:
+        return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})
 
-    def _own(self) -> Any:
-        return self._rows().filter(pk=Parameter("cluster"), **{self._epoch: Parameter("epoch")})
 
-    def _lasting(self, seconds: int) -> _Changes:
-        """Return the queries that acquire and renew a lease of this duration."""
-        if seconds not in self._changes:
-            until = {self._until: Now() + timedelta(seconds=seconds)}
-            taken = {self._epoch: F(self._epoch) + 1, self._id: Parameter("holder"), **until}
-            self._changes[seconds] = _Changes(
-                PreparedUpdate(lambda: self._if_free().filter(**{self._epoch: Parameter("epoch")}), **taken),
-                PreparedUpdate(self._own, **until),
-            )
-        return self._changes[seconds]
+def _end() -> Any:
+    """Return the end of a lease that is acquired or renewed now, by the database's clock."""
+    return Now() + timedelta(seconds=settings.HETSCHED_LEASE_SECONDS)
 
 
 def end_all() -> None:

@@ -40,7 +40,6 @@ from hetsched.placement.scheduling_queue.active_queue import PendingPod, is_any_
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, over_share
 from hetsched.policies.effective import active_specs
 from hetsched.scheduling.leases import Lease, leading
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .scheduling_cycle import SchedulingCycle
 
@@ -77,14 +76,10 @@ def run(cluster_id: int) -> int:
 
 def _may_decide(cluster_id: int) -> bool:
     """Return whether the cluster's data is in sync and the cluster is not in shadow mode."""
-    cluster = _KIND.first(cluster=cluster_id)
+    cluster = Cluster.objects.filter(pk=cluster_id).only("id", "kind").first()
     if cluster is None or cluster.kind != ClusterKind.KUBERNETES:
         return cluster is not None
     return in_step(cluster) and not in_shadow(cluster_id)
-
-
-_KIND = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).only("id", "kind"))
-_NAME = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("name", flat=True))
 
 
 def _lead(lease: Lease, until: float) -> tuple[int, bool]:
@@ -93,7 +88,7 @@ def _lead(lease: Lease, until: float) -> tuple[int, bool]:
     No batch begins after `until`, by the monotonic clock.
     """
     copy = warm(lease.cluster_id)
-    (name,) = _NAME(cluster=lease.cluster_id)
+    name = Cluster.objects.values_list("name", flat=True).get(pk=lease.cluster_id)
     decided = conflicts = 0
     most = settings.HETSCHED_BATCH
     while True:

@@ -22,6 +22,7 @@ from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .problems import RequestRefused, not_found
 
+_MOST_NAMED = 10  # clusters in a hint
 CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
 
 
@@ -36,7 +37,7 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
         if found is None:
             raise no_cluster(name) if hint else not_found("cluster", name)
         return found
-    clusters = _FIRST()
+    clusters = Cluster.objects.order_by("id")[:_MOST_NAMED]
     if not clusters:
         raise RequestRefused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
     if len(clusters) > 1:
@@ -49,12 +50,11 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
 
 def no_cluster(name: str) -> RequestRefused:
     """Return the problem for an unknown cluster, which lists the known ones."""
-    known = ", ".join(cluster.name for cluster in _FIRST())
+    known = ", ".join(cluster.name for cluster in Cluster.objects.order_by("id")[:_MOST_NAMED])
     return not_found("cluster", name, f"Known: {known}" if known else "")
 
 
 _NAMED = PreparedQuery(lambda: Cluster.objects.filter(name=Parameter("name")))
-_FIRST = PreparedQuery(lambda: Cluster.objects.order_by("id")[:10])
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:

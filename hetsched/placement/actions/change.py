@@ -52,9 +52,6 @@ BACK_IN_QUEUE = {
     "finished_at": None,
 }  # fmt: skip
 
-_NOMINATIONS = PreparedQuery(
-    lambda: Nomination.objects.filter(pod_id__in=ListParameter("pods"), active=True).values_list("id", flat=True)
-)
 _OF_WORKLOADS = ListParameter("workloads", str)
 _STATES = PreparedQuery(
     lambda: Pod.objects.filter(workload__in=_OF_WORKLOADS).order_by().values_list("workload_id", "state").distinct()
@@ -76,6 +73,11 @@ def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
     given: dict[str, Any] = {name: Parameter(name) for name in columns}
     rows = partial(Pod.objects.filter, pk__in=ListParameter("pods"), state__in=allowed_from(to))
     return PreparedUpdate(rows, state=to.value, **given)
+
+
+def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
+    """Move pods whose state permits it and set these columns; return how many moved."""
+    return _move(to, tuple(sorted(columns)))(pods=pod_ids, **columns)
 
 
 class ClusterTransaction:
@@ -116,7 +118,7 @@ class ClusterTransaction:
         """
         if not pods:
             return
-        moved = _move(to, tuple(sorted(columns)))(pods=[pod.pk for pod in pods], **columns)
+        moved = move_rows([pod.pk for pod in pods], to, **columns)
         if moved != len(pods):
             raise Conflict(f"{len(pods) - moved} of {len(pods)} pods cannot change to {to.value} any more")
         if to is State.CANCELLED:
@@ -160,7 +162,10 @@ class ClusterTransaction:
     def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
         """End the nominations of these pods and drop their unsent evictions; return how many nominations ended."""
         ended = 0
-        for some in parts(_NOMINATIONS(pods=pod_ids)):
+        for pods in parts(pod_ids):
+            some = list(Nomination.objects.filter(pod_id__in=pods, active=True).values_list("id", flat=True))
+            if not some:
+                continue
             wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
             wanted.update(state=Eviction.DROPPED)
             ended += Nomination.objects.filter(pk__in=some).update(

@@ -40,15 +40,15 @@ from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, backoff
 from hetsched.placement.scheduling_queue.unschedulable_pods import missed
-from hetsched.policies.models import Policy
+from hetsched.policies.effective import active_versions
+from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import ListParameter, PreparedQuery, PreparedUpdate
 from hetsched.storage.snapshot_read import clock
 from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, ClusterTransaction
+from .change import BACK_IN_QUEUE, ClusterTransaction, move_rows
 from .holds import use
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
@@ -157,15 +157,7 @@ def bindable(result: Result) -> bool:
 def _begin_binding(pod_ids: Sequence[int]) -> None:
     """Mark these newly placed pods as being bound by the caller of `record`."""
     if pod_ids:
-        _BEGIN(pods=pod_ids)
-
-
-_BEGIN = PreparedUpdate(
-    lambda: Pod.objects.filter(pk__in=ListParameter("pods"), state=State.PLACED.value), state=State.BINDING.value
-)
-_VERSIONS = PreparedQuery(
-    lambda: Policy.objects.filter(name__in=ListParameter("names", str)).values_list("name", "active_version")
-)
+        move_rows(pod_ids, State.BINDING)
 
 
 def _check_policies(results: Sequence[Result]) -> None:
@@ -174,7 +166,7 @@ def _check_policies(results: Sequence[Result]) -> None:
     Raises: Conflict.
     """
     cited = {result.policy_name: result.policy_version for result in results}
-    active = dict(_VERSIONS(names=cited))
+    active = active_versions()
     stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
     if stale:
         raise Conflict(f"policy {stale[0]} has another active version by now")
@@ -293,7 +285,12 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
     ]
     if not again:
         return list(results), {}
-    known = {row[0]: row[1:] for row in _LAST_RECORDED(decisions=again)}
+    columns = ("policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at")
+    known = {
+        pk: columns_of
+        for some in parts(again)
+        for pk, *columns_of in Decision.objects.filter(pk__in=some).values_list("pk", *columns)
+    }
     recorded: list[Result] = []
     later: dict[int, datetime] = {}
     for result in results:
@@ -311,13 +308,6 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
             else:
                 later[result.waiting.pod_id] = due
     return recorded, later
-
-
-_LAST_RECORDED: PreparedQuery[Any] = PreparedQuery(
-    lambda: Decision.objects.filter(pk__in=ListParameter("decisions")).values_list(
-        "pk", "policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at"
-    )
-)
 
 
 def _kept(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:

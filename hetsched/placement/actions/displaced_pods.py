@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from django.db.models import Q
 
@@ -21,24 +22,21 @@ from hetsched.contracts.pod_sentences import FILLED
 from hetsched.inventory.models import Node
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
-from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
+from hetsched.storage.batches import parts
 
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .gangs import keep_whole
 from .holds import end
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
-_UNBOUND = PreparedQuery(
-    lambda: (
-        Pod.objects.filter(_UNBOUND_OR_HELD, node__in=ListParameter("nodes")).defer("spec").order_by("priority", "-id")
-    )
-)
 
 
 def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
     """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
     candidates: dict[int, list[Pod]] = defaultdict(list)
-    for pod in sorted(_UNBOUND(nodes=set(node_ids)), key=_is_pod):
+    unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
+    on_nodes = (unbound.filter(node__in=some) for some in parts(sorted(set(node_ids))))
+    for pod in sorted(chain.from_iterable(on_nodes), key=_is_pod):
         candidates[pod.node_id or 0].append(pod)
     count, displaced = 0, dict[str, list[Pod]]()
     for node in Node.objects.filter(pk__in=candidates).defer("report"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from datetime import timedelta
+from itertools import chain
 
 import msgspec
 from django.db.models import F, Q, QuerySet
@@ -25,7 +26,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
+from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -209,7 +210,9 @@ _SPARED = PreparedQuery(
 
 def wake_nominees(victim_ids: Sequence[int]) -> None:
     """Requeue at once the nominated pods for which these pods were evicted."""
-    for pods in parts(_NOMINEES(victims=victim_ids)):
+    for some in parts(victim_ids):
+        asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
+        pods = list(asked.values_list("nomination__pod_id", flat=True))
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
@@ -221,24 +224,15 @@ def wake_nominees_of(cluster: Cluster, uids: Sequence[str]) -> None:
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
-_NOMINEES = PreparedQuery(
-    lambda: Eviction.objects.filter(victim_id__in=ListParameter("victims"), nomination__active=True).values_list(
-        "nomination__pod_id", flat=True
-    )
-)
-_ASKED_TO_LEAVE = PreparedQuery(
-    lambda: (
-        Eviction.objects.filter(victim_id__in=ListParameter("victims"), state=Eviction.ASKED)
+def mark_victims(victim_ids: Sequence[int]) -> None:
+    """Set the message of ended pods that were evicted to the preemptor or the reason."""
+    asked = (
+        Eviction.objects.filter(state=Eviction.ASKED)
         .select_related("nomination__pod", "nomination__node", "victim")
         .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
     )
-)
-
-
-def mark_victims(victim_ids: Sequence[int]) -> None:
-    """Set the message of ended pods that were evicted to the preemptor or the reason."""
-    for one in _ASKED_TO_LEAVE(victims=victim_ids):
+    for one in chain.from_iterable(asked.filter(victim_id__in=some) for some in parts(victim_ids)):
         left = one.reason
         if one.nomination is not None:
             left = PREEMPTED.format(pods=one.nomination.pod.key)

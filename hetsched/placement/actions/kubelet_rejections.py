@@ -31,7 +31,6 @@ from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.scheduling_queue.node_backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
 from hetsched.placement.scheduling_queue.unschedulable_pods import stir
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -114,20 +113,11 @@ class _Rounds:
         return found
 
 
-_OPEN = PreparedQuery(
-    lambda: (
-        Rejection.objects.filter(cluster=Parameter("cluster"), cleared_at=None)
-        .order_by()
-        .values_list("id", flat=True)[:1]
-    )
-)
-
-
 def note_running(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
     """Clear rejections of owners with a running pod, inside the caller's transaction; return the changed nodes."""
-    if not rows or not _OPEN(cluster=change.cluster.pk):
-        return []
     open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
+    if not rows or not open_ones.exists():
+        return []
     specs = _specs(rows)
     ran: dict[int, set[str]] = defaultdict(set)
     for row in rows:

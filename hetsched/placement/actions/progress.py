@@ -19,7 +19,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
+from hetsched.storage.batches import parts
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -196,12 +196,8 @@ def _of(workload: Workload) -> list[Pod]:
 
 
 def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    return _PODS(cluster=cluster_id, pods=set(pod_ids))
-
-
-_PODS = PreparedQuery(
-    lambda: Pod.objects.filter(cluster=Parameter("cluster"), pk__in=ListParameter("pods")).defer("spec").order_by("id")
-)
+    rows = Pod.objects.filter(cluster=cluster_id).defer("spec").order_by("id")
+    return [pod for some in parts(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]
 
 
 def _audit(actor: Actor, action: str, workload: Workload, reason: str, details: dict[str, int]) -> None:

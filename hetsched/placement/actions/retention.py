@@ -18,7 +18,6 @@ from django.db.models import Max
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import forget
 from hetsched.placement.queries.topics import LATEST, workload_topic
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
@@ -63,7 +62,8 @@ def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1
 
 def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
     """Delete former reservations of pods that changed in place before a time; return how many rows were deleted."""
-    if not _CHANGED(cluster=cluster_id, before=released_before):
+    changed = Reservation.objects.filter(cluster=cluster_id, release_reason__in=CONTINUED)
+    if not changed.filter(released_at__lt=released_before).exists():
         return 0
     with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
@@ -75,16 +75,6 @@ def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1
         cluster.save(update_fields=["forgotten_revision"])
         Reservation.objects.filter(pk__in=found).delete()
     return len(found)
-
-
-_CHANGED = PreparedQuery(
-    lambda: (
-        Reservation.objects.filter(cluster=Parameter("cluster"), release_reason__in=CONTINUED)
-        .filter(released_at__lt=Parameter("before"))
-        .order_by()
-        .values_list("id", flat=True)[:1]
-    )
-)
 
 
 def _keep_summaries(workload_ids: list[str]) -> None:

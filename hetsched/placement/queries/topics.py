@@ -164,12 +164,8 @@ def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
 
 
 def _newest(count: int) -> list[int]:
-    if count > 2 * LATEST:
-        return list(Decision.objects.order_by("-id").values_list("id", flat=True)[:count])
-    return _NEWEST()[:count]
+    return list(Decision.objects.order_by("-id").values_list("id", flat=True)[:count])
 
-
-_NEWEST = PreparedQuery(lambda: Decision.objects.order_by("-id").values_list("id", flat=True)[: 2 * LATEST])
 
 # -- whole documents ---------------------------------------------------------------------------------------------------
 

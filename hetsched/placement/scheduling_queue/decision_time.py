@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.inventory.ledger import current_columns
 
 FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
@@ -32,13 +31,10 @@ def charged(kept: Mapping[str, tuple[float, float]], spent: Mapping[str, float],
 
 def over_share(cluster_id: int, now: float) -> dict[str, float]:
     """Return the namespaces above `FREE_SECONDS`, with the seconds that they used."""
-    (kept,) = _KEPT(cluster=cluster_id) or ({},)
+    kept = current_columns(cluster_id).decision_time
     faded = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
     return {namespace: seconds for namespace, seconds in faded.items() if seconds > FREE_SECONDS}
 
 
 def _faded(seconds: float, at: float, now: float) -> float:
     return seconds * math.exp(-max(now - at, 0.0) / MEAN_LIFE_SECONDS)
-
-
-_KEPT = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list("decision_time", flat=True))

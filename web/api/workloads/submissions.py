@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,9 +30,8 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_there
 from hetsched.placement.actions.submissions import answered
-from hetsched.placement.models import Pod
+from hetsched.placement.quotas import has_queued
 from hetsched.storage.named_locks import undisturbed
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .. import bodies, request_scope
 from ..documents import Document, Request
@@ -177,7 +175,7 @@ def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) 
 def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
     """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
-    if _waiting(most)(cluster=cluster.pk) and not is_repeated():
+    if has_queued(cluster, most) and not is_repeated():
         raise RequestRefused(
             429,
             "TooManyWaiting",
@@ -185,13 +183,6 @@ def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
             hint="Try again later with the same Idempotency-Key",
             headers={"Retry-After": "30"},
         )
-
-
-@lru_cache(maxsize=8)
-def _waiting(number: int) -> PreparedQuery[Any]:
-    """Return the query for the pending pod at this index, in any order."""
-    rows = Pod.objects.filter(cluster=Parameter("cluster"), queued=True).order_by().values_list("id", flat=True)
-    return PreparedQuery(lambda: rows[number - 1 : number])
 
 
 def _read(request: Any) -> Submit:

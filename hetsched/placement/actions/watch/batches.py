@@ -14,26 +14,22 @@ from django.db import IntegrityError
 
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import cluster_topic, node_topic
+from hetsched.inventory.connections import connection_of
 from hetsched.inventory.fact_conflicts import doubt_patches
 from hetsched.inventory.ledger import Conflict, advance
-from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import follow_nodes, forget_gone
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, figures
 from hetsched.journal.publish import publish_many
 from hetsched.placement.queries.pod_counts import cluster_figures
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
 from ..shadow_decisions import note
 from .foreign_pods import charge_early
 from .pod_transitions import BatchOutcome, PodTransitions
-
-_FOLLOWED = PreparedQuery(
-    lambda: Connection.objects.filter(cluster=Parameter("cluster"), follower_epoch=Parameter("epoch"))
-)
 
 
 def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
@@ -50,8 +46,8 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
 def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
     with write_transaction():
         cluster = advance(cluster_id)
-        connection = _FOLLOWED.first(cluster=cluster_id, epoch=epoch)
-        if connection is None:
+        connection = connection_of(cluster_id)
+        if connection is None or connection.follower_epoch != epoch:
             counters.add(figures.STALE_EPOCHS, cluster.name)
             raise Conflict(f"another process watches cluster {cluster_id}")
         nodes, events = follow_nodes(cluster, changes)

@@ -15,17 +15,11 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import state_of
+from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 
 from ..change import ClusterTransaction
 from ..displaced_pods import make_way
-
-_NODE_IDS = PreparedQuery(
-    lambda: Node.objects.filter(cluster=Parameter("cluster"), name__in=ListParameter("names", str)).values_list(
-        "name", "id"
-    )
-)
 
 
 def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
@@ -64,7 +58,8 @@ def charge_early(change: ClusterTransaction) -> None:
 
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
     wanted = set(names)
-    return dict(_NODE_IDS(cluster=cluster.pk, names=wanted)) if wanted else {}
+    rows = Node.objects.filter(cluster=cluster).values_list("name", "id")
+    return dict(row for some in parts(sorted(wanted)) for row in rows.filter(name__in=some))
 
 
 def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
