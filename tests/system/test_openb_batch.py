@@ -16,6 +16,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from hetsched.journal.publish import merge
+from tests.system.databases import copy_prepared_sqlite
 from tests.system.processes import ROOT, plain_environment, python
 from tests.system.test_standalone import Standalone, standalone
 
@@ -28,7 +29,10 @@ UNDECIDED = "pending"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("openb") / "data", "--no-demo") as run:
+    data = tmp_path_factory.mktemp("openb") / "data"
+    data.mkdir(0o700)
+    copy_prepared_sqlite(data)
+    with standalone(data, "--no-demo") as run:
         run.wait_until_ready()
         yield run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.databases import copy_prepared_sqlite
 from tests.system.processes import ROOT, plain_environment, python
 
 
@@ -20,8 +21,8 @@ def hetsched(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("token") / "data"
-    env = plain_environment() | {"HETSCHED_DATA": str(folder)}
-    subprocess.run(python("manage.py", "migrate", "-v0"), env=env, cwd=ROOT, check=True)
+    folder.mkdir()
+    copy_prepared_sqlite(folder)
     return folder
 
 
