@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.cookiejar
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Standalone:
-    """One run of the command."""
+    """The command on one data folder."""
 
     def __init__(
         self,
@@ -38,8 +39,14 @@ class Standalone:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [*program, "standalone", "--port", str(self.port), "--data", str(data), *words]
-        log = data.parent / f"output-{self.port}"
-        self.process = Process(command, env=plain_environment() | (env or {}), log=log, cwd=cwd)
+        self._starts = itertools.count()
+        self._command, self._env, self._cwd = command, plain_environment() | (env or {}), cwd
+        self.start()
+
+    def start(self) -> None:
+        """Start the command; the output of an earlier start is no longer that of this object."""
+        log = self.data.parent / f"output-{self.port}-{next(self._starts)}"
+        self.process = Process(self._command, env=self._env, log=log, cwd=self._cwd)
 
     def wait_until_ready(self) -> None:
         wait_until(lambda: "is ready at" in self.said() or not self.process.running, what=self.said, seconds=120)
@@ -97,23 +104,27 @@ def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone
         yield run
 
 
+@pytest.fixture(scope="module")
+def password(first_start: Standalone) -> str:
+    """Return the password that the first start printed; a later start prints none."""
+    printed = first_start.password()
+    assert printed
+    return printed
+
+
 def test_first_page_and_probes(first_start: Standalone) -> None:
     assert status(f"{first_start.url}/") == 200  # the login page, after its redirect
     assert status(f"{first_start.url}/healthz") == 200
     assert status(f"{first_start.url}/readyz") == 200
 
 
-def test_printed_password_opens_the_first_screen(first_start: Standalone) -> None:
-    password = first_start.password()
-    assert password
+def test_printed_password_opens_the_first_screen(first_start: Standalone, password: str) -> None:
     with log_in(first_start.url, password).open(f"{first_start.url}/", timeout=20) as page:
         assert page.status == 200
         assert "script-src 'self'" in page.headers["Content-Security-Policy"]
 
 
-def test_password_is_nowhere_in_the_data(first_start: Standalone) -> None:
-    password = first_start.password()
-    assert password
+def test_password_is_nowhere_in_the_data(first_start: Standalone, password: str) -> None:
     kept = [file for file in first_start.data.rglob("*") if file.is_file() and "static" not in file.parts]
     assert kept
     for file in kept:
@@ -121,9 +132,7 @@ def test_password_is_nowhere_in_the_data(first_start: Standalone) -> None:
             assert password.encode() not in file.read_bytes(), file
 
 
-def test_the_demo_moves(first_start: Standalone) -> None:
-    password = first_start.password()
-    assert password
+def test_the_demo_moves(first_start: Standalone, password: str) -> None:
     browser = log_in(first_start.url, password)
 
     def decisions() -> int:
@@ -157,22 +166,20 @@ def test_a_worker_killed_with_its_pool_comes_back(first_start: Standalone) -> No
     wait_until(lambda: status(f"{first_start.url}/readyz") == 200, what="readiness")
 
 
-def test_stop_and_second_start(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with standalone(data, "--no-demo") as run:
-        run.wait_until_ready()
-        assert run.password()
-        key = (data / "secret-key").read_text()
-        below = children_of(run.process.popen.pid)
-        assert len(below) >= 5  # store, web, worker and its pool, beat
-        assert run.process.stop(signal.SIGINT, seconds=30) == 0
-        assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
-        assert list(data.glob("*.sock")) == []
-    with standalone(data, "--no-demo") as run:
-        run.wait_until_ready()
-        assert run.password() is None
-        assert "--reset-password" in run.said()
-        assert (data / "secret-key").read_text() == key
+def test_stop_and_second_start(first_start: Standalone, password: str) -> None:
+    """The other tests continue on the second start."""
+    run, data = first_start, first_start.data
+    key = (data / "secret-key").read_text()
+    below = children_of(run.process.popen.pid)
+    assert len(below) >= 5  # store, web, worker and its pool, beat
+    assert run.process.stop(signal.SIGINT, seconds=30) == 0
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+    assert list(data.glob("*.sock")) == []
+    run.start()
+    run.wait_until_ready()
+    assert run.password() is None
+    assert "--reset-password" in run.said()
+    assert (data / "secret-key").read_text() == key
 
 
 def test_busy_port(tmp_path: Path) -> None:
