@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
@@ -22,6 +21,7 @@ from hetsched.placement import dispatch
 from hetsched.policies.actions import ensure_builtins
 
 from .control_plane import ControlPlane, find
+from .scene import empty_cluster
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +33,7 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 def api(plane: ControlPlane) -> Api:
     """Return an administrator's API client, after deleting all nodes and pods."""
-    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
-        plane.call("DELETE", path)
-    return Api(from_kubeconfig(plane.kubeconfig()))
+    return empty_cluster(plane)
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
+from tests.kube.control_plane import ControlPlane
+
+
+def empty_cluster(plane: ControlPlane) -> Api:
+    """Delete all nodes and pods; return an administrator's API client."""
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
+        plane.call("DELETE", path)
+    return Api(from_kubeconfig(plane.kubeconfig()))
 
 
 def make(api: Api, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube.control_plane import ControlPlane
 from tests.kube.kubelet import RUNS, BoundPod, Kubelet, PodOutcome, ends
 from tests.kube.live import PACE, connected, start_watch
-from tests.kube.scene import make_node
+from tests.kube.scene import empty_cluster, make_node
 from tests.system.plane import Plane
 from tests.system.processes import accepts, free_port, plain_environment, python, wait_until
 
@@ -80,9 +79,7 @@ class Pipeline:
 
 @pytest.fixture(scope="module")
 def pipeline(plane: ControlPlane) -> Iterator[Pipeline]:
-    for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
-        plane.call("DELETE", path)
-    api = Api(from_kubeconfig(plane.kubeconfig()))
+    api = empty_cluster(plane)
     with connected(plane, **PACE) as ours, Kubelet(api, outcome_of):
         kubeconfig = ours.folder / "kubeconfig"
         ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}", "--namespace=default")

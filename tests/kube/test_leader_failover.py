@@ -17,6 +17,7 @@ from hetsched.adapters.kubernetes.api import Api
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import PACE, listed, node_of, scheduling, start_watch
+from tests.kube.scene import empty_cluster
 from tests.system.plane import Plane
 from tests.system.processes import Process, wait_until
 
@@ -31,28 +32,49 @@ NODES = 200
 PATIENCE_SECONDS = 180
 
 
-@pytest.fixture
-def ours(api: Api, plane: ControlPlane) -> Iterator[Plane]:
-    """Yield a control plane with a warm standby of each process, after its first allocations."""
+class Redundant:
+    """A control plane with a standby of each process, and the number of its pods so far."""
+
+    def __init__(self, api: Api, ours: Plane) -> None:
+        self.api, self.ours, self.pods = api, ours, ALLOCATIONS
+        mixed_fleet.create_fleet(api, NODES)
+        mixed_fleet.create_pods(api, ALLOCATIONS, NODES)
+        self.wait_for_all()
+
+    def create_more(self) -> None:
+        self.pods += LOT
+        mixed_fleet.create(self.api, list(mixed_fleet.pods(self.pods, NODES))[-LOT:], mixed_fleet.PODS_PATH)
+
+    def wait_for_all(self) -> None:
+        _wait_for(self.api, self.ours, mixed_fleet.bindable(self.pods))
+
+    def kill_leader(self) -> None:
+        """Kill the process that runs the informer; another standby starts."""
+        start_watch(self.ours)
+        _follower(self.ours).kill_group()
+
+
+@pytest.fixture(scope="module")
+def redundant(plane: ControlPlane) -> Iterator[Redundant]:
+    """Yield a control plane after its first allocations."""
+    api = empty_cluster(plane)
     with scheduling(plane, **PACE) as ours:
         start_watch(ours)
         ours.start_worker()
-        mixed_fleet.create_fleet(api, NODES)
-        mixed_fleet.create_pods(api, ALLOCATIONS, NODES)
-        _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS))
-        yield ours
+        yield Redundant(api, ours)
 
 
 def test_a_killed_leader_is_replaced_before_anything_is_given_twice(
-    api: Api, ours: Plane, figures: dict[str, object]
+    redundant: Redundant, figures: dict[str, object]
 ) -> None:
+    api, ours = redundant.api, redundant.ours
     before = _bound(api)
-    _follower(ours).kill_group()
+    redundant.kill_leader()
     began = time.monotonic()
-    _create_more(api)
+    redundant.create_more()
     wait_until(lambda: len(_bound(api)) > len(before), what=ours.last_words, seconds=PATIENCE_SECONDS)
     first = time.monotonic() - began
-    _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + LOT))
+    redundant.wait_for_all()
     _nothing_is_wrong(api, ours)
     figures["failover with a warm standby"] = (
         f"after {len(before)} allocations and leases of {PACE['HETSCHED_LEASE_SECONDS']} s the next pod was bound "
@@ -60,33 +82,30 @@ def test_a_killed_leader_is_replaced_before_anything_is_given_twice(
     )
 
 
-def test_a_leader_that_slept_writes_nothing_when_it_wakes(api: Api, ours: Plane) -> None:
+def test_a_leader_that_slept_writes_nothing_when_it_wakes(redundant: Redundant) -> None:
+    api, ours = redundant.api, redundant.ours
     sleeper = _follower(ours)
     assert ours.driver
     epoch = ours.driver("follower")["epoch"]
     os.killpg(sleeper.popen.pid, signal.SIGSTOP)
     try:
-        _create_more(api)
+        redundant.create_more()
         wait_until(
             lambda: ours.driver and ours.driver("follower")["epoch"] > epoch,
             what=ours.last_words,
             seconds=PATIENCE_SECONDS,
         )
-        _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + LOT))
+        redundant.wait_for_all()
         now = ours.driver("follower")
     finally:
         os.killpg(sleeper.popen.pid, signal.SIGCONT)
     # The old leader wakes up with pending pods and a stale cache that it takes for current.
-    mixed_fleet.create(api, list(mixed_fleet.pods(ALLOCATIONS + 2 * LOT, NODES))[-LOT:], mixed_fleet.PODS_PATH)
-    _wait_for(api, ours, mixed_fleet.bindable(ALLOCATIONS + 2 * LOT))
+    redundant.create_more()
+    redundant.wait_for_all()
     _nothing_is_wrong(api, ours)
     after = ours.driver("follower")
     assert after["epoch"] >= now["epoch"]
     assert sleeper.running
-
-
-def _create_more(api: Api) -> None:
-    mixed_fleet.create(api, list(mixed_fleet.pods(ALLOCATIONS + LOT, NODES))[-LOT:], mixed_fleet.PODS_PATH)
 
 
 def _follower(ours: Plane) -> Process:
