@@ -19,7 +19,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
-    """Return a key, equal for pods of a namespace with equal demands; None for an object unlike a pod."""
+    """Return a key, equal for pods of a namespace with equal demands; None for any other object."""
     meta, spec = pod.get("metadata"), pod.get("spec")
     if type(meta) is not dict or type(spec) is not dict:
         return None

@@ -45,7 +45,7 @@ class _Answer(msgspec.Struct):
 
 
 def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
-    """Evaluate a query now; `url` is the server's base URL, including a path prefix. Raises: SourceFailed."""
+    """Evaluate a query now; `url` is the server's base URL, including a path prefix. Raises: SourceError."""
     document: Any = ask.json(f"{url.rstrip('/')}/api/v1/query", {"query": text, "timeout": "4s"})
     try:
         answer = msgspec.convert(document, _Answer)

@@ -47,7 +47,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 class CriContainer(msgspec.Struct, frozen=True):
-    """Container that runs or is about to; `name` is its name in the pod."""
+    """Running or created container; `name` is its name in the pod."""
 
     id: str
     sandbox_id: str

@@ -231,7 +231,7 @@ def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
 
 
 def _ticks(tree: Tree) -> dict[int, CpuTicks] | None:
-    """Read the time of each CPU; guest time is included in a CPU's own already."""
+    """Read the time of each CPU; guest time is already part of user time."""
     found: dict[int, CpuTicks] = {}
     for line in (tree.text("/proc/stat", _MOST_STAT_BYTES) or "").split("\n"):
         if not line.startswith("cpu"):

@@ -27,11 +27,11 @@ _KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty key coun
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of what REST sends."""
+    """Base of REST response bodies."""
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Base of what REST receives."""
+    """Base of REST request bodies."""
 
 
 class Rows(Document, frozen=True):

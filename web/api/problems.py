@@ -120,7 +120,7 @@ _LISTS = {
 
 
 class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is wrong with one item of a batch, the first of which has index 0."""
+    """Problem of one item of a batch; the first item has index 0."""
 
     index: int
     status: int
@@ -131,7 +131,7 @@ class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The document of a refusal."""
+    """Problem document of an error response."""
 
     title: str
     status: int

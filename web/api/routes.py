@@ -62,7 +62,7 @@ NOUNS = (
 
 
 class AddressLimitedView(APIView):
-    """Answers anybody, so often an address."""
+    """View without authentication, with a rate limit per address."""
 
     public = True
     authentication_classes = []
@@ -73,7 +73,7 @@ class AddressLimitedView(APIView):
 
 
 class Schema(AddressLimitedView, SpectacularAPIView):
-    """The OpenAPI document; what the product can do is no secret. It is generated once for each format."""
+    """OpenAPI document, readable without a token, generated once for each format."""
 
     renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
 
@@ -96,7 +96,7 @@ def _document(media_type: str) -> bytes:
 
 
 class Docs(AddressLimitedView, SpectacularSwaggerSplitView):
-    """The document, browsable."""
+    """Browsable OpenAPI document."""
 
     template_name = "api/docs.html"
 

@@ -96,7 +96,7 @@ async def not_found(scope: Any, receive: Any, send: Any) -> None:
 
 @contextmanager
 def _counted(key: str, most: int) -> Iterator[None]:
-    """Count an open socket under a key. Raises: Closed, if there are too many."""
+    """Count an open socket under a key. Raises: SocketClosed if there are too many."""
     if _open[key] >= most:
         log.warning("live.too_many", counted=key, most=most)
         raise SocketClosed(TOO_MANY)
@@ -115,7 +115,7 @@ def _chosen(offered: Any) -> str | None:
 
 
 def _checked(asker: Subject | None) -> Subject:
-    """Return the subject of a socket. Raises: Closed without permission."""
+    """Return the subject of a socket. Raises: SocketClosed without permission."""
     if asker is None:
         raise SocketClosed(UNAUTHENTICATED)
     if not asker.may(Action.VIEW):

@@ -89,7 +89,7 @@ PARAMETER_WORDS = frozenset({
 
 
 def is_known_key(key: str) -> bool:
-    """Return whether a label, annotation or taint with this key may occur in any cluster."""
+    """Return whether a label, annotation or taint key is generic, so that it identifies no cluster."""
     return key in _KEYS or any(
         key.startswith(prefix) and _FEATURE.fullmatch(key.removeprefix(prefix)) for prefix in PREFIXES
     )
@@ -114,7 +114,7 @@ def is_known_value(key: str, value: str) -> bool:
 
 
 def is_known_resource(resource: str) -> bool:
-    """Return whether a resource of this name may occur in any cluster."""
+    """Return whether a resource name is generic, so that it identifies no cluster."""
     return resource in _RESOURCES or _RESOURCE.fullmatch(resource) is not None
 
 

@@ -35,7 +35,7 @@ _Path = Annotated[str, msgspec.Meta(max_length=300)]
 class HttpJsonParams(Params, frozen=True):
     """Address of the document, and the paths of the facts in it."""
 
-    url: Annotated[str, msgspec.Meta(title="Address", description="Of the document.", max_length=500)] = ""
+    url: Annotated[str, msgspec.Meta(title="Address", description="URL of the document.", max_length=500)] = ""
     nodes: Annotated[
         _Path, msgspec.Meta(title="Nodes", description="Path to the list, or the mapping, of nodes; $: all of it.")
     ] = "$.nodes"
@@ -45,16 +45,14 @@ class HttpJsonParams(Params, frozen=True):
     power_state: Annotated[
         _Path, msgspec.Meta(title="Power state", description="Path to on, saving, capped, off or maintenance.")
     ] = ""
-    headroom_watts: Annotated[
-        _Path, msgspec.Meta(title="Power headroom", description="Path to the watts that are left.")
-    ] = ""
+    headroom_watts: Annotated[_Path, msgspec.Meta(title="Power headroom", description="Path to the spare watts.")] = ""
     zones: Annotated[_Path, msgspec.Meta(title="Zones", description="Path to the list, or mapping, of zones.")] = ""
     zone_name: Annotated[_Path, msgspec.Meta(title="Zone", description="Path in a zone to its name.")] = "$.name"
     offline_capacity: Annotated[
         _Path, msgspec.Meta(title="Offline capacity", description="Path in a zone to its free CPU.")
     ] = "$.offline_capacity"
     observed_at: Annotated[
-        _Path, msgspec.Meta(title="Time", description="Path in an item to when it was seen; empty: now.")
+        _Path, msgspec.Meta(title="Time", description="Path in an item to its time; empty: now.")
     ] = ""
     states: Annotated[
         dict[str, str], msgspec.Meta(title="Words", description='What their words mean in ours: {"PSU_DOWN": "off"}.')

@@ -38,17 +38,17 @@ class PrometheusFactsParams(Params, frozen=True):
     url: Annotated[
         str,
         msgspec.Meta(
-            title="Address", description="Of Prometheus, as http://prometheus.monitoring:9090", max_length=500
+            title="Address", description="URL of Prometheus, such as http://prometheus.monitoring:9090", max_length=500
         ),
     ] = ""
     offline_capacity: Annotated[
-        _Query, msgspec.Meta(title="Offline capacity", description="Cores left of each zone; empty: not asked.")
+        _Query, msgspec.Meta(title="Offline capacity", description="Free cores of each zone; empty: no query.")
     ] = ""
     power_state: Annotated[
-        _Query, msgspec.Meta(title="Power state", description="1 for the state that a node is in; empty: not asked.")
+        _Query, msgspec.Meta(title="Power state", description="1 for the current state of a node; empty: no query.")
     ] = ""
     headroom_watts: Annotated[
-        _Query, msgspec.Meta(title="Power headroom", description="Watts left of each node; empty: not asked.")
+        _Query, msgspec.Meta(title="Power headroom", description="Spare watts of each node; empty: no query.")
     ] = ""
     node_label: Annotated[
         _Label, msgspec.Meta(title="Node label", description="The label that names the node; empty: the usual ones.")

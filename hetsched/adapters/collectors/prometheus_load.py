@@ -82,15 +82,15 @@ class PrometheusLoadParams(Params, frozen=True):
     url: Annotated[
         str,
         msgspec.Meta(
-            title="Address", description="Of Prometheus, as http://prometheus.monitoring:9090", max_length=500
+            title="Address", description="URL of Prometheus, such as http://prometheus.monitoring:9090", max_length=500
         ),
     ] = ""
     exporter: Annotated[
         Literal["node-exporter", "kubelet"],
-        msgspec.Meta(title="Exporter", description="Whose metrics are read: node_exporter's, or the kubelets' own."),
+        msgspec.Meta(title="Exporter", description="Source of the metrics: node_exporter or the kubelets."),
     ] = "node-exporter"
     window_seconds: Annotated[
-        int, msgspec.Meta(ge=2, le=86_400, title="Window", description="Rates are means over so many seconds.")
+        int, msgspec.Meta(ge=2, le=86_400, title="Window", description="Window of the rates, in seconds.")
     ] = 120
     selector: Annotated[
         str,

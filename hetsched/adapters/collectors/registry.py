@@ -43,7 +43,7 @@ class FactCollector(Protocol):
         """Reject parameters that are contradictory or incomplete. Raises: InputError."""
 
     def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
-        """Query the source once and return its facts about these nodes. Raises: SourceFailed."""
+        """Query the source once and return its facts about these nodes. Raises: SourceError."""
 
 
 class CollectorInfo(msgspec.Struct, frozen=True):

@@ -137,7 +137,7 @@ def call(
     connection = http.client.HTTPConnection(host)
     connection.auto_open = 0
     connection.sock, ends = plain, [plain]
-    # A timer ends the connection in time, whatever trickles in, and so unblocks every read.
+    # A timer closes the connection at the deadline, which ends a read of slow data.
     clock = threading.Timer(max(until - time.monotonic(), 0.05), _end, [ends])
     clock.daemon = True
     clock.start()

@@ -72,7 +72,7 @@ class _Unbound(msgspec.Struct, frozen=True, gc=False):
 
 
 class InformerStore:
-    """The objects of one cluster. A single thread feeds and takes."""
+    """Informer store: the objects of one cluster. One thread calls `feed` and `take`."""
 
     def __init__(self) -> None:
         self.quarantined: dict[tuple[str, str], Quarantined] = {}

@@ -37,7 +37,7 @@ class GrantSource(Protocol):
     def grants(self) -> Sequence[PodGrant]: ...
 
     def refresh(self, seconds: float) -> None:
-        """Request the newest grants from the control plane, within that time."""
+        """Request the newest grants from the control plane, within the given time."""
 
 
 # Slots that containers hold now, None if the kubelet does not report them.

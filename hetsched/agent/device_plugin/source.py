@@ -20,7 +20,7 @@ from .pod_selection import PodGrant
 
 
 class AnsweredGrants:
-    """Verified grants in the order of their first answer; `hurry` has a message sent."""
+    """Verified grants in the order of their first answer; `hurry` requests an immediate message."""
 
     def __init__(self, node: str, hurry: Callable[[], None]) -> None:
         self._grants = Grants(node)
@@ -34,7 +34,7 @@ class AnsweredGrants:
             return self._grants.problems
 
     def receive(self, answer: AgentAnswer) -> None:
-        """Take an answer."""
+        """Process an answer of the control plane."""
         try:
             key = urlsafe_b64decode(answer.key)
         except ValueError:
@@ -53,7 +53,7 @@ class AnsweredGrants:
         return [PodGrant(uid, one.granted.gpus) for uid, one in known if one.granted.gpus]
 
     def refresh(self, seconds: float) -> None:
-        """Wait for the answer to a message that is sent now, at most for that time."""
+        """Send a message now and wait for its answer, at most for the given time."""
         until = time.monotonic() + seconds
         with self._news:
             before = self._answers

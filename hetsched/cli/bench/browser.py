@@ -158,7 +158,7 @@ class Browser:
         return noted
 
     def watch(self, seconds: float) -> PageMeasurements:
-        """Stay on the first screen for so long, moving the pointer, then scrolling."""
+        """Keep the first screen open for the given time: move the pointer, then scroll."""
         seen = PageMeasurements()
         if self._program is None:
             time.sleep(seconds)

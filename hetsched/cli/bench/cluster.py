@@ -295,7 +295,7 @@ class _Watch:
                     self._more.notify_all()
 
     def wait_for(self, count: int) -> None:
-        """Return once so many pods are bound, or no more were bound for a long time."""
+        """Return once this many pods are bound, or none was bound for a long time."""
         with self._more:
             while len(self.bound) < count and self._more.wait(_PATIENCE_SECONDS):
                 pass

@@ -251,7 +251,7 @@ class _Changes:
 
     @contextlib.contextmanager
     def going_on(self, seconds: float) -> Iterator[None]:
-        """Send changes during the block, for its duration or so many seconds, whichever is longer."""
+        """Send changes during the block, for its duration or the given seconds, whichever is longer."""
         over = threading.Event()
         thread = threading.Thread(target=self._send, args=(seconds, over), daemon=True)
         thread.start()

@@ -34,7 +34,7 @@ from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario,
 from hetsched.lab.bench.processes import cpu_of
 
 RATE_PER_SECOND = 500
-ENDING_SHARE = 5  # one event in so many is a pod that ends
+ENDING_SHARE = 5  # one event in this many ends a pod
 _PATIENCE_SECONDS = 300.0
 _LOOK_SECONDS = 0.01
 _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8000-000000000000"}}

@@ -163,7 +163,7 @@ def _worker(program: str, name: str, queues: str, processes: int) -> SupervisedP
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Return so many names: the first is the name itself."""
+    """Return this many names; the first one is the name itself."""
     return [name, *(f"{name}-{number}" for number in range(2, count + 1))]
 
 

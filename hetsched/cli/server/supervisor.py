@@ -93,7 +93,7 @@ class Supervisor:
     def run_to_end(self, program: SupervisedProgram) -> bytes:
         """Run a program whose messages the user sees and return its standard output.
 
-        Raises: Stopped; SystemExit with the program's own exit code when it fails.
+        Raises: StopRequested; SystemExit with the program's own exit code when it fails.
         """
         process = self._spawn(program, stdout=subprocess.PIPE, stderr=None)
         try:
@@ -111,7 +111,7 @@ class Supervisor:
     def wait_until(self, condition: Callable[[], bool], *, what: str, timeout_seconds: float) -> None:
         """Wait for a condition while everything started so far keeps running.
 
-        Raises: Stopped; InputError `ProgramFailed` or `StartTimeout`, naming the log to read.
+        Raises: StopRequested; InputError `ProgramFailed` or `StartTimeout`, naming the log to read.
         """
         deadline = time.monotonic() + timeout_seconds
         while not condition():

@@ -28,7 +28,8 @@ class Goal(enum.StrEnum):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Question; `target` is the balance to reach, 0-1, `pods` are the pods to find room for, or the pending pods.
+    """Request for advice; `target` is the balance to reach, 0-1, `pods` are the pods to find room for, or the pending
+    pods.
 
     At most `most_moves` moves are proposed, and `most_tries` are evaluated to find them.
     """

@@ -176,7 +176,7 @@ def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
 
 
 def at_work(card: GpuCard) -> GpuCard:
-    """Return a GPU as it is without its maintenance."""
+    """Return a GPU with its maintenance ended."""
     return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
 
 

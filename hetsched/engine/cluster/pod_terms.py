@@ -77,7 +77,7 @@ class InterPodTerms:
         return found
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
+        """Return (N,) the number of booked pods on each node that match all of `matchers`; read-only."""
         if self._tallies.overgrown:
             self._tallies = SelectorCounts()
         return self._tallies.matching(state, matchers)
@@ -115,7 +115,7 @@ def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
 
 
 def in_same_domain(state: StateView, topology_key: str, rows: Rows) -> Bools:
-    """Return (N,) which nodes are in the same domain of a topology label as one of `rows`."""
+    """Return the (N,) mask of nodes in the same domain of a topology label as one of `rows`."""
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)
     domains[ids[rows]] = True

@@ -73,7 +73,7 @@ class SelectorCounts:
         self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) how many pods booked on each node match every one of `matchers`; read-only."""
+        """Return (N,) the number of booked pods on each node that match all of `matchers`; read-only."""
         self._follow(state)
         tally = self._tallies.get(matchers)
         fresh = tally is None

@@ -56,7 +56,7 @@ def term_texts(terms: tuple[NodeTerm, ...]) -> tuple[str, ...]:
 
 
 def nodes_with(state: StateView, expression: Expression) -> Bools:
-    """Return (N,) which nodes' labels meet one requirement."""
+    """Return the (N,) mask of nodes whose labels meet one requirement."""
     ids, values = state.label(expression.key)
     met: Bools
     match expression.operator:
@@ -81,7 +81,7 @@ def nodes_with(state: StateView, expression: Expression) -> Bools:
 
 
 def _has_one_of(ids: Ints, values: Vocabulary[str], wanted: tuple[str, ...]) -> Bools:
-    """Return (N,) which nodes have one of the values."""
+    """Return the (N,) mask of nodes that have one of the values."""
     known = [values.index[value] for value in wanted if value in values.index]
     if not known:
         return np.zeros(len(ids), np.bool_)
@@ -94,7 +94,7 @@ def _has_one_of(ids: Ints, values: Vocabulary[str], wanted: tuple[str, ...]) -> 
 
 
 def nodes_named(state: StateView, expression: Expression) -> Bools:
-    """Return (N,) which nodes meet a field requirement; only `metadata.name` with In or NotIn can be met."""
+    """Return the (N,) mask of nodes that meet a field requirement; only `metadata.name` with In or NotIn can be met."""
     named = np.zeros(len(state.reports), np.bool_)
     if expression.key != NODE_NAME or expression.operator not in ("In", "NotIn"):
         return named
@@ -106,7 +106,7 @@ def nodes_named(state: StateView, expression: Expression) -> Bools:
 
 
 def nodes_of_term(state: StateView, term: NodeTerm) -> Bools:
-    """Return (N,) which nodes meet every requirement of a term."""
+    """Return the (N,) mask of nodes that meet every requirement of a term."""
     if not term.expressions and not term.fields:
         return np.zeros(len(state.reports), np.bool_)
     met, *others = [nodes_with(state, one) for one in term.expressions] + [
@@ -118,7 +118,7 @@ def nodes_of_term(state: StateView, term: NodeTerm) -> Bools:
 
 
 def nodes_of_terms(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
-    """Return (N,) which nodes meet at least one term."""
+    """Return the (N,) mask of nodes that meet at least one term."""
     met: Bools = np.zeros(len(state.reports), np.bool_)
     for term in terms:
         if not _requires_absent_label(state, term):
@@ -132,7 +132,9 @@ def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
 
 
 def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
-    """Return (N,) which nodes meet at least one term of a required node affinity; shared by filter and reasons."""
+    """Return the (N,) mask of nodes that meet at least one term of a required node affinity; shared by filter and
+    reasons.
+    """
     known: Callable[[tuple[NodeTerm, ...]], Bools] = state.once(
         "nodes-of-affinity", lambda: lru_cache(_KEPT)(partial(nodes_of_terms, state))
     )
@@ -140,7 +142,7 @@ def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
 
 
 def required_nodes(state: StateView, shape: Shape) -> Bools:
-    """Return (N,) which nodes the shape's nodeSelector and required node affinity allow."""
+    """Return the (N,) mask of nodes that the shape's nodeSelector and required node affinity allow."""
     met: Bools = np.ones(len(state.reports), np.bool_)
     for key, value in shape.node_selector:
         met &= nodes_with(state, Expression(key, "In", (value,)))

@@ -226,7 +226,7 @@ class _StorageState(StateView, Protocol):
 
 
 def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
-    """Return (N,) which nodes a volume can be used on: those of its affinity and of its zone and region."""
+    """Return the (N,) mask of nodes that can use a volume: those of its affinity and of its zone and region."""
 
     def find() -> Bools:
         fits: Bools = np.ones(len(state.reports), np.bool_)
@@ -240,7 +240,7 @@ def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
 
 
 def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
-    """Return (N,) which nodes match the zone labels of a volume; a volume without zone labels matches all."""
+    """Return the (N,) mask of nodes that match the zone labels of a volume; without labels all match."""
     labelled: Bools = np.zeros(len(state.reports), np.bool_)
     fits: Bools = np.ones(len(state.reports), np.bool_)
     for key, beta in BETA_ZONES.items():
@@ -252,7 +252,7 @@ def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
 
 
 def nodes_made(state: StateView, waiting: PendingClaim) -> Bools:
-    """Return (N,) on which nodes a volume could be provisioned for a claim."""
+    """Return the (N,) mask of nodes on which a volume could be provisioned for a claim."""
     nowhere: Bools = np.zeros(len(state.reports), np.bool_)
     if waiting.made_by is None:
         return nowhere
@@ -261,7 +261,7 @@ def nodes_made(state: StateView, waiting: PendingClaim) -> Bools:
 
 
 def nodes_selected(state: _StorageState, claim: VolumeClaim) -> Bools | None:
-    """Return (N,) the node on which a volume for a claim is being or will be provisioned; None: none selected yet."""
+    """Return the (N,) mask of the node selected to provision a volume for a claim; None if none is selected yet."""
     users = state.volumes.users.get(claim.key, {})
     if claim.selected_node:
         return nodes_named(state, Expression("metadata.name", "In", (claim.selected_node,)))

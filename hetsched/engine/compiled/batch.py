@@ -173,7 +173,7 @@ class _Learnt:
         return found
 
     def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
-        """Return (P,) which pods go to the cycle if they fit nowhere, because they could preempt others."""
+        """Return the (P,) mask of pods that go to the cycle if they fit nowhere, because they could preempt others."""
         if not self._evicts_lower:
             return np.ones(len(pods), np.bool_)
         if not self.scheduler.policy.post_filters:

@@ -26,7 +26,7 @@ def is_gpu_pod(shape: Shape) -> bool:
 
 
 def gpu_nodes(nodes: Window) -> Bools:
-    """Return (n,) which nodes have a GPU."""
+    """Return the (n,) mask of nodes that have a GPU."""
     classed: Bools = nodes.static("cards_present") > 0
     return classed
 

@@ -122,7 +122,7 @@ class FindsEmulation(Protocol):
     """Plugin that decides how the instructions of a pod run on a node."""
 
     def emulated_on(self, request: Request, state: ClusterState) -> Bools:
-        """Return (N,) on which nodes the pod would run by emulation or a cross toolchain."""
+        """Return the (N,) mask of nodes on which the pod would run by emulation or a cross toolchain."""
 
 
 @runtime_checkable

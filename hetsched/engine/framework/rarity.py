@@ -113,7 +113,7 @@ def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
 
 
 class RareDemand(NamedTuple):
-    """Pod that may need rare nodes: key, shape, and (N,) on which nodes it could run at all."""
+    """Pod that may need rare nodes: key, shape, and the (N,) mask of nodes on which it could run."""
 
     key: str
     shape: Shape

@@ -40,12 +40,12 @@ class CardDemand:
         self.vendor = state.vendors.id(demand.vendor) if demand.vendor else UNKNOWN
 
     def usable(self, nodes: Window) -> Bools:
-        """Return (G, n) which GPUs are eligible now; an unknown fact satisfies no demand."""
+        """Return the (G, n) mask of GPUs that are eligible now; an unknown fact satisfies no demand."""
         facts = self.facts(nodes, unknown=False)
         return self.free(nodes) if facts is None else self.free(nodes) & facts
 
     def free(self, nodes: Window) -> Bools:
-        """Return (G, n) which GPUs have the requested share and, for shared GPUs, the memory free."""
+        """Return the (G, n) mask of GPUs with the requested share and, for shared GPUs, the requested memory free."""
         enough: Bools = nodes.load("card_milli_free") >= self.demand.milli
         if self.whole:
             return enough
@@ -56,8 +56,9 @@ class CardDemand:
         return enough & (nodes.load("card_memory_free") >= charged)
 
     def facts(self, nodes: Window, *, unknown: bool) -> Bools | None:
-        """Return (G, n) which GPUs satisfy every requested fact, None without any; `unknown` replaces unstated
-        facts."""
+        """Return the (G, n) mask of GPUs that satisfy every requested fact, None without any; `unknown` replaces
+        unstated facts.
+        """
         facts: Bools | None = None
         if self.models is not None or self.vendor != UNKNOWN:
             facts = self.of_kind(nodes, unknown=unknown)
@@ -68,7 +69,7 @@ class CardDemand:
         return facts
 
     def of_kind(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which GPUs are of an accepted model and vendor."""
+        """Return the (G, n) mask of GPUs of an accepted model and vendor."""
         model: Ints = nodes.static("card_model")
         fits: Bools = np.ones(model.shape, np.bool_)
         if self.models is not None:
@@ -81,11 +82,11 @@ class CardDemand:
         return fits
 
     def with_memory(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which GPUs have the requested memory."""
+        """Return the (G, n) mask of GPUs with the requested memory."""
         return _at_least(nodes.static("card_memory"), self.demand.memory_mib, unknown=unknown)
 
     def with_cores(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return (G, n) which GPUs have the requested cores."""
+        """Return the (G, n) mask of GPUs with the requested cores."""
         return _at_least(nodes.static("card_cores"), self.demand.cores, unknown=unknown)
 
 

@@ -53,13 +53,13 @@ Passes = Literal["native-first", "qemu-first"]
 
 
 class IsaParams(Params, frozen=True):
-    """How instruction sets are compared, and whether native or emulated comes first."""
+    """Comparison of instruction sets, and the order of native and emulated execution."""
 
     mode: Annotated[
         Mode,
         msgspec.Meta(
             title="Comparison",
-            description="lattice: knows what extensions imply. paper: compares the letters of RISC-V labels.",
+            description="lattice: includes implied extensions. paper: compares the letters of RISC-V labels.",
         ),
     ] = "lattice"
     passes: Annotated[

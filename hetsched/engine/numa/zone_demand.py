@@ -101,14 +101,14 @@ class ZoneDemand:
     # -- over windows ------------------------------------------------------------------------------------------------
 
     def room(self, nodes: Window) -> Bools:
-        """Return (Z, n) which zones have room for the whole pod."""
+        """Return the (Z, n) mask of zones that have room for the whole pod."""
         fits: Bools = nodes.load("zone_cpu_free") >= self.cpu_millis
         if self.memory_mib:
             fits = fits & (nodes.load("zone_memory_free") >= self.memory_mib)
         return fits & self.near(nodes) if self.local else fits
 
     def near(self, nodes: Window) -> Bools:
-        """Return (Z, n) which zones have the requested GPUs; a GPU of unknown zone counts for every zone."""
+        """Return the (Z, n) mask of zones that have the requested GPUs; a GPU of unknown zone counts for every zone."""
         zones = nodes.columns.layout.zones
         if self.cards is None or not zones:
             return np.ones((zones, nodes.n), np.bool_)
@@ -119,7 +119,7 @@ class ZoneDemand:
         return enough
 
     def whole(self, nodes: Window, extra: Ints | int = 0) -> Ints:
-        """Return (Z, n) how many whole CPUs each zone can contribute to a pod that crosses zones.
+        """Return (Z, n) the number of whole CPUs that each zone can contribute to a pod that crosses zones.
 
         `extra` (Z, n) in millicores is added to the effective CPU.
         """
@@ -147,7 +147,7 @@ class ZoneDemand:
         return fits
 
     def zones_used(self, nodes: Window) -> Ints:
-        """Return (n,) over how many zones the pod would be spread; 0 if it gets none."""
+        """Return (n,) the number of zones that the pod would use; 0 if it gets none."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         used: Ints = np.where(bound & aware & self.room(nodes).any(axis=0), 1, 0)
@@ -200,6 +200,6 @@ class ZoneDemand:
 
 
 def _first_enough(amounts: Ints, asked: int) -> Ints:
-    """Return (n,) how many rows from the top are needed until their sum reaches `asked`."""
+    """Return (n,) the number of rows from the top whose sum reaches `asked`."""
     short: Ints = (np.cumsum(amounts, axis=0) < asked).sum(axis=0) + 1
     return short

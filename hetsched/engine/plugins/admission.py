@@ -33,7 +33,7 @@ _CODE, _MOVED = "KubeletRefused", "MovedAway"
 
 @plugin(
     "admission",
-    summary="A node whose kubelet refused an owner's pods is not tried again before its back-off ends.",
+    summary="Exclude nodes whose kubelet rejected pods of this owner until the back-off ends.",
     scope=Scope.CLUSTER,
     helped_by=frozenset({Event.TIME, Event.NODE_ADDED, Event.POD_RELEASED}),
 )
@@ -72,7 +72,7 @@ class Admission:
 
 
 def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str, Refusal]:
-    """Return the nodes that take no pod of this owner now, each with the reason."""
+    """Return the nodes that accept no pod of this owner now, each with the reason."""
     closed = {}
     for name, refused in avoided.nodes.items():
         row = state.row_of.get(name)
@@ -88,7 +88,7 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
 
 
 def _on_trial(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
-    """Return a pod of the same owner that is on its way to a node and does not run yet, empty where there is none."""
+    """Return another pod of the same owner that is placed on the node and does not run yet; empty without one."""
     owner = request.pod.owner
     others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
     return next((key for key in others if key not in refused.proven and key != request.pod.key), "")

@@ -33,14 +33,15 @@ _PREPARED: StateKey[tuple[Ints, bool]] = StateKey("balanced-allocation")
 
 
 class BalancedAllocationParams(Params, frozen=True):
-    """Which formula, and which use."""
+    """Formula, and source of the use."""
 
     form: Annotated[
-        Literal["std", "difference"], msgspec.Meta(title="Formula", description="Today's, or that of version 1.18.")
+        Literal["std", "difference"],
+        msgspec.Meta(title="Formula", description="Current formula, or that of Kubernetes 1.18."),
     ] = "std"
-    use: Annotated[Literal["requested", "measured"], msgspec.Meta(title="Use", description="What counts as used.")] = (
-        "requested"
-    )
+    use: Annotated[
+        Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")
+    ] = "requested"
 
 
 @loop_function

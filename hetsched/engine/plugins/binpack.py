@@ -37,7 +37,7 @@ _Points = Annotated[tuple[tuple[_Percent, _Score], ...], msgspec.Meta(min_length
 
 
 class BinpackParams(Params, frozen=True):
-    """The curve, the resources that count, and the arithmetic."""
+    """Curve, counted resources and arithmetic."""
 
     shape: Annotated[
         _Points, msgspec.Meta(title="Curve", description="Points [utilisation 0-100, score 0-10], rising utilisation.")

@@ -32,7 +32,7 @@ GPU_NODE = Refusal("ClassSplit", "the node has cards and the pod asks for none")
 
 
 class ClassSplitParams(Params, frozen=True):
-    """Whether the split is a rule or a wish."""
+    """Strictness of the split: a filter or a preference."""
 
     strict: Annotated[
         bool, msgspec.Meta(title="Strict", description="Refuse GPU nodes to CPU pods; else only prefer CPU nodes.")

@@ -31,7 +31,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _Survey(NamedTuple):
-    """What was found out about a pod: who refuses which nodes (N,), and its claims that are open."""
+    """Prepared claims of a pod: refusals with their nodes (N,), and the claims without an allocation."""
 
     refused: list[Refused]
     open: list[ResourceClaim]
@@ -39,7 +39,7 @@ class _Survey(NamedTuple):
 
 @plugin(
     "devices",
-    summary="Resource claims must have their devices on the node, or find them free there.",
+    summary="Devices of resource claims must be allocated or free on the node.",
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {Event.NODE_ADDED, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED, Event.POD_PLACED,
@@ -89,11 +89,11 @@ class Devices:
         return Allocation(devices=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """What was chosen goes with the booking."""
+        """Do nothing: the removal of the booking releases the choice."""
 
 
 def _survey(request: Request, state: ClusterState, only: int | None = None) -> _Survey | Refusal:
-    """Settle the claims of a pod; `only` one row is wanted where the others were looked at before."""
+    """Settle the claims of a pod; with `only`, prepare no refusals of other rows."""
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
     for use in request.shape.devices:

@@ -21,7 +21,7 @@ from hetsched.engine.gpu.openb_baselines import Pair
 _PREPARED: StateKey[Pair] = StateKey("dot-product")
 
 
-@plugin("dot-product", summary="Prefer the node whose free capacity is least in line with the pod (as published).")
+@plugin("dot-product", summary="Prefer the node whose free capacity aligns least with the request (as published).")
 class DotProduct:
     def pre_score(self, request: Request, state: ClusterState) -> None:
         request.memo[_PREPARED] = Pair(request, state)

@@ -26,21 +26,21 @@ _Weight = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 
 
 class FairShareParams(Params, frozen=True):
-    """Who the groups are, and how much each is due."""
+    """Groups and their weights."""
 
     team_label: Annotated[
         str, msgspec.Meta(title="Team label", description="Label of pod or namespace that names the team; empty: none.")
     ] = ""
     team_weights: Annotated[
-        dict[str, _Weight], msgspec.Meta(title="Weights of teams", description="What a team is due; others 1.")
+        dict[str, _Weight], msgspec.Meta(title="Weights of teams", description="Weight by team; 1 for others.")
     ] = {}
     namespace_weights: Annotated[
         dict[str, _Weight],
-        msgspec.Meta(title="Weights of namespaces", description="What a namespace is due; others 1."),
+        msgspec.Meta(title="Weights of namespaces", description="Weight by namespace; 1 for others."),
     ] = {}
 
 
-@plugin("fair-share", summary="Who uses least of the cluster comes next, within a priority.", params=FairShareParams)
+@plugin("fair-share", summary="Schedule the team with the lowest use next, within a priority.", params=FairShareParams)
 class FairShare:
     params: FairShareParams
 

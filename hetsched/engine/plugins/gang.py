@@ -51,13 +51,14 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class GangParams(Params, frozen=True):
-    """How long members wait for each other, and when a gang is given up."""
+    """Time-outs of waiting members, and the limits for complete gangs."""
 
     timeout_seconds: Annotated[
-        _Seconds, msgspec.Meta(title="Time-out", description="How long members wait where no PodGroup says it.")
+        _Seconds,
+        msgspec.Meta(title="Time-out", description="Waiting time of members without a time-out in their PodGroup."),
     ] = 60.0
     backoff_seconds: Annotated[
-        _Seconds, msgspec.Meta(title="Back-off", description="How long a gang rests after it was sent away.")
+        _Seconds, msgspec.Meta(title="Back-off", description="Pause of a gang after its rejection.")
     ] = 0.0
     gap_percent: Annotated[
         _Percent,
@@ -67,7 +68,7 @@ class GangParams(Params, frozen=True):
 
 @plugin(
     "gang",
-    summary="All members of a gang are placed together, or none.",
+    summary="Place all members of a gang together, or none.",
     params=GangParams,
     scope=Scope.CLUSTER,
     helped_by=frozenset(Event),
@@ -151,7 +152,7 @@ class Gang:
         self._send_away(key, refusal or _refusal("GangIncomplete", message), room)
 
     def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
-        """Reject all members that wait, and let the gang rest."""
+        """Reject all waiting members and start the back-off of the gang."""
         for member in room.state.gangs.booked.get(key, ()) if room.held else ():
             room.reject(member, (_NAME, refusal))
         if self.params.backoff_seconds:
@@ -176,7 +177,7 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
 
 
 def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState) -> Refusal | None:
-    """Say why an announced gang need not be tried at all, None if it must be."""
+    """Return why an announced gang cannot be placed, None if it has to be tried."""
     members = roll.members.values()
     for what, field, values in (
         ("priorities", "spec.priority", {pod.priority for pod in members}),
@@ -210,7 +211,7 @@ def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState
 
 
 def _incomplete(key: str, gang: GangMember, roll: GangMembers, *, state: ClusterState) -> Refusal:
-    """Say which member a gang failed on, and why that one found no node."""
+    """Describe the member on which a gang failed, and why it found no node."""
     booked = state.gangs.members_booked(key)
     message = f"gang {key}: {booked} of {gang.min_available} members could be placed"
     because: tuple[Reason, ...] = ()
@@ -223,7 +224,7 @@ def _incomplete(key: str, gang: GangMember, roll: GangMembers, *, state: Cluster
 
 
 def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return a few reasons, those first that keep the pod off nodes that could take it, by number of nodes."""
+    """Return a few reasons by number of nodes; reasons of nodes that could take the pod come first."""
     ranked = sorted(reasons, key=lambda reason: (not reason.candidates, -reason.nodes))
     return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 

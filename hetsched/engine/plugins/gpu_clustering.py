@@ -26,7 +26,7 @@ _PREPARED: StateKey[tuple[ClusterState, int, float]] = StateKey("gpu-clustering"
 _SHARED = -1
 
 
-@plugin("gpu-clustering", summary="Keep pods that ask for alike cards together (as published).")
+@plugin("gpu-clustering", summary="Place pods with similar GPU requests together (as published).")
 class GpuClustering:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         kind = _kind(request.shape)
@@ -45,7 +45,7 @@ class GpuClustering:
 
 
 def _kind(shape: Shape) -> int:
-    """Return how many whole cards a shape asks for, -1 for a share of one, 0 for none."""
+    """Return the number of whole GPUs that a shape requests, -1 for a share of one, 0 for none."""
     if shape.gpu is None or not shape.gpu.count:
         return 0
     return shape.gpu.count if shape.gpu.milli >= WHOLE_CARD_MILLI else _SHARED

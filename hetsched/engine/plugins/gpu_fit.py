@@ -51,7 +51,7 @@ BUSY = Refusal("GpuInsufficient", "too few suitable cards are free now", resolva
 
 
 class GpuFitParams(Params, frozen=True):
-    """Which facts of a card count."""
+    """GPU facts that are compared with the request."""
 
     check: Annotated[
         Literal["all", "model", "count"],
@@ -59,13 +59,13 @@ class GpuFitParams(Params, frozen=True):
     ] = "all"
     links: Annotated[
         Literal["best", "ignore"],
-        msgspec.Meta(title="Card links", description="Give several cards that are best linked, or the lowest indices."),
+        msgspec.Meta(title="Card links", description="Select the best-linked GPUs, or those with the lowest indices."),
     ] = "best"
 
 
 @plugin(
     "gpu-fit",
-    summary="Enough cards, each with the share, memory, cores and model that the pod asks for.",
+    summary="Enough GPUs, each with the requested share, memory, cores and model.",
     params=GpuFitParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
 )
@@ -150,4 +150,4 @@ class GpuFit:
         return Allocation(gpus=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Cards are held by the booking itself, so forgetting it is all there is to undo."""
+        """Do nothing: the removal of the booking releases the GPUs."""

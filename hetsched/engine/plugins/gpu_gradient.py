@@ -31,7 +31,7 @@ _PREPARED: StateKey[FragmentationTrial] = StateKey("gpu-gradient")
 
 
 class GpuGradientParams(Params, frozen=True):
-    """How much the expected rest of a card counts."""
+    """Weight of the expected rest of a GPU."""
 
     fill: Annotated[
         float,

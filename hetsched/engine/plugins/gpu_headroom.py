@@ -51,7 +51,7 @@ _CPU_ROW = 0
 
 
 class GpuHeadroomParams(Params, frozen=True):
-    """Where the need is read off, and what decides between nodes where no card is at stake."""
+    """Source of the need per GPU, and the cost of remaining capacity."""
 
     need: Annotated[
         Literal["mix", "capacity"],
@@ -66,7 +66,7 @@ class GpuHeadroomParams(Params, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What one GPU takes of a resource, on average, and its deviation for one GPU."""
+    """Mean amount of a resource per GPU, and its deviation for one GPU."""
 
     row: int
     mean: float
@@ -74,7 +74,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
-    """Return what the mix's pods with cards need beside them; a resource that none asks for is left out."""
+    """Return the amounts per GPU that the mix's GPU pods request; unrequested resources are left out."""
     shapes = [(shape, share) for shape, share in normalized(state.mix) if shape.gpu is not None and shape.gpu.count]
     cards = {id(shape): shape.gpu.count * shape.gpu.milli / WHOLE_CARD_MILLI for shape, _ in shapes if shape.gpu}
     gpus = sum(share * cards[id(shape)] for shape, share in shapes)
@@ -101,7 +101,7 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
-    """Return (n,) GPUs that are expected to stay empty for want of a resource of which `left` is left."""
+    """Return (n,) the expected number of GPUs that stay empty because only `left` of a resource remains."""
     if not need.deviation:
         certain: Floats = left / need.mean
         np.subtract(gpus, certain, out=certain)
@@ -183,7 +183,7 @@ def _inputs(
     return FormulaInput(_gpu_headroom, (cpu, memory, tightness, taken, POINTS_PER_GPU))
 
 
-@plugin("gpu-headroom", summary="Keep the CPU and memory that free cards will need.", params=GpuHeadroomParams)
+@plugin("gpu-headroom", summary="Keep CPU and memory for free GPUs.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
     compiled_term = CompiledTerm((_gpu_headroom,), _inputs, ("card_milli_free",), _gpu_demand)

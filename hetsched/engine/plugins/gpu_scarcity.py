@@ -1,4 +1,4 @@
-"""Leave GPUs to the pods that can use no other.
+"""Keep GPUs free for pods that can use no others.
 
 Problem: a pod that fits any GPU can take the last one of a model that another pod requires, or break into one of the
 few nodes that are large enough for another.
@@ -48,11 +48,11 @@ _MOST_SHAPES = 256
 
 
 class GpuScarcityParams(Params, frozen=True):
-    """Where the need is read off, and what a rare model is worth without a known demand."""
+    """Source of the need, and the value of a rare model without a known demand."""
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Need", description="Demand of the workload's mix, or how frequent the models are alone."),
+        msgspec.Meta(title="Need", description="Demand of the workload mix, or the frequency of the models alone."),
     ] = "mix"
     rarity: Annotated[
         float,
@@ -106,7 +106,7 @@ def _serving(shape: Shape, nodes: Window, healthy: Bools, state: ClusterState) -
 
 @plugin(
     "gpu-scarcity",
-    summary="Leave GPUs to the pods that can use no other.",
+    summary="Keep GPUs free for pods that can use no others.",
     params=GpuScarcityParams,
     reads=Reads.STATIC,
 )

@@ -26,7 +26,7 @@ _PREPARED: StateKey[list[tuple[HostPort, Bools]]] = StateKey("host-ports")
 
 @plugin(
     "host-ports",
-    summary="Host ports that the pod asks for must be free.",
+    summary="Requested host ports must be free.",
     scope=Scope.CLUSTER,
     helped_by=frozenset({Event.NODE_ADDED, Event.POD_RELEASED}),
 )
@@ -57,7 +57,7 @@ class HostPorts:
 
 
 def _taken(port: HostPort, state: ClusterState) -> Bools:
-    """Return (N,) on which nodes a booked pod clashes with this port."""
+    """Return the (N,) mask of nodes on which a booked pod clashes with this port."""
     taken = np.zeros(len(state.reports), np.bool_)
     wanted = port.ip or ANY_ADDRESS
     for address, holders in state.neighbours.ports.get((port.protocol, port.port), {}).items():

@@ -48,7 +48,7 @@ _Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class IhepParams(Params, frozen=True):
-    """Which reading of the equations, what counts, and for which pods."""
+    """Reading of the equations, weights, and the pods that they apply to."""
 
     similarity: Annotated[
         Literal["ratio", "cosine"],
@@ -66,7 +66,7 @@ class IhepParams(Params, frozen=True):
     bandwidth_weight: Annotated[
         _Weight, msgspec.Meta(title="Bandwidth weight", description="Share of memory bandwidth.")
     ] = 1.0
-    clock_weight: Annotated[_Weight, msgspec.Meta(title="Clock weight", description="Share of the clock.")] = 1.0
+    clock_weight: Annotated[_Weight, msgspec.Meta(title="Clock weight", description="Share of the clock rate.")] = 1.0
     cpu_weight: Annotated[_Weight, msgspec.Meta(title="CPU weight", description="Share of free CPU.")] = 1.0
     memory_weight: Annotated[_Weight, msgspec.Meta(title="Memory weight", description="Share of free memory.")] = 1.0
     pods: Annotated[
@@ -161,7 +161,7 @@ def _card_worth(plugin: Ihep, state: ClusterState) -> Floats:
 
 @plugin(
     "ihep",
-    summary="Good cards to the pods they fit most tightly; CPU pods on CPU nodes while these have room.",
+    summary="Match GPUs to the tightest-fitting pods; CPU pods prefer CPU nodes with capacity.",
     params=IhepParams,
 )
 class Ihep:
@@ -214,7 +214,7 @@ class Ihep:
         some = np.maximum(cards, 1)
         if nodes.rows is not None:
             quality = quality.take(nodes.rows, axis=1)
-        # Card by card, so that a sum never depends on how many nodes are looked at.
+        # Added GPU by GPU, so that a sum does not depend on the number of nodes.
         card = sum((np.where(usable[i], quality[i], 0.0) for i in range(len(usable))), np.zeros(nodes.n)) / some
         memory_mib = np.add.reduce(usable * nodes.load("card_memory_free"), axis=0) / some
         cores = np.add.reduce(usable * np.maximum(nodes.static("card_cores"), 0), axis=0) / some
@@ -230,7 +230,7 @@ class Ihep:
         return score
 
     def quality(self, state: ClusterState) -> Floats:
-        """Return (G, N) the quality of every card, 0-1."""
+        """Return (G, N) the quality of every GPU, 0-1."""
         if self._known is None or self._known[0]() is not state or self._known[1] != state.epoch:
             self._known = (weakref.ref(state), state.epoch, self._qualities(state))
         return self._known[2]
@@ -250,7 +250,7 @@ class Ihep:
 
 
 def _facts(card: GpuCard, compute: str) -> tuple[float, float, float]:
-    """Return compute, bandwidth and clock of a card as its node states them, else as its model has them, else 0."""
+    """Return compute, bandwidth and clock of a GPU: the node's values, else those of its model, else 0."""
     model = (facts_of(card.model) if card.model else None) or CardFacts("", "")
     if compute == "capability":
         power: float | None = float(model.compute_capability) if model.compute_capability else None

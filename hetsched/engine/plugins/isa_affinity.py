@@ -30,11 +30,11 @@ _PREPARED: StateKey[_Candidates] = StateKey("isa-affinity")
 
 
 class IsaAffinityParams(IsaParams, frozen=True):
-    """How instruction sets are compared, and whether this order alone decides."""
+    """Comparison of instruction sets, and whether all other scores are skipped."""
 
     alone: Annotated[
         bool,
-        msgspec.Meta(title="Decides alone", description="Leave out all other scores for pods with an ISA need."),
+        msgspec.Meta(title="Decides alone", description="Skip all other scores for pods with an ISA request."),
     ] = True
 
 

@@ -40,19 +40,19 @@ ANY = Allocation(isa=IsaGrant("any"))
 
 
 class IsaMatchParams(IsaParams, frozen=True):
-    """How instruction sets are compared, and the treatment of images with unknown platforms."""
+    """Comparison of instruction sets, and the treatment of images with unknown platforms."""
 
     unknown_image: Annotated[
         Literal["refuse", "warn"],
         msgspec.Meta(
             title="Unreadable image",
-            description="refuse: no node, until its index can be read. warn: as if the image said nothing.",
+            description="refuse: no node until the index of the image is read. warn: ignore the image.",
         ),
     ] = msgspec.field(default="warn", name="unknownImage")
 
 
 class _Known(NamedTuple):
-    """How the demand runs on each distinct offer; a node says which offer is its own."""
+    """Rank of the demand on each distinct offer, and the offers."""
 
     ranks: Ints
     offers: list[IsaReport]
@@ -64,7 +64,7 @@ def _isa_demand(shape: Shape) -> Hashable:
 
 @plugin(
     "isa-match",
-    summary="Only nodes whose instruction set covers the pod's need; native before emulated.",
+    summary="Exclude nodes whose instruction set does not cover the request; native before emulated.",
     params=IsaMatchParams,
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_LABELS, Event.NODE_ISA, Event.IMAGE_READ}),
@@ -142,7 +142,7 @@ class IsaMatch:
         return Allocation(isa=msgspec.structs.replace(grant, warnings=warnings) if warnings else grant)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """How a pod's instructions run takes nothing from the node."""
+        """Do nothing: the execution mode reserves nothing."""
 
     def emulated_on(self, request: Request, state: ClusterState) -> Bools:
         demand, params = request.shape.isa, self.params

@@ -37,7 +37,7 @@ _PREPARED: StateKey[Floats] = StateKey("isa-scarcity")
 
 
 class IsaScarcityParams(Params, frozen=True):
-    """How the surplus of a node is measured."""
+    """Measure of a node's surplus."""
 
     measure: Annotated[
         Literal["log", "share", "ratio"],
@@ -50,7 +50,7 @@ class IsaScarcityParams(Params, frozen=True):
 
 @plugin(
     "isa-scarcity",
-    summary="Keep nodes whose instruction set is rare in the fleet free for pods that need it.",
+    summary="Keep nodes with a rare instruction set free for pods that need it.",
     params=IsaScarcityParams,
     reads=Reads.STATIC,
 )
@@ -91,7 +91,7 @@ def _score(measure: str, for_node: int, for_pod: int) -> float:
 
 @lru_cache(maxsize=16)
 def _stand_ins(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, per offer, how many nodes run all that it runs; one that states nothing is not rare for anything."""
+    """Return, per offer, the number of nodes that run everything it runs; an unstated offer is never rare."""
     native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
     return tuple(
         max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))

@@ -28,13 +28,13 @@ _Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class LeastAllocatedParams(Params, frozen=True):
-    """How much each resource counts, and which use."""
+    """Weights of the resources, and the source of their use."""
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1
-    use: Annotated[Literal["requested", "measured"], msgspec.Meta(title="Use", description="What counts as used.")] = (
-        "requested"
-    )
+    use: Annotated[
+        Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")
+    ] = "requested"
     pods: Annotated[
         Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those without GPUs.")
     ] = "all"

@@ -30,7 +30,7 @@ _PREPARED: StateKey[nash.FourResources] = StateKey("mbcgt")
 
 
 class MbcgtParams(Params, frozen=True):
-    """How unevenness is measured."""
+    """Measure of unevenness."""
 
     dispersion: Annotated[
         Literal["variance", "std"],
@@ -52,7 +52,7 @@ class Mbcgt:
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         there = scores[feasible]
-        # Equal gains are stretched by nothing: what their means add stays below a millionth of a point.
+        # Equal gains are not stretched: the part from their means stays below a millionth of a point.
         span = 1.0 if nash.all_equal(there) else float(there.max() - there.min())
         points: Floats = np.clip(100.0 - 100.0 * (there.max() - scores) / span, 0.0, 100.0)
         return points

@@ -30,7 +30,7 @@ _PREPARED: StateKey[nash.FourResources] = StateKey("measured-fit")
 
 
 class MeasuredFitParams(Params, frozen=True):
-    """How much stays free."""
+    """Share of the capacity that stays free."""
 
     free_percent: Annotated[
         int, msgspec.Meta(ge=0, le=99, title="Free share", description="Percent of every capacity to keep free.")
@@ -51,7 +51,7 @@ class MeasuredFit:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         measured = state.all_rows.static("measured").any()
         if not measured and "resource-fit" in self.peers and not self.params.free_percent:
-            return SKIP  # requests are all there is, and that plugin has looked at them
+            return SKIP  # only requests are known, which resource-fit checks
         request.memo[_PREPARED] = nash.resources_of(state)
         return None
 

@@ -29,7 +29,7 @@ _PREPARED: StateKey[nash.FourResources] = StateKey("nash-gain")
 
 
 class NashGainParams(Params, frozen=True):
-    """How unevenness is measured, and the scale of the score."""
+    """Measure of unevenness, and scale of the score."""
 
     dispersion: Annotated[
         Literal["variance", "std"],
@@ -133,7 +133,7 @@ def _four_resources(state: ClusterState) -> tuple[list[int], float]:
     return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
 
 
-@plugin("nash-gain", summary="Prefer nodes that the pod makes more evenly used.", params=NashGainParams)
+@plugin("nash-gain", summary="Prefer nodes whose resource use becomes more even with the pod.", params=NashGainParams)
 class NashGain:
     params: NashGainParams
     compiled_term = CompiledTerm((_nash_gain,), _inputs, ("allocatable", "used"), is_gpu_pod)

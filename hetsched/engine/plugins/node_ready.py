@@ -25,7 +25,7 @@ CORDONED = Refusal("NodeUnschedulable", "the node is cordoned")
 
 @plugin(
     "node-ready",
-    summary="Only nodes that are Ready and not cordoned.",
+    summary="Exclude nodes that are not Ready or are cordoned.",
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
 )

@@ -53,14 +53,14 @@ CHANGED = Refusal("ZoneCpuInsufficient", "the zones no longer have room", resolv
 
 
 class NumaFitParams(Params, frozen=True):
-    """Which pods take part, what counts, and how CPUs are chosen."""
+    """Affected pods, counted resources, and the selection of CPUs."""
 
     order: Annotated[
         Literal["spread", "pack"],
         msgspec.Meta(title="CPU order", description="One thread of each core first, or whole cores first."),
     ] = "spread"
     memory: Annotated[
-        bool, msgspec.Meta(title="Memory counts", description="A zone must have the pod's memory free too.")
+        bool, msgspec.Meta(title="Memory counts", description="A zone must also have the memory of the pod free.")
     ] = False
     cards: Annotated[
         Literal["prefer", "require"],
@@ -69,7 +69,7 @@ class NumaFitParams(Params, frozen=True):
     pods: Annotated[
         Literal["asking", "whole-cpus"],
         msgspec.Meta(
-            title="Pods", description="Pods that ask for zones, or all whose containers ask for whole CPUs, as crane."
+            title="Pods", description="Pods that request zones, or all pods with whole-CPU containers, as in crane."
         ),
     ] = "asking"
 
@@ -81,7 +81,7 @@ class _Asked(NamedTuple):
 
 @plugin(
     "numa-fit",
-    summary="Zones with real room, exact CPUs in them, and no node whose kubelet would reject the pod.",
+    summary="Select NUMA zones and CPUs; exclude nodes whose kubelet would reject the pod.",
     params=NumaFitParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
 )
@@ -164,7 +164,7 @@ class NumaFit:
         return ZoneGrant(name, None if cpus is None else format_cpuset(cpus), share.cpu_millis, share.memory_mib)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Zones and CPUs are held by the booking itself, so forgetting it is all there is to undo."""
+        """Do nothing: the removal of the booking releases zones and CPUs."""
 
 
 def _only(positions: tuple[int, ...], node: Window) -> Bools:
@@ -174,7 +174,7 @@ def _only(positions: tuple[int, ...], node: Window) -> Bools:
 
 
 def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield why zones have no room; the numbers are the best of all nodes that the reason holds for."""
+    """Yield the reasons why zones have no room, with the largest amounts of the nodes that each reason holds for."""
     if demand is None:
         return
     setup = nodes.static("topology_setup")
@@ -223,7 +223,9 @@ def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
 
 
 def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
-    """Return (Z, n) which zones may have the memory and the cards for the whole pod; unknown memory may be enough."""
+    """Return the (Z, n) mask of zones that may have the memory and the GPUs for the whole pod; unknown memory may be
+    enough.
+    """
     suitable: Bools = np.ones((nodes.columns.layout.zones, nodes.n), np.bool_)
     if demand.memory_mib:
         unknown = nodes.static("zone_memory") == UNKNOWN
@@ -252,7 +254,7 @@ def _without_memory(
 
 
 def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield what kubelets would say, one refusal for each way in which they would reject the pod."""
+    """Yield the expected rejections of kubelets, one refusal for each error."""
     if admission is None:
         return
     rows, reasons = admission.reasons(nodes)

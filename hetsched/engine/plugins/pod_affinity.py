@@ -40,18 +40,18 @@ REPELLED = Refusal("ExistingPodAntiAffinity", "a pod there refuses this pod as a
 
 
 class PodAffinityParams(Params, frozen=True):
-    """How much the required affinity of pods already there counts."""
+    """Weight of the required affinity of booked pods."""
 
     hard_weight: Annotated[
         int,
         msgspec.Meta(
-            ge=0, le=100, title="Hard affinity weight", description="Counted for a booked pod that requires this one."
+            ge=0, le=100, title="Hard affinity weight", description="Weight of a placed pod that requires this pod."
         ),
     ] = 1
 
 
 class _Refused:
-    """Which nodes (N,) are refused because of which rule; None where the rule does not apply."""
+    """Masks (N,) of the nodes that each rule refuses; None if the rule does not apply."""
 
     __slots__ = ("affinity", "anti_affinity", "repelled")
 
@@ -88,7 +88,9 @@ class PodAffinity:
         shape = request.shape
         if not shape.affinity and not shape.anti_affinity and not state.neighbours.repelling:
             return SKIP
-        refused = _Refused(_away_from_friends(request, state), _near_foes(request, state), _repelled(request, state))
+        refused = _Refused(
+            _refused_by_affinity(request, state), _refused_by_anti_affinity(request, state), _repelled(request, state)
+        )
         if refused.affinity is None and refused.anti_affinity is None and refused.repelled is None:
             return SKIP
         request.memo[_PREPARED] = refused
@@ -131,7 +133,7 @@ class PodAffinity:
         rules = state.neighbours
         if not request.shape.preferred_affinity and not rules.preferring and not rules.attracting:
             return SKIP
-        weighted = [*_own_wishes(request, state), *_their_wishes(request, state, self.params.hard_weight)]
+        weighted = [*_own_wishes(request, state), *_preferences_of_booked_pods(request, state, self.params.hard_weight)]
         if not weighted:
             return SKIP
         raw: Floats = np.zeros(len(state.reports))
@@ -158,8 +160,8 @@ def _keys(terms: tuple[PodTerm, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(term.topology_key for term in terms))
 
 
-def _away_from_friends(request: Request, state: ClusterState) -> Bools | None:
-    """Return (N,) which nodes the pod's required affinity refuses."""
+def _refused_by_affinity(request: Request, state: ClusterState) -> Bools | None:
+    """Return the (N,) mask of nodes that the pod's required affinity refuses."""
     terms, pod = request.shape.affinity, request.pod
     if not terms:
         return None
@@ -173,8 +175,8 @@ def _away_from_friends(request: Request, state: ClusterState) -> Bools | None:
     return away
 
 
-def _near_foes(request: Request, state: ClusterState) -> Bools | None:
-    """Return (N,) which nodes the pod's required anti-affinity refuses."""
+def _refused_by_anti_affinity(request: Request, state: ClusterState) -> Bools | None:
+    """Return the (N,) mask of nodes that the pod's required anti-affinity refuses."""
     terms, pod = request.shape.anti_affinity, request.pod
     if not terms:
         return None
@@ -186,7 +188,7 @@ def _near_foes(request: Request, state: ClusterState) -> Bools | None:
 
 
 def _repelled(request: Request, state: ClusterState) -> Bools | None:
-    """Return (N,) which nodes the anti-affinity of booked pods refuses, None if none of them means this pod."""
+    """Return the (N,) mask of nodes that the anti-affinity of booked pods refuses; None if no term selects this pod."""
     repelled: Bools | None = None
     rules = state.neighbours
     for rule in rules.meaning(rules.repelling, request.pod, state):
@@ -203,8 +205,8 @@ def _own_wishes(request: Request, state: ClusterState) -> Iterator[_Wish]:
             yield term.topology_key, term.weight, counts
 
 
-def _their_wishes(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
-    """Yield what booked pods wish for this pod; each wish weighs as often as pods state it."""
+def _preferences_of_booked_pods(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
+    """Yield the preferred terms of booked pods that select this pod; each counts once per pod."""
     rules = state.neighbours
     for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):
         for rule in rules.meaning(stated, request.pod, state):

@@ -42,24 +42,24 @@ _Part = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class PowerParams(Params, frozen=True):
-    """What a state is worth, and what an unknown fact means."""
+    """Score of each power state, and the treatment of unknown facts."""
 
     saving: Annotated[
         _Part,
-        msgspec.Meta(title="Saving", description="Worth of a node that saves power, against 1 of one that is on."),
+        msgspec.Meta(title="Saving", description="Score factor of a power-saving node; a node that is on has 1."),
     ] = 0.5
-    capped: Annotated[
-        _Part, msgspec.Meta(title="Capped", description="Worth of a node whose power is capped, against 1.")
-    ] = 0.5
+    capped: Annotated[_Part, msgspec.Meta(title="Capped", description="Score factor of a node with capped power.")] = (
+        0.5
+    )
     unknown: Annotated[
         Literal["allow", "refuse"],
-        msgspec.Meta(title="Unknown facts", description="Whether an unknown draw or headroom keeps a pod off."),
+        msgspec.Meta(title="Unknown facts", description="Whether unknown power draw or headroom excludes a node."),
     ] = "allow"
 
 
 @plugin(
     "power",
-    summary="Nodes whose power allows the pod, those with much of it left first.",
+    summary="Exclude nodes without enough power; prefer nodes with the most headroom.",
     params=PowerParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.POD_RELEASED}),
 )

@@ -35,22 +35,22 @@ from hetsched.engine.preemption.victims import Removable
 
 
 class PreemptionParams(Params, frozen=True):
-    """How far the search goes."""
+    """Limits of the search."""
 
     most_nodes: Annotated[
         int,
         msgspec.Meta(
             ge=1,
             le=10000,
-            title="Nodes looked at closely",
-            description="The search ends with the best of so many nodes, those that look cheapest first.",
+            title="Nodes searched in detail",
+            description="Number of nodes searched, in order of estimated cost; the best one wins.",
         ),
     ] = 100
     foreign: Annotated[
         bool,
         msgspec.Meta(
             title="Pods of other schedulers",
-            description="On a live cluster, pods whose schedulerName is not ours may have to leave too.",
+            description="On a live cluster, also preempt pods of other schedulers.",
         ),
     ] = False
 
@@ -61,7 +61,7 @@ def _may_preempt(pod: PodSpec) -> bool:
 
 @plugin(
     "preemption",
-    summary="Where no node fits, the fewest and lowest pods of less importance make room.",
+    summary="If no node fits, preempt as few pods of lower priority as possible.",
     params=PreemptionParams,
     helped_by=frozenset({Event.NAMES_CHANGED}),
 )

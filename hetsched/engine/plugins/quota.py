@@ -62,7 +62,7 @@ class Quota:
 
 
 def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:
-    """Write `cpu 6 + 2 of 6` for every resource, from what is used and what there is."""
+    """Format every resource as `cpu 6 + 2 of 6`: use, request and limit."""
     parts = []
     for name, (used, limit) in amounts.items():
         asked = request.shape.request(name)

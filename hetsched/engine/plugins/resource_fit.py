@@ -28,7 +28,7 @@ MOST_UNKNOWN = 8  # resources that no node has and that reasons name
 
 @plugin(
     "resource-fit",
-    summary="Requests must fit into what the node has left, for every resource.",
+    summary="Requests must fit the free capacity of the node for every resource.",
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.POD_RELEASED}),
 )
 class ResourceFit:
@@ -71,7 +71,7 @@ class ResourceFit:
 
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:
-        """Return (k, n) how much of each needed resource would be missing; positive means it does not fit."""
+        """Return (k, n) the missing amount of each needed resource; positive means that it does not fit."""
         rows: Rows = request.memo[_PREPARED][1]
         needs: Ints = request.memo[_PREPARED][2]
         short: Ints = nodes.load("requested").take(rows, axis=0)

@@ -29,7 +29,7 @@ _PREPARED: StateKey[list[tuple[Taint, ...]]] = StateKey("taints")
 
 @plugin(
     "taints",
-    summary="No node with a taint that the pod does not tolerate.",
+    summary="Exclude nodes with a taint that the pod does not tolerate.",
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_TAINTS}),
 )
@@ -38,7 +38,7 @@ class Taints:
         return request.shape.tolerations
 
     def pre_filter(self, request: Request, state: ClusterState) -> None:
-        # The list itself, not a table made from it: a hypothetical window may bring taint sets that come later.
+        # The list itself, not a table of it: hypothetical windows may add taint sets later.
         request.memo[_PREPARED] = state.taint_sets.values
 
     def filter(self, request: Request, nodes: Window) -> Bools:

@@ -29,7 +29,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class TightestFitParams(Params, frozen=True):
-    """How much each resource counts, and for which pods."""
+    """Weights of the resources, and the pods that are scored."""
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1.0
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory.")] = 1.0

@@ -42,7 +42,7 @@ _NO_LABEL = -1.0
 
 @plugin(
     "topology-spread",
-    summary="Even spread of matching pods over topology domains.",
+    summary="Spread matching pods evenly over topology domains.",
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {
@@ -121,7 +121,7 @@ def _constraints(request: Request, *, hard: bool) -> tuple[SpreadConstraint, ...
 
 
 def _labelled(state: ClusterState, constraints: tuple[SpreadConstraint, ...]) -> Bools:
-    """Return (N,) which nodes have the topology labels of all constraints."""
+    """Return the (N,) mask of nodes that have the topology labels of all constraints."""
     present = [state.label(constraint.topology_key)[0] >= 0 for constraint in constraints]
     every: Bools = np.logical_and.reduce(present)
     return every
@@ -149,14 +149,14 @@ def _counted_nodes(request: Request, state: ClusterState, constraints: tuple[Spr
 
 
 def _matching(request: Request, state: ClusterState, constraint: SpreadConstraint) -> Ints:
-    """Return (N,) how many pods of the pod's namespace on each node the constraint selects."""
+    """Return (N,) the number of pods of the namespace on each node that the constraint selects."""
     if constraint.selector is None or not constraint.selector.expressions:
         return np.zeros(len(state.reports), np.int64)
     return state.neighbours.matching(state, (Matcher(constraint.selector, (request.pod.namespace,)),))
 
 
 def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools) -> tuple[Bools, Bools]:
-    """Return (N,) which nodes lack the label, and on which the pod would exceed the maximum skew."""
+    """Return the (N,) masks of nodes without the label, and of nodes where the pod would exceed the maximum skew."""
     ids, values = state.label(constraint.topology_key)
     sums = _sums(ids, len(values), _matching(request, state, constraint), nodes)
     domains = np.unique(ids[nodes])
@@ -170,7 +170,7 @@ def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint
 def _neighbours(
     request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools, candidates: Bools
 ) -> tuple[Ints, int]:
-    """Return (N,) matching pods beside each node, and how many domains the candidates have."""
+    """Return (N,) the matching pods in the domain of each node, and the number of domains of the candidates."""
     matching = _matching(request, state, constraint)
     if constraint.topology_key == HOSTNAME:
         return matching, int(candidates.sum())

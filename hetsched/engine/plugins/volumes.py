@@ -41,7 +41,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _Survey(NamedTuple):
-    """What was found out about a pod: who refuses which nodes (N,), and its claims that wait."""
+    """Prepared claims of a pod: refusals with their nodes (N,), and the claims that wait for a volume."""
 
     refused: list[Refused]
     waiting: list[PendingClaim]
@@ -49,7 +49,7 @@ class _Survey(NamedTuple):
 
 @plugin(
     "volumes",
-    summary="Claimed volumes must be usable on the node, or be made there.",
+    summary="Claimed volumes must be usable or provisionable on the node.",
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {
@@ -101,7 +101,7 @@ class Volumes:
         if chosen is None:
             return Refusal("VolumeNotAvailable", "the volumes that fit are taken by now")
         held = state.volumes
-        for use in request.shape.claims:  # what other pods chose for a claim they share
+        for use in request.shape.claims:  # volumes that other pods chose for a shared claim
             claim = held.claim(request.pod, use)
             if claim is not None and not claim.volume and use.name not in chosen:
                 chosen[use.name] = held.volume_of(claim)
@@ -109,7 +109,7 @@ class Volumes:
         return Allocation(volumes=grants) if grants else None
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """What was chosen goes with the booking."""
+        """Do nothing: the removal of the booking releases the choice."""
 
 
 def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
@@ -148,7 +148,7 @@ def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
 
 
 def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
-    """Refuse every node; only where the user is could its leaving help."""
+    """Refuse every node; preemption can only help on the node of the claim's user."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
     message = f"claim {name} is for one pod, and another one uses it"
@@ -159,7 +159,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
 
 
 def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
-    """Return the nodes on which each waiting claim gets a volume, but not all of them one of their own."""
+    """Return the nodes on which each waiting claim has a candidate, but not every claim one of its own."""
     left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)
     for row in np.flatnonzero(left).tolist():

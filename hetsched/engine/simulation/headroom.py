@@ -102,7 +102,7 @@ class Headroom:
 
 
 def _emulated(scheduler: Scheduler, request: Request) -> Bools:
-    """Return (N,) where the pod's instructions would run emulated, by the policy's own comparison."""
+    """Return the (N,) mask of nodes on which the pod's instructions would run emulated, as the policy compares them."""
     found: Bools = np.zeros(len(scheduler.state.reports), np.bool_)
     for plugin in scheduler.policy.plugins:
         if plugin.emulated_on is not None:
@@ -111,7 +111,7 @@ def _emulated(scheduler: Scheduler, request: Request) -> Bools:
 
 
 def _quotients(scheduler: Scheduler, request: Request) -> Ints:
-    """Return (N,) how many times the request fits into the free amounts."""
+    """Return (N,) the number of times that the request fits into the free amounts."""
     state = scheduler.state
     left_out = GPU_RESOURCES if scheduler.policy.card_filter is not None else frozenset()
     rows = [row for row in request.compiled.needs_rows.tolist() if state.resources.values[row] not in left_out]

@@ -26,7 +26,7 @@ from ..views import ApiView, answer
 
 
 class SessionEnd(Request, frozen=True):
-    """Which session ends, all but the one that asks if none is named; `account`: of whom, if not one's own."""
+    """Session to end; without a name, all except the current one. `account` names another user's account."""
 
     reason: str = ""
     id: str = ""
@@ -46,7 +46,7 @@ class SessionDetail(Document, frozen=True):
 
 
 class SessionsEnded(Document, frozen=True):
-    """How many sessions ended."""
+    """Number of ended sessions."""
 
     ended: int
 

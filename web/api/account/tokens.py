@@ -31,11 +31,13 @@ _WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
 class NewToken(Request, frozen=True):
-    """A token to make; `namespaces` limit it, none means all. An agent's speaks for one `node` of one `cluster`.
+    """Token to create; `namespaces` limit it, an empty list allows all.
 
-    `mostPriority`, `submitsPerMinute` and `quota` bound what it submits; `quota` is a resource list such as
-    `{"pods": "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its workloads that are not over. Without
-    `mostPriority` the highest priority of a token with namespaces is 0, and of others nothing bounds it.
+    An agent's token is valid for one `node` of one `cluster`.
+
+    `mostPriority`, `submitsPerMinute` and `quota` limit its submissions; `quota` is a resource list such as `{"pods":
+    "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its unfinished workloads. Without `mostPriority` the
+    highest priority of a token with namespaces is 0; other tokens have no ceiling.
     """
 
     name: str
@@ -63,10 +65,10 @@ class Preempts(Document, frozen=True):
 
 
 class TokenDetail(Document, frozen=True):
-    """A token, without what makes it one; `key` is how it begins, `ending` how it ends where that is known.
+    """Token without its secret; `key` is its start, `ending` its end if known.
 
-    `mostPriority`, `submitsPerMinute` null: no bound of its own; `quota` empty: none. `priorityCeiling` is the highest
-    priority of its pods with the default applied, null without a ceiling. `preempts` is null where it submits no pods.
+    `mostPriority`, `submitsPerMinute` null: no limit of its own; `quota` empty: none. `priorityCeiling` is the highest
+    priority of its pods with the default applied, null without a ceiling. `preempts` is null if it submits no pods.
     """
 
     key: str

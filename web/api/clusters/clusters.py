@@ -42,7 +42,7 @@ from .connections import ConnectionDetail, NewConnection, cluster_tag, connect_w
 class NewCluster(NewConnection, frozen=True, kw_only=True):
     """Cluster to add; kind `kubernetes` needs a connection.
 
-    `namespaces` are those that submissions may use; `shadowOf` names a scheduler in whose shadow it is followed.
+    `namespaces` are those that submissions may use; `shadowOf` names the scheduler to compare with in shadow mode.
     """
 
     name: str
@@ -79,7 +79,7 @@ class ClusterDetail(Document, frozen=True):
 
 
 class Imported(ClusterDetail, frozen=True):
-    """A cluster after an import; `warnings` name what of the files is not simulated, absent where nothing."""
+    """Cluster after an import; `warnings` name content of the files that is not simulated, absent without any."""
 
     warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 

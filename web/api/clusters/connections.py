@@ -35,11 +35,11 @@ from ..views import ApiView, answer
 
 
 class NewConnection(Request, frozen=True):
-    """How a live cluster is reached; what is left out stays as it is.
+    """Connection of a live cluster; omitted fields stay unchanged.
 
-    `shadowOf` names the scheduler in whose shadow it is followed, empty ends that. `readPullSecrets`: pull secrets that
-    pods name are read, to look their images up. `discoveryKubeconfig` is that of the account which labels nodes, empty
-    takes it away.
+    `shadowOf` names the scheduler to compare with in shadow mode, empty ends shadow mode. `readPullSecrets`: hetsched
+    reads the pull secrets of pods to look up their images. `discoveryKubeconfig` belongs to the account that labels
+    nodes; empty removes it.
     """
 
     reason: str
@@ -61,7 +61,7 @@ class Odd(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Followed(msgspec.Struct, frozen=True, rename="camel"):
-    """How far one kind of object is known; `ageSeconds` is the time since the API server was last heard of it."""
+    """Sync state of one kind of object; `ageSeconds` is the time since the API server last responded about it."""
 
     resource: str
     synced_at: datetime | None
@@ -75,7 +75,7 @@ class Followed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
-    """A SchedulingPolicy of the cluster: the version that it is here, or what is wrong with it."""
+    """SchedulingPolicy object of the cluster: its version in this database, or its problem."""
 
     name: str
     generation: int
@@ -94,10 +94,10 @@ class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConnectionDetail(Document, frozen=True):
-    """How a live cluster is reached and followed; `server` is `host:port`, or `in-cluster`.
+    """Connection and sync state of a live cluster; `server` is `host:port`, or `in-cluster`.
 
-    In shadow of another scheduler nothing is decided for it and nothing is written to it. `stale` says why nothing is
-    decided for now, null while what is known is as old as `factsAt` at most and that is new enough.
+    In shadow mode hetsched makes no decisions for the cluster and writes nothing to it. `stale` is the reason why
+    decisions are suspended, null while the data of `factsAt` is fresh.
     """
 
     server: str

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """One part: whether it works, what is to say about it, and an age in seconds where it has one."""
+    """Component: whether it works, a note, and an age in seconds if it has one."""
 
     ok: bool
     detail: str = ""

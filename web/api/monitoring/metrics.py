@@ -22,7 +22,7 @@ from ..views import ApiView, answer
 
 
 class LoadSource(Document, frozen=True):
-    """A collector of measured use: whether its samples count, since when not, and why.
+    """Collector of measured use: whether its samples are in use, else since when not, and why.
 
     `nodes` have samples; the samples of `nodesStale` have expired.
     """
@@ -88,7 +88,7 @@ def load_sources(cluster: Cluster) -> list[LoadSource]:
 
 
 class ZoneShort(Document, frozen=True):
-    """A NUMA zone that granted `short` CPUs more than it now has; it takes nothing more and takes nothing back."""
+    """NUMA zone with `short` CPUs less than it granted; it takes no new pods, and its grants stay."""
 
     node: str
     zone: str
@@ -97,7 +97,7 @@ class ZoneShort(Document, frozen=True):
 
 
 class AtRiskDetail(Document, frozen=True):
-    """The zones of a cluster that fell below their grants, and the pods there that the asker may see."""
+    """The zones of a cluster that fell below their grants, and the pods there that the caller may see."""
 
     cluster: str
     revision: int

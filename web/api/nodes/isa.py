@@ -38,7 +38,9 @@ _INSPECTING = threading.BoundedSemaphore(1)  # separate from what-ifs, so that u
 
 
 class IsaFamily(Document, frozen=True):
-    """A family: `bases` with all extensions they bring, `features` with what each implies, and on how many nodes."""
+    """ISA family: `bases` with all their extensions, `features` with their implications, and the number of nodes of
+    each.
+    """
 
     bases: list[dict[str, Any]]
     features: list[dict[str, Any]]
@@ -46,7 +48,7 @@ class IsaFamily(Document, frozen=True):
 
 
 class IsaFamilies(Document, frozen=True):
-    """What people choose instruction sets from; `unknown` is the number of nodes of which none is known."""
+    """Available instruction sets; `unknown` is the number of nodes without a known one."""
 
     riscv: IsaFamily
     x86: IsaFamily
@@ -55,7 +57,7 @@ class IsaFamilies(Document, frozen=True):
 
 
 class IsaMeaning(Document, frozen=True):
-    """What a string means: `extensions` are all that it asks for, what it implies included."""
+    """Parsed ISA string; `extensions` includes the implied ones."""
 
     input: str
     arch: str
@@ -66,7 +68,7 @@ class IsaMeaning(Document, frozen=True):
 
 
 class IsaNeed(Document, frozen=True):
-    """What a program or an image needs; `requirement` is null where it is not one, `requirements` are by family."""
+    """Requirement of a program or an image; `requirement` is null if it is not unique, `requirements` are by family."""
 
     file: str
     format: str
@@ -79,7 +81,7 @@ class IsaFamiliesView(ApiView):
 
     @extend_schema(responses=IsaFamilies)
     def get(self, request: Any) -> HttpResponse:
-        """List bases and features, and on how many nodes of a cluster each is."""
+        """List bases and features, with the number of nodes of a cluster that have each."""
         counts, unknown = _nodes_with(request_scope.cluster_of(request.GET.get("cluster", "")))
         known = lattice()
         families = {name: IsaFamily(**known[name], nodes=counts[name]) for name in ("riscv", "x86", "arm")}
@@ -129,7 +131,7 @@ class IsaInspectionView(ApiView):
 
     @extend_schema(request={BINARY: OpenApiTypes.BINARY}, responses=IsaNeed)
     def post(self, request: Any) -> HttpResponse:
-        """Say what an ELF program or an image archive needs of a node; nothing of it is kept."""
+        """Return the node requirements of an ELF program or an image archive; the upload is not stored."""
         bodies.media_type(request, BINARY)
         with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file:
             _copy(request, file)

@@ -31,11 +31,11 @@ from .nodes import NodeScopedView, detail, etag
 
 
 class NodeAction(Request, frozen=True):
-    """An action on a node.
+    """Action on a node.
 
-    `fact` is the id of a quarantined one to approve or reject, or the name of one to override by `value` `until` a
-    moment; without a value the override is taken back. `maintenance` of a `card` or a `zone` lasts `until` a moment, or
-    until `end-maintenance`.
+    `fact` is the id of a quarantined fact to approve or reject, or the name of a fact to override by `value` `until` a
+    time; without a value the override is removed. `maintenance` of a `card` or a `zone` lasts `until` a time, or until
+    `end-maintenance`.
     """
 
     action: Literal[
@@ -81,7 +81,7 @@ class NodeActionsView(NodeScopedView):
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Cordon a node or take that back, maintain a card or zone, rule on facts, or trust them; needs If-Match."""
+        """Cordon or uncordon a node, maintain a GPU or zone, review, override or trust facts; needs If-Match."""
         asked = bodies.read(request, NodeAction)
         request_scope.check_unlimited(self.subject)
         node = self.find(name)

@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 class NodeMaintenance(Document, frozen=True):
-    """How many GPUs and zones of a node are in maintenance, until when all of them are back, and why."""
+    """Numbers of GPUs and zones of a node in maintenance, the end of the last maintenance, and the reasons."""
 
     cards: int
     zones: int
@@ -93,7 +93,7 @@ class NodesView(ApiView):
 
 
 class NodeScopedView(ApiView):
-    """What is common to the addresses under one node."""
+    """Base of the views under one node."""
 
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
@@ -145,7 +145,7 @@ class NodeIsaView(NodeScopedView):
 class NodeGpuView(NodeScopedView):
     @extend_schema(responses=facts.GpuFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show a node's cards and who holds them."""
+        """Show a node's GPUs and their holders."""
         node = self.find(name)
         shown = facts.gpu_facts(node, _held(node), timezone.now(), sees=self.subject.may_in)
         return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
@@ -157,7 +157,7 @@ class NodeGpuView(NodeScopedView):
 class NodeNumaView(NodeScopedView):
     @extend_schema(responses=facts.NumaFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show a node's NUMA zones, who holds their CPUs, and who is at risk there."""
+        """Show a node's NUMA zones, the holders of their CPUs, and the pods at risk."""
         node = self.find(name)
         at_risk = zones_at_risk(node, _held(node))
         shown = facts.numa_facts(node, self.held(node), timezone.now(), at_risk=at_risk)
@@ -167,7 +167,7 @@ class NodeNumaView(NodeScopedView):
 class NodeBalanceView(NodeScopedView):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show how evenly a node is used."""
+        """Show the balance of a node's use."""
         return answer(request, balance_of(self.find(name)))
 
 

@@ -42,10 +42,10 @@ from .policies import find, version_of
 
 
 class GoldenDraft(Request, frozen=True):
-    """A golden placement: the manifest of one pod, and what is expected; an empty `policy` means all of them.
+    """Golden placement: the manifest of one pod and its expectation; an empty `policy` guards all policies.
 
-    A new one states `name`; in the address of a known one it may be left out. It is judged on the cluster as it was at
-    `decision`, or on empty nodes where that is null; a change that leaves it out keeps the state of before.
+    A new one needs `name`, which is optional if the URL has it. It is checked on the cluster as of `decision`, or on
+    empty nodes if that is null; a change without the field keeps the stored state.
     """
 
     manifest: str | dict[str, Any]
@@ -80,7 +80,7 @@ class GoldenDetail(Document, frozen=True):
 
 
 class GoldenTrial(Request, frozen=True):
-    """Which policy to judge: a version of it, the active one if none is named, or a content that is not saved."""
+    """Policy to check: a version, the active one by default, or unsaved content."""
 
     policy: str
     version: int = 0
@@ -109,7 +109,7 @@ class GoldensView(ApiView):
 
     @extend_schema(request=GoldenDraft, responses={201: GoldenDetail})
     def post(self, request: Any) -> HttpResponse:
-        """Agree on the placement of a pod."""
+        """Create a golden placement."""
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if GoldenPlacement.objects.filter(name=asked.name).exists():
@@ -133,7 +133,7 @@ class GoldenView(ApiView):
 
     @extend_schema(request=GoldenDraft, responses=GoldenDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
-        """Change what was agreed; needs If-Match."""
+        """Change a golden placement; needs If-Match."""
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
@@ -146,7 +146,7 @@ class GoldenView(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
-        """Take back what was agreed; needs If-Match and a reason."""
+        """Delete a golden placement; needs If-Match and a reason."""
         request_scope.check_unlimited(self.subject)
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
@@ -159,7 +159,7 @@ class GoldenTrialView(ApiView):
 
     @extend_schema(request=GoldenTrial, responses=GoldenCheck)
     def post(self, request: Any) -> HttpResponse:
-        """Judge a version of a policy, or a content that is not saved; nothing is written."""
+        """Check golden placements under a policy version or unsaved content; nothing is written."""
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenTrial)
         cluster = request_scope.cluster_of(asked.cluster) if asked.cluster else None
@@ -176,7 +176,7 @@ class VersionGoldensView(ApiView):
 
     @extend_schema(responses=GoldenCheck)
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
-        """Judge the golden placements that guard a policy under one version of it."""
+        """Check the golden placements that guard a policy under one of its versions."""
         request_scope.check_unlimited(self.subject)
         spec = version_of(name, version).spec
         with turn():

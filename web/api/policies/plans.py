@@ -31,7 +31,7 @@ from ..views import ApiView, answer
 
 
 class PlanDraft(Request, frozen=True):
-    """A plan: `once` at a time, or by a `condition` on a figure of a cluster; in the address `name` may be left out."""
+    """Plan: `once` at a time, or by a `condition` on a metric of a cluster; `name` is optional if the URL has it."""
 
     policy: str
     reason: str
@@ -42,7 +42,7 @@ class PlanDraft(Request, frozen=True):
 
 
 class PlanDetail(Document, frozen=True):
-    """A plan, and what became of it: waiting, done, refused, skipped or off; `note` says it in words."""
+    """Plan and its state: waiting, done, refused, skipped or off; `note` describes the state."""
 
     name: str
     policy: str
@@ -63,13 +63,13 @@ class PlanDetail(Document, frozen=True):
 
 
 class PlanTrial(Request, frozen=True):
-    """A condition to try on the recorded figures."""
+    """Condition to evaluate on the recorded metrics."""
 
     condition: Condition
 
 
 class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_time": "to"}):
-    """How often a condition would have switched on the figures of the last week; not `known`: too few were recorded."""
+    """Switches that a condition would have caused on the metrics of the last week; not `known`: too few samples."""
 
     known: bool
     from_time: datetime | None
@@ -97,7 +97,7 @@ class PlansView(ApiView):
 
     @extend_schema(request=PlanDraft, responses={201: PlanDetail})
     def post(self, request: Any) -> HttpResponse:
-        """Make a plan."""
+        """Create a plan."""
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if PolicyPlan.objects.filter(name=asked.name).exists():
@@ -132,7 +132,7 @@ class PlanView(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
-        """Take a plan away; what it activated stays. Needs If-Match and a reason."""
+        """Delete a plan; its activations stay. Needs If-Match and a reason."""
         request_scope.check_unlimited(self.subject)
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
@@ -146,7 +146,7 @@ class PlanTrialView(ApiView):
 
     @extend_schema(request=PlanTrial, responses=PlanPreview)
     def post(self, request: Any) -> HttpResponse:
-        """Try a condition on the figures of the last week; nothing is written."""
+        """Evaluate a condition on the metrics of the last week; nothing is written."""
         asked = bodies.read(request, PlanTrial)
         found = forecast_switches(asked.condition)
         preview = PlanPreview(found.known, found.start, found.end, found.samples, found.switches, found.note)

@@ -21,7 +21,7 @@ from ..views import ApiView, answer
 class PluginInfo(Document, frozen=True):
     """A plugin; `params` is the JSON Schema of its parameters.
 
-    `helpedBy` are the kinds of change after which pods that it refused are tried again.
+    `helpedBy` are the events after which its rejected pods are retried.
     """
 
     name: str

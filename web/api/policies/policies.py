@@ -65,7 +65,7 @@ class VersionDetail(Document, frozen=True):
 
 
 class PolicyRow(Document, frozen=True):
-    """A policy in a list; `activeVersion` 0 means that none decides yet, `keptIn` null that it is kept here."""
+    """A policy in a list; `activeVersion` 0: no version is active; `keptIn` null: the database owns it."""
 
     name: str
     description: str
@@ -74,9 +74,9 @@ class PolicyRow(Document, frozen=True):
 
 
 class PolicyDetail(Document, frozen=True):
-    """A policy, what decides now, and its versions by number.
+    """Policy with its active version and its versions by number.
 
-    `keptIn`: the cluster whose object says what it is; `objects`: what clusters have under this name.
+    `keptIn`: the cluster whose object defines it; `objects`: the objects of this name in clusters.
     """
 
     name: str
@@ -89,27 +89,27 @@ class PolicyDetail(Document, frozen=True):
 
 
 class Activate(Request, frozen=True):
-    """Which version shall decide, and why."""
+    """Version to activate, and the reason."""
 
     version: int
     reason: str
 
 
 class Rollback(Request, frozen=True):
-    """Why the version before shall decide again."""
+    """Reason for the rollback."""
 
     reason: str
 
 
 class Owner(Request, frozen=True):
-    """Which cluster shall keep the policy as an object, and why; null: it is kept here."""
+    """Cluster that owns the policy as an object, and the reason; null: the database owns it."""
 
     reason: str
     cluster: str | None = None
 
 
 class VersionDiff(Document, frozen=True):
-    """What version `after` says otherwise than version `before`."""
+    """Differences of version `after` from version `before`."""
 
     policy: str
     before: int
@@ -140,7 +140,7 @@ class PolicyView(ApiView):
 
     @extend_schema(responses=PolicyDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show a policy, the version that decides, and all others."""
+        """Show a policy with its active version and all others."""
         policy = find(name)
         return answer(request, _document(policy), etag=etag(policy))
 
@@ -186,7 +186,7 @@ class PolicyActivationView(ApiView):
 
     @extend_schema(request=Activate, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Let a version decide from the next batch on; needs If-Match."""
+        """Activate a version from the next batch on; needs If-Match."""
         asked = bodies.read(request, Activate)
         request_scope.check_unlimited(self.subject)
         policy = find(name)
@@ -204,7 +204,7 @@ class PolicyRollbackView(ApiView):
 
     @extend_schema(request=Rollback, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Let the version decide again that did before; needs If-Match."""
+        """Roll back to the previously active version; needs If-Match."""
         asked = bodies.read(request, Rollback)
         request_scope.check_unlimited(self.subject)
         policy = find(name)
@@ -221,7 +221,7 @@ class PolicyDiffView(ApiView):
 
     @extend_schema(responses=VersionDiff)
     def get(self, request: Any, name: str, version: int, other: int) -> HttpResponse:
-        """Show what one version says otherwise than another; 0 is the version before all others, with nothing in it."""
+        """Show the differences between two versions; version 0 is empty."""
         before = None if version == 0 else version_of(name, version)
         after = version_of(name, other)
         found = diff(before.spec if before else None, after.spec)
@@ -234,7 +234,7 @@ class PolicyKeeperView(ApiView):
 
     @extend_schema(request=Owner, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Take a policy over from the cluster that keeps it, or have a cluster's object keep it; needs If-Match."""
+        """Transfer a policy from a cluster to the database, or to a cluster's object; needs If-Match."""
         asked = bodies.read(request, Owner)
         request_scope.check_unlimited(self.subject)
         policy = find(name)

@@ -29,7 +29,7 @@ from .policies import Draft, read_draft
 
 
 class Fault(Document, frozen=True):
-    """What is wrong with a draft; `plugin` is the one it is about, where it is about one."""
+    """Error in a draft; `plugin` is the affected plugin, if any."""
 
     code: str
     message: str
@@ -39,7 +39,7 @@ class Fault(Document, frozen=True):
 
 
 class Checked(Document, frozen=True):
-    """A draft as it was understood; `against` is the version that `diff` compares it with, 0 for none."""
+    """Parsed draft; `against` is the version that `diff` compares it with, 0 for none."""
 
     valid: bool
     problem: Fault | None

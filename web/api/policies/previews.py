@@ -40,10 +40,10 @@ _waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
 class PreviewAsked(Request, frozen=True):
-    """Which version to run over the last decisions of which cluster, and how.
+    """Version to replay over the last decisions of a cluster.
 
-    `scope` own: pods of other policies are decided by their own; all: every pod by this one. `baseline` recorded: the
-    versions that decided then, in place of the active one.
+    `scope` own: other policies decide their own pods; all: this policy decides every pod. `baseline` recorded: compare
+    with the versions of that time instead of the active one.
     """
 
     version: Version
@@ -54,7 +54,7 @@ class PreviewAsked(Request, frozen=True):
 
 
 class PreviewProblem(Document, frozen=True):
-    """Why nothing came out."""
+    """Reason why a preview failed."""
 
     code: str
     message: str
@@ -93,7 +93,7 @@ class PreviewsView(ApiView):
 
     @extend_schema(request=PreviewAsked, responses={202: PreviewDetail})
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Have a version run over what was decided."""
+        """Replay past decisions with a version."""
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PreviewAsked)
         row = ask_preview(
@@ -115,7 +115,7 @@ class PreviewView(ApiView):
 
     @extend_schema(responses=PreviewDetail)
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
-        """Show a preview, once it is over if that is soon enough."""
+        """Show a preview; the parameter `wait` delays the response until its end."""
         request_scope.check_unlimited(self.subject)
         seconds = integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
         row = _found(name, preview)
@@ -128,7 +128,7 @@ class PreviewView(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, preview: int) -> HttpResponse:
-        """Cancel a preview that waits or runs, or forget one that is over."""
+        """Cancel an open preview, or delete one that has ended."""
         request_scope.check_unlimited(self.subject)
         cancel_preview(_found(name, preview))
         return HttpResponse(status=204)
@@ -140,7 +140,7 @@ class PreviewChangesView(ApiView):
 
     @extend_schema(responses=page_of(PodChange))
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
-        """List the pods that come out otherwise: those that find no node first, then by how clear it is."""
+        """List the pods with a different result: pods without a node first, then by score difference."""
         request_scope.check_unlimited(self.subject)
         kind = request.GET.get("change", "")
         found = _found(name, preview, all_of_it=True).changes

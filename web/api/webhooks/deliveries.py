@@ -32,7 +32,7 @@ MOST_SHOWN_ATTEMPTS = 100
 class DeliveryRow(Document, frozen=True):
     """A delivery in a list: due, delivered or dead; `status`, `code` and `message` are of the latest attempt.
 
-    `webhook` is null where it goes to the address that the submission gave.
+    `webhook` is null for the callback URL of a submission.
     """
 
     id: str

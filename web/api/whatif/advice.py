@@ -51,8 +51,8 @@ _HOLDING = [state.value for state in HOLDING]
 class AdviceQuestion(Request, frozen=True):
     """Goal and limits of the moves.
 
-    `room` is found for the pods of a `manifest`, or of a `workload` that waits; for `rare` nodes these, or all that
-    waits, say who needs them. `target` is the balance to reach, 0-1.
+    `room` is for the pods of a `manifest` or of a pending `workload`; `rare` is for these, or for all pending pods.
+    `target` is the balance to reach, 0-1.
     """
 
     goal: Literal["balance", "room", "rare"]
@@ -78,7 +78,7 @@ class RebalanceAction(Request, frozen=True):
 
 
 class MoveRow(Document, frozen=True):
-    """One pod of a plan: waiting, leaving, moved or stopped; `cameTo` is where it, or its successor, runs."""
+    """One pod of a plan: waiting, leaving, moved or stopped; `cameTo` is the node of the pod or of its successor."""
 
     step: int
     pod: str
@@ -134,7 +134,7 @@ class RebalancesView(ApiView):
 
     @extend_schema(request=Confirmation, responses={202: RebalanceRow})
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Carry out a plan or some of its moves; needs If-Match with the plan's ETag."""
+        """Execute a plan or some of its moves; needs If-Match with the plan's ETag."""
         asked = bodies.read(request, Confirmation, large=True)
         request_scope.check_unlimited(self.subject)
         cluster = find(name)

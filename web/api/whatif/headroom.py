@@ -32,7 +32,9 @@ _SHOWN_RESOURCES = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
 class HeadroomPool(Document, frozen=True):
-    """A column of the table: nodes of one family and pool; `selector` are labels that choose them, if any do."""
+    """A column of the table: nodes of one family and pool; `selector` are the labels that select them, if there are
+    any.
+    """
 
     family: str
     name: str
@@ -41,10 +43,10 @@ class HeadroomPool(Document, frozen=True):
 
 
 class HeadroomShape(Document, frozen=True):
-    """A row of the table: what is asked for, and, by pool, how many more copies fit.
+    """A row of the table: a shape and, by pool, the number of further copies that fit.
 
-    Of `counts`, `emulatedCounts` would run by emulation. Where `exact` is false at least so many fit. `reasons` say
-    what refuses most nodes of a pool that takes none.
+    `emulatedCounts` of `counts` would run by emulation. If `exact` is false, the count is a lower bound. `reasons` are
+    the most frequent rejections in pools where no copy fits.
     """
 
     cpu: str | None
@@ -68,7 +70,7 @@ class HeadroomShape(Document, frozen=True):
 
 
 class HeadroomTable(Document, frozen=True):
-    """How many more copies of common shapes fit, beside all that was booked at one revision of a cluster."""
+    """Further copies of common shapes that fit at one revision of a cluster."""
 
     cluster: str
     revision: int
@@ -84,7 +86,7 @@ class HeadroomView(ApiView):
 
     @extend_schema(responses=HeadroomTable)
     def get(self, request: Any) -> HttpResponse:
-        """Show how many more copies of the most common shapes fit now, in every pool."""
+        """Show the number of further copies of the most common shapes that fit now, by pool."""
         cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         table = headroom(cluster)
         if table is None:

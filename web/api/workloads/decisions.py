@@ -61,11 +61,11 @@ class DecisionRow(Document, frozen=True):
 
 
 class DecisionDetail(Document, frozen=True):
-    """A decision with everything it rests on; `podId` is what `pods/{id}/why/` takes.
+    """Decision with its inputs; `podId` is the id for `pods/{id}/why/`.
 
-    `nominatedNode` is kept for a pod that waits until `evictions` have left.
-    `nearestFit`, `tipping` and `expectedUse` are null unless they are asked for and can still be worked out.
-    `waitsFor` is what may help a refused pod; of its latest decision it is what it waits for since `triedAt`.
+    `nominatedNode` is the nominated node of a pod that waits for `evictions`. `nearestFit`, `tipping` and `expectedUse`
+    are null unless requested and still computable. `waitsFor` are the events that may help a refused pod; of its latest
+    decision, those it waits for since `triedAt`.
     """
 
     id: int

@@ -46,7 +46,7 @@ _LONGEST = 604_800
 
 
 class HoldWish(Request, frozen=True):
-    """The manifest to hold room for, and how many seconds; `note` says to people what for."""
+    """Manifest to reserve capacity for, and the duration in seconds; `note` is shown to other users."""
 
     manifest: str | dict[str, Any]
     cluster: str = ""
@@ -56,7 +56,7 @@ class HoldWish(Request, frozen=True):
 
 
 class HoldAction(Request, frozen=True):
-    """Have a hold last `seconds` more from now, or cancel it; for the audit trail, why."""
+    """Extension of a hold to `seconds` from now, or its cancellation, with the reason for the audit trail."""
 
     action: Literal["extend", "cancel"]
     reason: str
@@ -64,7 +64,7 @@ class HoldAction(Request, frozen=True):
 
 
 class HeldPod(Document, frozen=True):
-    """What is held for one pod; not `held` any more: it has it, or the hold ended."""
+    """Capacity reserved for one pod; `held` is false once the pod uses it or the hold ended."""
 
     pod: str
     node: str
@@ -74,7 +74,7 @@ class HeldPod(Document, frozen=True):
 
 
 class NewHold(Document, frozen=True):
-    """The answer to a new hold: the room of every pod is booked."""
+    """Response to a new hold: the capacity of every pod is reserved."""
 
     id: str
     state: str
@@ -101,7 +101,7 @@ class HoldRow(Document, frozen=True):
 
 
 class HoldDetail(Document, frozen=True):
-    """A hold and what it keeps of which nodes."""
+    """Hold with its reserved capacity by node."""
 
     id: str
     cluster: str
@@ -154,7 +154,7 @@ class HoldsView(ApiView):
         responses={201: NewHold},
     )
     def post(self, request: Any) -> HttpResponse:
-        """Hold room for the pods of a manifest, for all of them or for none."""
+        """Reserve capacity for the pods of a manifest, for all or none."""
         key, asked, subject = idempotency_key(request), _read(request), self.subject
         body_hash = fingerprint(request, "holds")
         kept = held_already(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)
@@ -172,7 +172,7 @@ class HoldView(ApiView):
 
     @extend_schema(responses=HoldDetail)
     def get(self, request: Any, hold_id: str) -> HttpResponse:
-        """Show a hold: until when, and what it keeps of which nodes."""
+        """Show a hold with its expiry and its reserved capacity by node."""
         return answer(request, _detail(_find(self, hold_id), self.redaction))
 
     @extend_schema(responses={200: HoldDetail})

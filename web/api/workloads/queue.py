@@ -24,7 +24,7 @@ from ..views import ApiView, answer
 
 
 class QueuedPod(Document, frozen=True):
-    """A pod that waits for a decision; `position` 1 is decided next, `attempts` is how often it was tried before.
+    """Pending pod; `position` 1 is decided next, `attempts` counts its earlier tries.
 
     `standing`: due, back-off (tried again at `againAt`), images (they are being read), resting (until a change may
     help, at the latest at `againAt`) or gated (by scheduling gates). Only due pods have a position. `waitsFor` and
@@ -56,7 +56,7 @@ class QueueView(ApiView):
 
     @extend_schema(responses=page_of(QueuedPod))
     def get(self, request: Any) -> HttpResponse:
-        """List the pods that wait: those that are due in the order in which they would be tried, then the others."""
+        """List pending pods: due pods in scheduling order, then the others."""
         cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         only = request.GET.get("standing")
         found = line(cluster.pk, limit_of(request), only=QueueState(only) if only else None)

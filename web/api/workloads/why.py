@@ -45,8 +45,8 @@ class PodWhy(Document, frozen=True):
     """Explanation of a pod: latest decision, pending time by reason, and changes that would help.
 
     `spans` add up to the time since it was submitted; the pending ones are the time it waited. `changed` compares the
-    latest attempt with the one before. `preemptedBy` says which pods took its place, the latest first. `outlook` is
-    null unless it is asked for and the pod waits.
+    latest attempt with the one before. `preemptedBy` are the pods that preempted it, the latest first. `outlook` is
+    null unless requested for a pending pod.
     """
 
     id: int

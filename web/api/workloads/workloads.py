@@ -80,7 +80,7 @@ class WorkloadRow(Document, frozen=True):
 class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Pod of a workload with its allocation; a rejected pod shows the events it waits for since its last try.
 
-    `id` is what `pods/{id}/why/` takes.
+    `id` is the id for `pods/{id}/why/`.
     """
 
     id: int
@@ -101,9 +101,9 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
-    """One object that a submission brings to a live cluster: wanted, made, refused, unwanted or gone, and why.
+    """Object that a submission creates in a live cluster: wanted, made, refused, unwanted or gone, with the reason.
 
-    A Job of which a pod ended is ending, then succeeded or failed.
+    A Job with an ended pod is ending, then succeeded or failed.
     """
 
     kind: str
@@ -116,7 +116,7 @@ class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
 class WorkloadDetail(Document, frozen=True):
     """A workload with its pods, the first 500 of them; `podsNext` is the address of the others.
 
-    `images` are those of its first pods of which the platforms are known, or unknown for a reason.
+    `images` are the images of its first pods with known platforms, or with the reason why they are unknown.
     """
 
     id: str
@@ -140,7 +140,7 @@ class WorkloadDetail(Document, frozen=True):
 
 
 class WorkloadAction(Request, frozen=True):
-    """An action on a workload; `priority` goes with the action of that name."""
+    """Action on a workload; `priority` is the value for the action of that name."""
 
     action: Literal["retry", "priority", "cancel"]
     reason: str

@@ -88,7 +88,7 @@ class InvalidExpression(Exception):
 def read(text: str, fields: Mapping[str, FilterField]) -> tuple[FilterTerm, ...]:
     """Return the terms of an expression.
 
-    Raises: Unreadable.
+    Raises: InvalidExpression.
     """
     closed = _without_spaces(text, fields)
     return tuple(_term(closed, found.start(), found.end(), fields) for found in _TOKEN.finditer(closed))

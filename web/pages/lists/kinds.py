@@ -65,7 +65,7 @@ class ValueKind:
     def test(self, operation: str, wanted: str) -> Test:
         """Return the test of values for one of `operators`, except the negated ones.
 
-        Raises: Wrong.
+        Raises: InvalidValue.
         """
         if operation == "~":
             piece = folded(wanted)

@@ -17,9 +17,9 @@ from .origin import Origin, origin, source_of
 
 
 class HandedCards(Document, frozen=True):
-    """What a pod was granted and what its node gave it, by card index; `cards` is null where that is not known.
+    """GPUs granted to a pod and GPUs that its node allocated, by index; `cards` is null if unknown.
 
-    `advisory`: another device plugin chooses, so the grant is advice. `problem` says what does not add up.
+    `advisory`: another device plugin chooses the GPUs. `problem` describes a contradiction.
     """
 
     advisory: bool
@@ -38,7 +38,7 @@ class CardShare(Document, frozen=True):
 
 
 class CardFacts(Document, frozen=True):
-    """One card and who holds it; `freeMemoryMiB` is null where the card's memory is unknown."""
+    """One GPU and its holders; `freeMemoryMiB` is null if the memory of the GPU is unknown."""
 
     card: GpuCard
     free_milli: int
@@ -47,7 +47,7 @@ class CardFacts(Document, frozen=True):
 
 
 class GpuFacts(Document, frozen=True):
-    """The whole cards of a node."""
+    """Whole GPUs of a node."""
 
     origin: Origin
     cards: list[CardFacts]

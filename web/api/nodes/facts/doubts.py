@@ -13,9 +13,9 @@ from web.api.documents import Document
 
 
 class DoubtFacts(Document, frozen=True):
-    """A fact that the node's kubelet contradicted: since when, and by refusing which pod.
+    """Fact that the node's kubelet contradicted, with the time and the rejected pod.
 
-    `pod` and `message` are null where the asker may not see the pod. The fact counts as it is reported all the same.
+    `pod` and `message` are null if the caller may not see the pod. The reported value stays in use.
     """
 
     fact: str
@@ -26,7 +26,7 @@ class DoubtFacts(Document, frozen=True):
 
 
 class BackOff(Document, frozen=True):
-    """Pods of one owner that keep off this node because its kubelet refused the last ones, and until when."""
+    """Back-off of an owner's pods on this node after its kubelet rejected some of them, with its end."""
 
     owner: str
     pods: int

@@ -19,7 +19,7 @@ from web.api.documents import Document
 
 
 class Origin(Document, frozen=True):
-    """Who stated a group of facts, and when."""
+    """Source and time of a group of facts."""
 
     source: str
     observed_at: str

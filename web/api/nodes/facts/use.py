@@ -12,7 +12,7 @@ from .origin import Origin, origin
 
 
 class ResourceUse(Document, frozen=True):
-    """One resource: `used` is the last sample with what was placed since, or what is requested where there is none.
+    """One resource: `used` is the last sample plus the pods placed since, or the requests if there is no sample.
 
     `ratio` is used / allocatable, clamped to 0-1.
     """
@@ -25,7 +25,7 @@ class ResourceUse(Document, frozen=True):
 
 
 class BalanceFacts(Document, frozen=True):
-    """How evenly a node is used: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
+    """Balance of a node's use: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
 
     `stale`: the sample is too old; requests are used instead.
     """

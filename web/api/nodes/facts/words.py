@@ -16,7 +16,9 @@ from web.api.documents import Document
 
 
 class StatedFact(Document, frozen=True):
-    """Who says what of a fact, and said before, the latest first; `conflict`: sources contradict each other now."""
+    """Current and previous statements about a fact by source, the latest first; `conflict`: sources contradict each
+    other now.
+    """
 
     said: list[Said]
     conflict: bool

@@ -44,9 +44,9 @@ class ZoneFacts(Document, frozen=True):
 
 
 class PinFacts(Document, frozen=True):
-    """A container that the agent looks after: the CPUs it was granted and those it has.
+    """Container managed by the agent, with its granted and actual CPUs.
 
-    `by` is who pins; `drift` says how the two differ, empty where they do not.
+    `by` is the component that pins; `drift` describes the difference, empty without one.
     """
 
     pod: str
