@@ -30,7 +30,8 @@ from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaRepo
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.numa.kubelet_admission import kubelet_containers
 from hetsched.engine.numa.reported_zones import zones_of
-from hetsched.engine.numa.topology_manager import Counts, ZoneResources, verdict
+from hetsched.engine.numa.resource_managers import Counts, ZoneResources
+from hetsched.engine.numa.topology_manager import verdict
 from hetsched.engine.numa.topology_setup import setup_of
 
 Shares = tuple[float, ...]

@@ -21,7 +21,8 @@ from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
 from hetsched.engine.cluster.state_view import StateView
 
-from .topology_manager import ContainerDemands, DeviceZones, KubeletVerdict, ZoneResources, at_most, reason, verdict
+from .resource_managers import ContainerDemands, DeviceZones, ZoneResources, at_most
+from .topology_manager import KubeletVerdict, reason, verdict
 from .topology_setup import Setup
 from .zones import Zones
 

@@ -16,7 +16,7 @@ from hetsched.engine.cluster.columns import WORD_BITS
 from .cpu_manager import Cpu, Topology
 from .cpu_selection import cores_of
 from .reported_zones import zones_of
-from .topology_manager import KubeletPolicy
+from .resource_managers import KubeletPolicy
 
 MOST_CPUS = 4096  # per node with individually tracked CPUs: each takes a bit of every node's columns
 KUBELET = "static"

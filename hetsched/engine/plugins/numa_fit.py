@@ -34,7 +34,8 @@ from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.numa.cpu_grants import pinned, shared
 from hetsched.engine.numa.kubelet_admission import KubeletAdmission
-from hetsched.engine.numa.topology_manager import SMT_ALIGNMENT_ERROR, TOPOLOGY_AFFINITY_ERROR
+from hetsched.engine.numa.resource_managers import SMT_ALIGNMENT_ERROR
+from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
 _PREPARED: StateKey[_Asked] = StateKey("numa-fit")

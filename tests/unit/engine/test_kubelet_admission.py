@@ -7,7 +7,8 @@ import pytest
 from hetsched.contracts.api.decision import Verdict
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.numa.topology_manager import ContainerDemands, ZoneResources, verdict
+from hetsched.engine.numa.resource_managers import ContainerDemands, ZoneResources
+from hetsched.engine.numa.topology_manager import verdict
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 

@@ -18,17 +18,15 @@ from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.cpu_manager import Cpu, Topology
-from hetsched.engine.numa.topology_manager import (
+from hetsched.engine.numa.resource_managers import (
     SMT_ALIGNMENT_ERROR,
-    TOPOLOGY_AFFINITY_ERROR,
     ContainerDemands,
     Counts,
     DeviceZones,
     KubeletPolicy,
     ZoneResources,
-    reason,
-    verdict,
 )
+from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR, reason, verdict
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hetsched.engine.numa.resource_managers import UNEXPECTED_ADMISSION_ERROR, ContainerDemands, Counts, ZoneResources
 from hetsched.engine.numa.topology_manager import (
     TOPOLOGY_AFFINITY_ERROR,
-    UNEXPECTED_ADMISSION_ERROR,
-    ContainerDemands,
-    Counts,
     KubeletVerdict,
-    ZoneResources,
     verdict,
 )
 

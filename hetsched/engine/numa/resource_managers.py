@@ -1,0 +1,218 @@
+"""CPU manager and device manager of the kubelet during the admission of one pod, with their topology hints."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+from hetsched.contracts.objects.kubelet_options import KubeletOptions
+
+from .cpu_manager import Cpu, Strategy, Topology, members, take
+
+SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
+UNEXPECTED_ADMISSION_ERROR = "UnexpectedAdmissionError"
+
+Counts = tuple[int, ...]
+Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is preferred
+
+
+class ContainerDemands(NamedTuple):
+    """One container's demands on the kubelet: exclusive CPUs (0: shared pool), GPUs, and other devices by name."""
+
+    cpus: int
+    cards: int
+    init: bool = False
+    devices: tuple[tuple[str, int], ...] = ()
+
+
+class DeviceZones(NamedTuple):
+    """The devices of one resource by zone, total and free; `elsewhere` are free and have no zone."""
+
+    resource: str
+    total: Counts
+    free: Counts
+    elsewhere: int = 0
+
+
+class ZoneResources(NamedTuple):
+    """By zone: total CPUs and those free for exclusive use, total and free GPUs, and other devices.
+
+    `free_cpus` are the free CPUs as bits of the kubelet's topology; None: CPUs are only counted, each a core of its
+    own.
+    """
+
+    cpus: Counts
+    cpus_free: Counts
+    cards: Counts
+    cards_free: Counts
+    devices: tuple[DeviceZones, ...] = ()
+    free_cpus: int | None = None
+
+
+class KubeletPolicy(NamedTuple):
+    """A kubelet's options besides its policy; `numa_nodes` includes those without CPUs, 0: as many as zones.
+
+    `distances` are by position of the zones, empty if unknown.
+    """
+
+    options: KubeletOptions = KubeletOptions()
+    topology: Topology | None = None
+    distances: tuple[Counts, ...] = ()
+    numa_nodes: int = 0
+
+
+class CpuManager:
+    """The static policy during the admission of one pod; `reusable` are the CPUs released by its init containers."""
+
+    def __init__(self, machine: ZoneResources, kubelet: KubeletPolicy) -> None:
+        self.named = machine.free_cpus is not None and kubelet.topology is not None
+        self.zones = len(machine.cpus)
+        if kubelet.topology is not None and machine.free_cpus is not None:
+            self.topology, self.available = kubelet.topology, machine.free_cpus
+        else:
+            self.topology = counted_topology(machine.cpus)
+            self.available = _lowest(self.topology, machine.cpus_free)
+        self.options = options = kubelet.options
+        self.group = self.topology.cpus_per_core
+        groups = (self.group if options.full_pcpus_only else 1) if options.distribute_cpus_across_numa else 0
+        self.strategy = Strategy(groups, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache)
+        self.reusable = self.running = 0
+
+    def by_zone(self, cpus: int) -> Counts:
+        zones = self.topology.zones
+        return tuple((zones.get(zone, 0) & cpus).bit_count() for zone in range(self.zones))
+
+    def hints(self, asked: int, largest: int) -> Hints | None:
+        if not asked or not self.topology.cpus:
+            return None
+        total, free = self.by_zone(self.topology.all), self.by_zone(self.available | self.reusable)
+        needed = sum(1 << zone for zone, cpus in self.topology.zones.items() if cpus & self.reusable)
+        found, least = _hints(asked, total, free, needed, largest)
+        sockets = self._fewest_sockets(least) if self.options.align_by_socket else 0
+        return [(mask, mask.bit_count() == least or bool(sockets and self._spans(mask) == sockets)) for mask in found]
+
+    def _fewest_sockets(self, least: int) -> int:
+        per_socket = len(self.topology.zones) // len(self.topology.sockets)
+        return -(-least // per_socket) if per_socket else 0
+
+    def _spans(self, mask: int) -> int:
+        return len(
+            frozenset[int]().union(*(self.topology.sockets_of_zone.get(zone, frozenset()) for zone in members(mask)))
+        )
+
+    def refusal(self, asked: int) -> str:
+        if not asked or not self.topology.cpus:
+            return ""
+        if self.options.full_pcpus_only:
+            whole = (self.available & ~self.topology.reserved_cores).bit_count()
+            if asked % self.group or asked > whole:
+                return SMT_ALIGNMENT_ERROR
+        return UNEXPECTED_ADMISSION_ERROR if asked > (self.available | self.reusable).bit_count() else ""
+
+    def take(self, asked: int, affinity: int, init: bool) -> None:
+        """Take CPUs inside the affinity, or with `align-by-socket` its sockets, then the rest."""
+        if not asked or not self.topology.cpus:
+            return
+        topology = self.topology
+        allocatable = self.available | self.reusable
+        inside = sum(cpus for zone, cpus in topology.zones.items() if affinity >> zone & 1)
+        if self.options.align_by_socket:
+            inside = sum(cpus for cpus in topology.sockets.values() if cpus & inside)
+        inside &= allocatable
+        taken = take(topology, inside, min(asked, inside.bit_count()), self.strategy) or 0
+        taken |= take(topology, allocatable & ~taken, asked - taken.bit_count(), self.strategy) or 0
+        self.available &= ~taken
+        self.reusable = self.reusable | taken if init else self.reusable & ~taken
+        self.running |= 0 if init else taken
+
+
+class DeviceManager:
+    """One resource of the device manager; the device plugin selects the devices within a zone."""
+
+    def __init__(self, devices: DeviceZones) -> None:
+        self.total, self.free, self.elsewhere = devices.total, list(devices.free), devices.elsewhere
+        self.reusable = [0] * len(devices.total)
+        self.running = [0] * len(devices.total)
+        self.zoned = any(devices.total)
+
+    @property
+    def available(self) -> int:
+        """Return the total in all zones; devices without zones are not counted here."""
+        return sum(self.free) + sum(self.reusable) + self.elsewhere if self.zoned else 1 << 62
+
+    def hints(self, asked: int, largest: int) -> Hints | None:
+        """Return the hints: sets of the zones that have devices."""
+        if not asked or not self.zoned:
+            return None
+        needed = sum(1 << zone for zone, count in enumerate(self.reusable) if count)
+        free = tuple(a + b for a, b in zip(self.free, self.reusable, strict=True))
+        found, least = _hints(asked, self.total, free, needed, largest)
+        return [(mask, mask.bit_count() == least) for mask in found]
+
+    def take(self, asked: int, affinity: int, init: bool) -> None:
+        """Take released devices of init containers, then inside the affinity, zones with the fewest devices first."""
+        if not self.zoned:
+            return
+        left = asked
+        for zone, count in enumerate(self.reusable):
+            taken = min(count, left)
+            left -= taken
+            if not init:
+                self.reusable[zone] -= taken
+                self.running[zone] += taken
+        order = sorted(range(len(self.free)), key=lambda zone: (not affinity >> zone & 1, self.free[zone], zone))
+        for zone in order:
+            taken = min(self.free[zone], left)
+            left -= taken
+            self.free[zone] -= taken
+            (self.reusable if init else self.running)[zone] += taken
+        self.elsewhere -= left
+
+
+def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:
+    """Return the affinities whose free amounts hold the request, and the smallest size that could if all were free.
+
+    Affinities are sets of the zones that have any of the resource, up to `largest`, and contain the `needed` ones.
+    """
+    zones = tuple(zone for zone, count in enumerate(total) if count)
+    least = len(zones) if largest >= len(zones) else len(zones) + 1
+    found = []
+    for mask, chosen in _masks(zones, largest):
+        if len(chosen) < least and sum(total[zone] for zone in chosen) >= asked:
+            least = len(chosen)
+        if needed & ~mask == 0 and sum(free[zone] for zone in chosen) >= asked:
+            found.append(mask)
+    return found, least
+
+
+@cache
+def _masks(zones: Counts, largest: int) -> tuple[tuple[int, Counts], ...]:
+    """Return the sets of zones, smaller ones first, in the kubelet's order."""
+    sets = (chosen for size in range(1, min(largest, len(zones)) + 1) for chosen in combinations(zones, size))
+    return tuple((sum(1 << zone for zone in chosen), chosen) for chosen in sets)
+
+
+@lru_cache(maxsize=4096)
+def counted_topology(cpus: Counts) -> Topology:
+    """Return a machine whose CPUs are only counted: each a core of its own, each zone a socket."""
+    owners = [zone for zone, count in enumerate(cpus) for _ in range(count)]
+    return Topology(Cpu(number, zone, zone, number, zone) for number, zone in enumerate(owners))
+
+
+def _lowest(topology: Topology, counts: Counts) -> int:
+    """Return the given number of CPUs of each zone."""
+    return at_most(topology, topology.all, counts)
+
+
+def at_most(topology: Topology, cpus: int, counts: Counts) -> int:
+    """Return the CPUs without the lowest ones of each zone that exceeds its count.
+
+    CPUs that were assigned without names are thus assumed to be the lowest free ones.
+    """
+    kept = 0
+    for zone, own in topology.zones.items():
+        free = list(members(cpus & own))
+        count = counts[zone] if zone < len(counts) else 0
+        kept |= sum(1 << bit for bit in free[max(len(free) - count, 0) :])
+    return kept
