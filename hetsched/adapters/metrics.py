@@ -18,7 +18,8 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 
 from .objects.fields import FieldView
-from .objects.pods import controller_of, namespace_of
+from .objects.pod_fields import controller_of
+from .objects.pods import namespace_of
 
 _MOST = 2**53
 

@@ -41,7 +41,8 @@ from .devices import DeviceReader
 from .documents import Document
 from .fields import FieldView, metadata
 from .manifest_warnings import explains, manifest_warnings, with_misspelling
-from .pods import PodReader, ReferencedObjects, namespace_of, preempts
+from .pod_fields import preempts
+from .pods import PodReader, ReferencedObjects, namespace_of
 
 
 def read_content(

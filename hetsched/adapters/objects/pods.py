@@ -16,32 +16,40 @@ import msgspec
 
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import likeness
-from hetsched.contracts.errors import InputError, Problem
-from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.errors import Problem
 from hetsched.contracts.objects.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.objects.workload import (
     GRACE_SECONDS,
-    ClaimRequest,
-    ClaimUse,
-    DeviceUse,
     GangMember,
-    HostPort,
     NumaDemand,
     PodGroup,
     PodSpec,
     Shape,
 )
 
-from . import demands, keys, selectors, storage
-from .allocation import parse_allocation, parse_topology_result
+from . import demands, keys, selectors
 from .export.annotations import with_containers, with_problems, with_scoring
 from .fields import FieldView, metadata
-from .foreign_gpu_sharing import held_by_koordinator
+from .pod_fields import (
+    MAX_UID,
+    add_unsupported,
+    claim_uses,
+    controller_of,
+    controller_uid,
+    device_uses,
+    grace_seconds,
+    host_ports,
+    images_of_spec,
+    movement_obstacle,
+    namespace_of_pod,
+    not_supported,
+    preempts,
+    running_allocation,
+)
 from .requests import is_resized, pod_amounts
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod, which the kubelet runs from a file: it cannot be evicted
 MAX_POD_TERMS = 64  # each is looked up in every domain of the fleet: see docs/adr/0019
-MAX_UID = 64  # characters; the API server generates 36
 _MOST_KEPT = 4096
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
@@ -49,10 +57,6 @@ _SYSTEM_PRIORITIES = {
     "system-cluster-critical": PriorityClass(2_000_000_000),
     "system-node-critical": PriorityClass(2_000_001_000),
 }
-# Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) have no effect on placement.
-_PLACED_VOLUMES = (
-    "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi", "rbd", "vsphereVolume",
-)  # fmt: skip
 
 
 class ReferencedObjects(NamedTuple):
@@ -98,7 +102,7 @@ class PodReader:
         if len(uid) > MAX_UID:
             meta.fail(f"may have at most {MAX_UID} characters", "uid")
         controller = controller_of(meta)
-        name, namespace = meta.text("name"), _namespace(meta)
+        name, namespace = meta.text("name"), namespace_of_pod(meta)
         pod = self._alike(root, name, namespace)
         shape = pod.shape
         if node_name and is_resized(spec, status):
@@ -121,8 +125,8 @@ class PodReader:
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),
             controller=controller,
-            controller_uid=_controller_uid(meta),
-            grace_seconds=_grace(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
+            controller_uid=controller_uid(meta),
+            grace_seconds=grace_seconds(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
         )
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:
@@ -158,7 +162,7 @@ class PodReader:
             message = f"may have at most {MAX_POD_TERMS} terms about other pods, of affinity and spread together"
             hint = "Say it with fewer: a selector may name many values"
             spec.fail(message, "affinity", code="TooManyTerms", hint=hint)
-        _unsupported(spec, problems)
+        add_unsupported(spec, problems)
         arch = demands.fixed_arch(node_selector, node_terms)
         shape = Shape(
             requests=amounts.requests,
@@ -172,9 +176,9 @@ class PodReader:
             anti_affinity=anti_required,
             preferred_affinity=preferred + anti_preferred,
             spread=spread,
-            host_ports=_host_ports(spec),
-            claims=_claims(spec, meta, name),
-            devices=_devices(spec, root.view("status")),
+            host_ports=host_ports(spec),
+            claims=claim_uses(spec, meta, name),
+            devices=device_uses(spec, root.view("status")),
             gpu=demands.gpu_demand(annotations, amounts.requests, problems),
             isa=demands.isa_demand(labels, annotations, arch, problems),
             numa=demands.numa_demand(annotations, problems),
@@ -192,7 +196,7 @@ class PodReader:
         scheduler_name = spec.text("schedulerName", keys.SCHEDULER)
         policy, policy_rule = demands.policy_choice(annotations, scheduler_name, problems)
         node_name = spec.name("nodeName") if spec.text("nodeName") else ""
-        images = tuple(dict.fromkeys(_images(spec)))
+        images = tuple(dict.fromkeys(images_of_spec(spec)))
         image_facts = stated_facts(annotations, images, problems)
         if image_facts:
             shape = with_demand(shape, image_facts)
@@ -203,7 +207,7 @@ class PodReader:
             labels=labels,
             priority=self._priority(spec, problems),
             preemptible=MIRROR not in annotations,
-            stays=_stays(spec, annotations),
+            stays=movement_obstacle(spec, annotations),
             preempts=preempts(spec, self._class(spec)),
             qos=amounts.qos,
             scheduler_name=scheduler_name,
@@ -212,13 +216,13 @@ class PodReader:
             gang=self._gang(spec, labels, namespace, problems),
             gates=tuple(gate.text("name") for gate in spec.views("schedulingGates")) if not node_name else (),
             node_name=node_name,
-            allocation=_allocation(annotations, dict(amounts.requests), problems) if node_name else None,
+            allocation=running_allocation(annotations, dict(amounts.requests), problems) if node_name else None,
             container_names=names,
             images=images,
             image_facts=image_facts,
             pull_secrets=tuple(secret.text("name") for secret in spec.views("imagePullSecrets") if "name" in secret),
             problems=with_problems(problems, annotations),
-            grace_seconds=_grace(spec, "terminationGracePeriodSeconds", GRACE_SECONDS),
+            grace_seconds=grace_seconds(spec, "terminationGracePeriodSeconds", GRACE_SECONDS),
         )
 
     def _priority(self, spec: FieldView, problems: list[Problem]) -> int:
@@ -269,134 +273,4 @@ class PodReader:
         return self.names.pod_groups.get(f"{namespace}/{group}")
 
 
-def _stays(spec: FieldView, annotations: dict[str, str]) -> str:
-    """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; empty if it may move.
-
-    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir does not count.
-    """
-    said = annotations.get(keys.SAFE_TO_EVICT)
-    if said == "false":
-        return "annotation"
-    if said == "true":
-        return ""
-    if keys.EXPORT_STAYS in annotations:
-        return annotations[keys.EXPORT_STAYS]
-    safe = {name.strip() for name in annotations.get(keys.SAFE_VOLUMES, "").split(",")}
-    for volume in spec.views("volumes"):
-        on_disk = "emptyDir" in volume and volume.view("emptyDir").text("medium") != "Memory"
-        if ("hostPath" in volume or on_disk) and volume.text("name") not in safe:
-            return "local-volume"
-    return ""
-
-
-def _grace(view: FieldView, key: str, default: int) -> int:
-    """Read a grace period; kubelets treat a negative one as one second."""
-    seconds = view.integer(key, default, least=-(2**63))
-    return seconds if seconds >= 0 else 1
-
-
-def preempts(spec: FieldView, found: PriorityClass | None = None) -> bool:
-    """Read `preemptionPolicy` of a pod or a class; a pod without one inherits that of its class."""
-    default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
-    return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
-
-
-def _namespace(meta: FieldView) -> str:
-    return meta.name("namespace", label=True) if "namespace" in meta else "default"
-
-
-namespace_of = _namespace
-
-
-def controller_of(meta: FieldView) -> str:
-    """Return the pod's controller as `Kind/name`; a ReplicaSet of a Deployment counts as the Deployment."""
-    owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
-    if owner is None:
-        return ""
-    kind, name = owner.text("kind"), owner.text("name")
-    template = meta.labels().get("pod-template-hash", "")
-    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
-        return f"Deployment/{name.removesuffix(f'-{template}')}"
-    return f"{kind}/{name}"
-
-
-def _controller_uid(meta: FieldView) -> str:
-    owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
-    return "" if owner is None else owner.text("uid")[:MAX_UID]
-
-
-def _images(spec: FieldView) -> list[str]:
-    found = (c.text("image") for key in ("containers", "initContainers") for c in spec.views(key))
-    return [image for image in found if image]
-
-
-def _host_ports(spec: FieldView) -> tuple[HostPort, ...]:
-    """Return the host ports of the pod; with hostNetwork every container port is one."""
-    on_host = spec.flag("hostNetwork")
-    found = []
-    for key in ("containers", "initContainers"):
-        for container in spec.views(key):
-            if key == "initContainers" and container.text("restartPolicy") != "Always":
-                continue
-            for port in container.views("ports"):
-                inside = port.integer("containerPort", least=1, most=65535)
-                number = port.integer("hostPort", inside if on_host else 0, most=65535)
-                if number:
-                    protocol = port.choice("protocol", ("TCP", "UDP", "SCTP"), "TCP")
-                    found.append(HostPort(number, protocol, port.text("hostIP") or "0.0.0.0"))  # noqa: S104
-    return tuple(dict.fromkeys(found))
-
-
-def _claims(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ...]:
-    """Read the claims of a pod, and the templates that an export recorded for them."""
-    found = storage.claims_of(spec, pod)
-    if keys.EXPORT_CLAIMS not in meta.view("annotations"):
-        return found
-    text = meta.view("annotations").text(keys.EXPORT_CLAIMS)
-    try:
-        kept = msgspec.json.decode(text, type=dict[str, ClaimRequest])
-    except (msgspec.DecodeError, RecursionError) as error:
-        meta.view("annotations").fail(f"it does not describe claims: {error}", keys.EXPORT_CLAIMS)
-    return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
-
-
-def _devices(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
-    """Read the resource claims of a pod; the name of a claim from a template is in the pod's status."""
-    made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
-    found = []
-    for use in spec.views("resourceClaims"):
-        name = use.text("name")
-        if name in made and "resourceClaimName" not in made[name]:
-            continue  # the controller found that no claim is needed
-        found.append(DeviceUse(name, use.text("resourceClaimName") or _made(made.get(name))))
-    return tuple(found)
-
-
-def _made(status: FieldView | None) -> str:
-    return "" if status is None else status.text("resourceClaimName")
-
-
-def _unsupported(spec: FieldView, problems: list[Problem]) -> None:
-    fields: list[str] = []
-    for position, volume in enumerate(spec.views("volumes")):
-        fields.extend(f"volumes[{position}].{source}" for source in _PLACED_VOLUMES if source in volume)
-    for field in fields:
-        problems.append(not_supported(f"spec.{field}"))
-
-
-def not_supported(field: str) -> Problem:
-    """Return the problem of a pod that uses a scheduling feature which is not implemented."""
-    return Problem("FeatureNotSupported", field, f"{field} influences scheduling in a way that is not supported")
-
-
-def _allocation(annotations: dict[str, str], requests: dict[str, int], problems: list[Problem]) -> Allocation | None:
-    field = next((key for key in (keys.ALLOCATION, keys.TOPOLOGY_RESULT) if key in annotations), "Koordinator")
-    try:
-        if keys.ALLOCATION in annotations:
-            return parse_allocation(annotations[keys.ALLOCATION])
-        if keys.TOPOLOGY_RESULT in annotations:
-            return parse_topology_result(annotations[keys.TOPOLOGY_RESULT])
-        return held_by_koordinator(annotations, requests)
-    except InputError as error:
-        problems.append(Problem(error.code, field, error.message))
-    return None
+namespace_of = namespace_of_pod
