@@ -30,7 +30,7 @@ from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.contracts.api.decision import DoubtfulFact, WhatIfAnswer
-from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PolicySpec
@@ -39,8 +39,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.policy import IMPLIED, compile_policy, policy_from_plain
-from hetsched.engine.framework.policy import Policy as Compiled
+from hetsched.engine.framework.policy import IMPLIED
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
@@ -51,17 +50,16 @@ from hetsched.placement.quotas import check_ceiling
 from hetsched.placement.scheduler_cache import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
-from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts
 
 from .. import bodies, request_scope
 from ..documents import Request
 from ..pagination import flag, integer
-from ..policies.plugins import registry
 from ..problems import RequestRefused
 from ..queries import YES_OR_NO
 from ..views import ApiView, answer
 from . import plan_tokens
+from .draft_policies import InlineChooser, compile_draft, draft_policy
 
 MOST_PODS = 10_000
 MOST_CELLS = 500_000
@@ -249,7 +247,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         check_priority(asked.priority)
         pods = [msgspec.structs.replace(pod, priority=asked.priority) for pod in pods]
     pods = with_known(cluster, pods) if cluster else pods
-    policy = _compile(spec, preemption=asked.preempts, implied=IMPLIED if cluster else ())
+    policy = compile_draft(spec, preemption=asked.preempts, implied=IMPLIED if cluster else ())
     state, revision = fork(cluster.pk) if cluster else (_state_of(inline), 0)
     if asked.add_nodes or asked.copy_nodes:
         added = _nodes(asked.add_nodes) if asked.add_nodes else ()
@@ -338,12 +336,12 @@ def _choose(
 ) -> tuple[PolicySpec, Sequence[PodSpec]]:
     """Return the policy and the pods, marked if the policy that they name cannot apply to them."""
     if asked.policy_draft is not None:
-        return _draft(asked.policy_draft), content.pending
+        return draft_policy(asked.policy_draft), content.pending
     # A plan is decided like a submission: by active policies, regardless of policies in the request.
     own = {} if asked.plan else {spec.name: spec for spec in (*inline.policies, *content.policies)}
     if asked.policy in own:
         return own[asked.policy], content.pending
-    chooser = Chooser(cluster) if cluster else _InlineChooser(own, inline, content)
+    chooser = Chooser(cluster) if cluster else InlineChooser(own, inline, content)
     pods: list[PodSpec] = []
     names: dict[str, None] = {}
     for pod in content.pending:
@@ -366,48 +364,6 @@ def _choose(
     if spec is None:
         raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
     return spec, pods
-
-
-class _InlineChooser:
-    """Choose a policy as the CLI does: the pod's, else its namespace's default, else the default policy."""
-
-    def __init__(self, own: dict[str, PolicySpec], inline: ClusterContent, content: ClusterContent) -> None:
-        self.known = own.keys() | BUILTIN.keys() | set(Policy.objects.values_list("name", flat=True))
-        self.defaults = inline.namespace_policies | content.namespace_policies
-
-    def choose(self, pod: PodSpec, requested: str = "") -> tuple[Any, Problem | None]:
-        name = requested or pod.policy or self.defaults.get(pod.namespace, "") or DEFAULT
-        if name in self.known:
-            return _Named(name), None
-        if requested:
-            raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
-        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, f"unknown policy {name!r}")
-
-
-class _Named(msgspec.Struct, frozen=True):
-    name: str
-
-
-def _draft(plain: dict[str, Any]) -> PolicySpec:
-    if "apiVersion" in plain:
-        found = parse_cluster([("policyDraft", bodies.source(plain))]).policies
-        if len(found) != 1:
-            raise InputError("PolicyAmbiguous", "the value is not exactly one SchedulingPolicy", place="policyDraft")
-        return msgspec.structs.replace(found[0], version=0)
-    name = plain.get("name") or "draft"
-    try:
-        return policy_from_plain({**plain, "version": 0}, name=str(name))
-    except InputError as error:
-        place = f"policyDraft{error.place.removeprefix('spec')}"
-        raise InputError(error.code, error.message, place=place, hint=error.hint) from None
-
-
-def _compile(spec: PolicySpec, *, preemption: bool, implied: Sequence[str] = ()) -> Compiled:
-    plugins = registry()
-    if not preemption:
-        kept = tuple(u for u in spec.plugins if u.name not in plugins or "post-filter" not in plugins[u.name].points)
-        spec = msgspec.structs.replace(spec, plugins=kept)
-    return compile_policy(spec, plugins, implied=implied)
 
 
 routes = [path("what-if/", WhatIfView.as_view())]
