@@ -27,14 +27,13 @@ from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.simulation.moves import AppliedMove
-from hetsched.inventory.actions import cluster_topic, require_reason
+from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.inventory.node_events import in_step
-from hetsched.journal.audit import SYSTEM, Actor
+from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.journal.publish import publish_many
-from hetsched.placement.lifecycle import HOLDING, State
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
 from hetsched.placement.queries.advice import AdviceBasis, footing
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
@@ -45,15 +44,23 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .decisions import Result, record
+from .rebalance_state import (
+    HOLDING_STATES,
+    StepTaken,
+    audit_move,
+    check_open,
+    finish,
+    give_up,
+    live_pods,
+    note_move,
+    plan_name,
+    publish_plan,
+    stop,
+)
 
 PATIENCE = timedelta(minutes=15)
 KEPT_OFF = timedelta(minutes=10)
 _TRIES = 3
-_HOLDING = [state.value for state in HOLDING]
-
-
-class _Elsewhere(Exception):
-    """Another worker executes this step, or the plan has ended."""
 
 
 def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, actor: Actor, reason: str) -> Rebalance:
@@ -70,7 +77,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     try:
         with write_transaction():
             plan = _written(cluster, advice, chosen, actor, reason)
-            _publish(plan)
+            publish_plan(plan)
             dispatch.wake(cluster.pk, dispatch.REBALANCE)
     except IntegrityError:
         raise InputError(
@@ -94,7 +101,7 @@ def _written(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Ac
         reason=reason,
         created_at=now,
     )
-    live = {pod.key: pod.pk for pod in _live(cluster, [one.pod for move in chosen for one in move.pods])}
+    live = {pod.key: pod.pk for pod in live_pods(cluster, [one.pod for move in chosen for one in move.pods])}
     RebalanceMove.objects.bulk_create(
         RebalanceMove(
             rebalance=plan,
@@ -111,7 +118,12 @@ def _written(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Ac
     )
     details = {"goal": plan.goal, "plan": plan.token, "pods": [one.pod for move in chosen for one in move.pods][:100]}
     audit(
-        actor=actor.name, role=actor.role, action="rebalance.confirm", obj=_named(plan), reason=reason, details=details
+        actor=actor.name,
+        role=actor.role,
+        action="rebalance.confirm",
+        obj=plan_name(plan),
+        reason=reason,
+        details=details,
     )
     return plan
 
@@ -123,9 +135,9 @@ def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
     """
     reason = require_reason(reason)
     with write_transaction():
-        if not _stop(plan, f"stopped by {actor.name}"):
+        if not stop(plan, f"stopped by {actor.name}"):
             raise InputError("RebalanceOver", "the plan has already ended", place="action")
-        audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=_named(plan), reason=reason)
+        audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=plan_name(plan), reason=reason)
 
 
 def go_on(cluster_id: int) -> int:
@@ -153,17 +165,17 @@ def _step(plan: Rebalance) -> bool:
     open_ones = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING]).select_related("pod")
     first = open_ones.order_by("step").first()
     if first is None:
-        _finish(plan)
+        finish(plan)
         return False
     moves = list(open_ones.filter(step=first.step).order_by("id"))
     if first.state == RebalanceMove.LEAVING:
         return _settled(plan, moves)
     try:
         return _begin(plan, moves)
-    except _Elsewhere:
+    except StepTaken:
         return False
     except Conflict as conflict:
-        return not _give_up(plan, f"step {first.step}: {conflict}")
+        return not give_up(plan, f"step {first.step}: {conflict}")
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
@@ -175,7 +187,7 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         found = footing(cluster, _spec(cluster))
         moved, problem = _tried(found, moves)
         if moved is None:
-            _give_up(plan, f"step {moves[0].step}: {problem}")
+            give_up(plan, f"step {moves[0].step}: {problem}")
             return False
         try:
             if cluster.kind == ClusterKind.KUBERNETES:
@@ -232,8 +244,8 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
     message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with write_transaction():
         change = ClusterTransaction(advance(plan.cluster_id, revision=found.revision))
-        _check_open(plan, moves)
-        pods = {pod.key: pod for pod in _live(plan.cluster, [move.pod_key for move in moves])}
+        check_open(plan, moves)
+        pods = {pod.key: pod for pod in live_pods(plan.cluster, [move.pod_key for move in moves])}
         if len(pods) != len(moves):
             raise Conflict("a pod of the step was deleted")
         leaving = [pods[move.pod_key] for move in moves]
@@ -249,8 +261,8 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
         record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_decided_on(found, moved))
         Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=message)
         for move in moves:
-            _note(move, RebalanceMove.MOVED, came_to=move.target)
-            _audit_move(plan, move, "pod.move")
+            note_move(move, RebalanceMove.MOVED, came_to=move.target)
+            audit_move(plan, move, "pod.move")
         dispatch.wake(plan.cluster_id)
 
 
@@ -298,8 +310,8 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
     with write_transaction():
         cluster = advance(plan.cluster_id)
-        _check_open(plan, moves)
-        pods = {pod.key: pod for pod in _live(cluster, [move.pod_key for move in moves])}
+        check_open(plan, moves)
+        pods = {pod.key: pod for pod in live_pods(cluster, [move.pod_key for move in moves])}
         for move in moves:
             pod = pods.get(move.pod_key)
             # Another pod may have this name by now; only the pod that was tried may be evicted.
@@ -310,8 +322,8 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         )
         _keep_off(cluster, moves, pods, message)
         for move in moves:
-            _note(move, RebalanceMove.LEAVING)
-            _audit_move(plan, move, "pod.evict")
+            note_move(move, RebalanceMove.LEAVING)
+            audit_move(plan, move, "pod.evict")
         dispatch.wake(plan.cluster_id, dispatch.EVICT)
 
 
@@ -320,10 +332,10 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     kept = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
-        return not _give_up(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
+        return not give_up(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
     for move in moves:
         pod = move.pod
-        if pod is not None and pod.state in _HOLDING:
+        if pod is not None and pod.state in HOLDING_STATES:
             return _wait(plan, move, f"{move.pod_key} was not deleted")
         successor = _successor(pod, move)
         if pod is not None and pod.spec.controller and successor is None:
@@ -331,14 +343,14 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     with write_transaction():
         for move in moves:
             found = _successor(move.pod, move)
-            _note(move, RebalanceMove.MOVED, came_to=found or "")
-        _publish(plan)
+            note_move(move, RebalanceMove.MOVED, came_to=found or "")
+        publish_plan(plan)
     return True
 
 
 def _wait(plan: Rebalance, move: RebalanceMove, late: str) -> bool:
     if timezone.now() > move.changed_at + PATIENCE:
-        _give_up(plan, f"{late} within {int(PATIENCE.total_seconds() // 60)} minutes")
+        give_up(plan, f"{late} within {int(PATIENCE.total_seconds() // 60)} minutes")
     return False
 
 
@@ -347,7 +359,7 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
     if pod is None or not pod.spec.controller:
         return None
     rows = Pod.objects.filter(
-        cluster_id=pod.cluster_id, namespace=pod.namespace, created_at__gte=move.changed_at, state__in=_HOLDING
+        cluster_id=pod.cluster_id, namespace=pod.namespace, created_at__gte=move.changed_at, state__in=HOLDING_STATES
     )
     for other in rows.select_related("node").order_by("-id")[:200]:
         if other.pk != pod.pk and other.spec.owner == pod.spec.owner and other.node is not None:
@@ -383,75 +395,3 @@ def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[st
         ),
         ignore_conflicts=True,
     )
-
-
-def _live(cluster: Cluster, keys: Sequence[str]) -> list[Pod]:
-    names = [key.partition("/")[2] for key in keys]
-    rows = Pod.objects.filter(cluster=cluster, name__in=names, state__in=_HOLDING).select_related("node")
-    return [pod for pod in rows.order_by("id") if pod.key in set(keys)]
-
-
-def _check_open(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
-    """Check under the cluster's lock that no other worker began this step and that the plan still runs.
-
-    Raises: _Elsewhere.
-    """
-    waiting = plan.moves.filter(pk__in=[m.pk for m in moves], state=RebalanceMove.WAITING)
-    if waiting.filter(rebalance__state=Rebalance.RUNNING).count() != len(moves):
-        raise _Elsewhere
-
-
-def _note(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
-    move.state, move.came_to, move.changed_at = state, came_to, timezone.now()
-    move.save(update_fields=["state", "came_to", "changed_at"])
-
-
-def _stop(plan: Rebalance, message: str) -> bool:
-    """Stop a running plan; return False if the plan has already ended."""
-    now = timezone.now()
-    with write_transaction():
-        running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
-        if not running.update(state=Rebalance.STOPPED, message=message[:500], finished_at=now):
-            return False
-        left = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING])
-        Eviction.objects.filter(move__in=left, state=Eviction.WANTED).update(state=Eviction.DROPPED)
-        left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
-        _publish(plan)
-    return True
-
-
-def _give_up(plan: Rebalance, message: str) -> bool:
-    """Stop a plan that cannot continue, with the system as actor; return False if the plan has already ended."""
-    with write_transaction():
-        if not _stop(plan, message):
-            return False
-        audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=_named(plan), reason=message[:2000])
-    return True
-
-
-def _finish(plan: Rebalance) -> None:
-    running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
-    with write_transaction():
-        if running.update(state=Rebalance.DONE, finished_at=timezone.now()):
-            audit(actor=plan.asked_by, role=plan.role, action="rebalance.done", obj=_named(plan), reason=plan.reason)
-            _publish(plan)
-
-
-def _publish(plan: Rebalance) -> None:
-    """Make pages that follow the cluster reload; the topic itself contains no plans."""
-    publish_many({cluster_topic(plan.cluster): {}})
-
-
-def _audit_move(plan: Rebalance, move: RebalanceMove, action: str) -> None:
-    audit(
-        actor=plan.asked_by,
-        role=plan.role,
-        action=action,
-        obj=("pod", move.pod_key),
-        reason=plan.reason,
-        details={"rebalance": plan.pk, "step": move.step, "from": move.source, "to": move.target},
-    )
-
-
-def _named(plan: Rebalance) -> tuple[str, str]:
-    return ("rebalance", f"{plan.cluster.name}/{plan.pk}")
