@@ -26,6 +26,7 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.pod_events import PodResult, publish_result
 from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.ledger import write_columns
@@ -147,4 +148,8 @@ def _sentence(namespace: str, summary: str, state: str, message: str) -> str:
     """Return the message of a pod's condition, without the names of pods in other namespaces."""
     tenant = Redaction(frozenset({namespace}))
     text = tenant.summary(summary)
-    return f"{text}, but was not bound: {tenant.message(message)}" if state == State.PENDING.value else text
+    return (
+        Message("{said}, but was not bound: {reason}", said=text, reason=tenant.message(message))
+        if state == State.PENDING.value
+        else text
+    )

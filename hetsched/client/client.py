@@ -18,6 +18,7 @@ import msgspec
 
 from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 
 from . import waiting
 from .documents import (
@@ -245,7 +246,7 @@ def _hold_path(hold_id: str) -> str:
 
 def _what_if(document: Mapping[str, Any]) -> WhatIfAnswer:
     try:
-        return msgspec.convert({"nodes": None, **document}, WhatIfAnswer)
+        return msgspec.convert({"nodes": None, **document}, WhatIfAnswer, dec_hook=from_parts)
     except msgspec.ValidationError as error:
         raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
 

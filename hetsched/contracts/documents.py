@@ -1,17 +1,22 @@
-"""Encode documents of the control plane in one place, so that a type of ours needs one hook."""
+"""Encode documents of the control plane in one place: messages are encoded as their English text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
+from .message import as_text
 
-def encode(document: Any, *, order: Literal["deterministic", "sorted"] | None = None) -> bytes:
-    """Return a document as JSON."""
-    return msgspec.json.encode(document, order=order)
+
+def encode(
+    document: Any, *, order: Literal["deterministic", "sorted"] | None = None, hook: Callable[[Any], Any] = as_text
+) -> bytes:
+    """Return a document as JSON; `hook` encodes the messages."""
+    return msgspec.json.encode(document, order=order, enc_hook=hook)
 
 
 def to_plain(document: Any) -> Any:
     """Return a document as plain values."""
-    return msgspec.to_builtins(document)
+    return msgspec.to_builtins(document, enc_hook=as_text)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from .message import Message, joined
+
 
 class Event(enum.StrEnum):
     """Kind of cluster event. Add new ones at the end: the position of each is its bit."""
@@ -51,7 +53,7 @@ class WaitsFor(msgspec.Struct, frozen=True):
 
     plugin: str
     events: tuple[Event, ...]
-    text: str
+    text: Message
 
 
 def bits(events: Iterable[Event]) -> int:
@@ -64,6 +66,6 @@ def bits_of(waits: Iterable[WaitsFor]) -> int:
     return bits(event for one in waits for event in one.events)
 
 
-def in_words(waits: Iterable[WaitsFor]) -> str:
+def in_words(waits: Iterable[WaitsFor]) -> Message:
     """Return the conditions as one phrase; any one of them may be enough."""
-    return ", or ".join(dict.fromkeys(one.text for one in waits if one.text))
+    return joined(", or ", dict.fromkeys(one.text for one in waits if one.text))

@@ -27,6 +27,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import as_parts
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.snapshot_read import one_moment
 from hetsched.storage.write_lock import write_transaction
@@ -125,7 +126,7 @@ def _write(file: gzip.GzipFile) -> dict[str, int]:
 
 
 def _line(file: gzip.GzipFile, document: Any) -> None:
-    file.write(encode(document) + b"\n")
+    file.write(encode(document, hook=as_parts) + b"\n")
 
 
 def _header(file: gzip.GzipFile) -> Header:

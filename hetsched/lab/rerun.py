@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.balance import ClusterMetrics, cluster_metrics
@@ -87,7 +88,7 @@ class ReplayNote(msgspec.Struct, frozen=True):
     """Note for the reader of the result."""
 
     code: str
-    message: str
+    message: Message
 
 
 class ReplayResult(msgspec.Struct, frozen=True, rename={

@@ -24,6 +24,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AppendOnly
 from hetsched.storage.bulk_rows import new
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 from .charges import Charge
 from .handouts import HandedOut
@@ -163,7 +164,7 @@ class Pod(models.Model):
     # The decision last reported to the pod's cluster.
     reported_decision = models.BigIntegerField(null=True, editable=False)
     report_failed_at = models.DateTimeField(null=True, editable=False)
-    message = models.TextField(_("message"), blank=True)
+    message = MessageField(_("message"), blank=True)
     created_at = models.DateTimeField(_("created"))
     decided_at = models.DateTimeField(_("decided"), null=True)
     started_at = models.DateTimeField(_("started"), null=True)
@@ -289,7 +290,7 @@ class Decision(AppendOnly):
     cluster_revision = models.BigIntegerField(_("cluster revision"))
     inventory_revision = models.BigIntegerField(_("inventory revision"))
     score = models.FloatField(_("score"), null=True)
-    summary = models.TextField(_("summary"))
+    summary = MessageField(_("summary"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     reasons = StructField(tuple[Reason, ...], verbose_name=_("reasons"), default=tuple)
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
@@ -322,7 +323,7 @@ class ForgottenDecision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     namespace = models.CharField(_("namespace"), max_length=63)
     verdict = models.CharField(_("verdict"), max_length=16)
-    summary = models.TextField(_("summary"))
+    summary = MessageField(_("summary"))
     created_at = models.DateTimeField(_("decided"), db_index=True)
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster
+from hetsched.storage.message_field import MessageField
 
 
 class Rebalance(models.Model):
@@ -25,7 +26,7 @@ class Rebalance(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rebalances", verbose_name=_("cluster"))
     goal = models.CharField(_("goal"), max_length=10)
-    summary = models.TextField(_("summary"))
+    summary = MessageField(_("summary"))
     token = models.CharField(_("plan"), max_length=40)
     state = models.CharField(_("state"), max_length=8, choices=STATES, default=RUNNING)
     message = models.CharField(_("message"), max_length=500, blank=True)

@@ -21,6 +21,7 @@ from hetsched.contracts.api.decision import NodeOutcome, Reason
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 
 class Judgement(models.TextChoices):
@@ -56,7 +57,7 @@ class Shadow(models.Model):
     top = StructField(tuple[NodeOutcome, ...], verbose_name=_("best nodes"), default=tuple)
     policy_name = models.CharField(_("policy"), max_length=63, blank=True)
     policy_version = models.IntegerField(_("policy version"), default=0)
-    summary = models.TextField(_("summary"), blank=True)
+    summary = MessageField(_("summary"), blank=True)
 
     class Meta:
         verbose_name = _("shadow decision")

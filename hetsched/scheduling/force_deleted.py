@@ -13,8 +13,8 @@ from functools import cached_property
 import msgspec
 
 from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.message import Message, named
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.pod_sentences import HELD_BY_FORCE_DELETED, MOST_NAMED
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
@@ -51,7 +51,7 @@ class ForceDeleted:
                 found[booking.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
         return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
 
-    def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, str] | None:
+    def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
         """Return the reason why a pod waits for force-deleted pods, and the sentence shown in its own namespace.
 
         None if it waits for none of them.
@@ -80,10 +80,8 @@ class ForceDeleted:
         return Reason(HELD, "ledger", nodes, _sentence(names, len(names), until)), _sentence(own, len(names), until)
 
 
-def _sentence(names: list[str], count: int, until: str) -> str:
-    """Return a sentence that names the first few of `count` pods, or none if all are in other namespaces."""
+def _sentence(names: list[str], count: int, until: str) -> Message:
+    """Return a sentence that names the first few pods, or none if all are in other namespaces."""
     if not names:
-        return f"held by a force-deleted pod of another namespace until {until}"
-    shown = names[:MOST_NAMED]
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
-    return HELD_BY_FORCE_DELETED.format(pods=", ".join(shown) + more, time=until)
+        return Message("held by a force-deleted pod of another namespace until {time}", time=until)
+    return Message("held by force-deleted pod {pods} until {time}", pods=named(names, count=count), time=until)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetsched.contracts.api.decision import Evicted, Reason
+from hetsched.contracts.message import Message, named
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.pod_sentences import PENDING, STAYS, named
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
@@ -85,13 +85,15 @@ class Nominees:
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:
     """Return the reason that names the victims a nominated pod waits for."""
-    pods = named([f"{one.pod.key.partition(MARK)[0]} (priority {one.pod.priority})" for one in going])
-    return Reason("PreemptionPending", "preemption", 1, PENDING.format(node=node, pods=pods))
+    victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
+    pods = named([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
+    message = Message("it gets its place on {node} once {pods} left", node=node, pods=pods)
+    return Reason("PreemptionPending", "preemption", 1, message)
 
 
 def was_refused(victim: str, message: str) -> Reason:
     """Return the reason for a victim whose eviction was refused."""
-    return Reason("PreemptionRefused", "preemption", 0, STAYS.format(pods=victim, said=message))
+    return Reason("PreemptionRefused", "preemption", 0, Message("{pods} stays: {said}", pods=victim, said=message))
 
 
 def _is_booked(booking: Booking | None, uid: str) -> bool:

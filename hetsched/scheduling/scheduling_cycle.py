@@ -19,9 +19,9 @@ import msgspec
 import structlog
 
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.message import Message, about, as_message, joined, named
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
-from hetsched.contracts.pod_sentences import IN_THE_PLACE_OF, POSSIBLE, named
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best, diagnose
@@ -52,7 +52,7 @@ class _Explained(msgspec.Struct, frozen=True):
     """Why a pod is rejected, and the force-deleted pods that block it."""
 
     diagnosis: Diagnosis
-    held: tuple[Reason, str] | None
+    held: tuple[Reason, Message] | None
 
 
 class SchedulingCycle:
@@ -76,7 +76,7 @@ class SchedulingCycle:
         self._rooms = BatchReservations(loaded, ())
         self._force_deleted = ForceDeleted(loaded, warm.cluster_id)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
-        self._unmeasured: str | None = None
+        self._unmeasured: tuple[Message, ...] | None = None
         if loaded.nominates:
             self._spare(spared(warm.cluster_id))
 
@@ -153,7 +153,12 @@ class SchedulingCycle:
     def _one(self, waiting: PendingPod, position: int) -> Result:
         spec = self.specs.get(waiting.policy)
         if spec is None:
-            reason = Reason("PolicyUnknown", "policy", 0, f"policy {waiting.policy!r} has no active version")
+            reason = Reason(
+                "PolicyUnknown",
+                "policy",
+                0,
+                Message("policy {policy} has no active version", policy=repr(waiting.policy)),
+            )
             return Result(waiting, Verdict.NOT_NOW, reason.message, waiting.policy, 0, reasons=(reason,))
         try:
             return self._try(waiting, spec, position)
@@ -162,14 +167,16 @@ class SchedulingCycle:
             self.failed = True
             with suppress(Exception):  # the rest is dropped with the snapshot; until then other pods need this capacity
                 self.loaded.state.forget(waiting.spec.key)
-            reason = Reason("EngineError", "engine", 0, f"the decision failed: {type(error).__name__}")
-            summary = f"{waiting.spec.key} could not be scheduled: {type(error).__name__}"
+            reason = Reason(
+                "EngineError", "engine", 0, Message("the decision failed: {name}", name=type(error).__name__)
+            )
+            summary = Message("{pod} could not be scheduled: {name}", pod=waiting.spec.key, name=type(error).__name__)
             return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
 
     def _try(self, waiting: PendingPod, spec: PolicySpec, position: int) -> Result:
         pod = waiting.spec
         if gang_key(pod) in self._mixed:
-            message = f"gang {gang_key(pod)}: its members name different policies"
+            message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
             reason = Reason("GangMixed", "gang", 0, message)
             return self._refused(waiting, spec, Verdict.MISCONFIGURED, message, (reason,))
         scheduler = self.warm.scheduler(spec)
@@ -193,9 +200,9 @@ class SchedulingCycle:
                 found = self._nominees.put_back(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
             reasons = (*diagnosis.recorded, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
-            summary = diagnosis.summary + self._by_requests(scheduler)
+            summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
             refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
-            tired = for_anything("preemption", "") if waiting.pod_id in self._refused_for else ()
+            tired = for_anything("preemption", Message("")) if waiting.pod_id in self._refused_for else ()
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *tired))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
@@ -211,7 +218,8 @@ class SchedulingCycle:
         self._outcomes[waiting.spec.key] = given.outcome
         self._booked.append((position, given.outcome, scheduler))
         result = self._placed(waiting, spec, given.outcome, given.top, ())
-        summary = f"{result.summary}, in the reserved capacity of hold {given.hold_id}"
+        template = "{said}, in the reserved capacity of hold {n}"
+        summary = Message(template, said=result.summary, n=given.hold_id)
         return msgspec.structs.replace(result, summary=summary, room=given.room)
 
     def _have_leave(
@@ -248,9 +256,12 @@ class SchedulingCycle:
         evicted: tuple[Evicted, ...],
     ) -> Result:
         reason = waits_for(found.node_name, going)
-        summary = f"{waiting.spec.key} waits: {reason.message}{_hold_of(diagnosis)}"
+        summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=reason.message)
+        summary = joined("; ", [summary, *_held_by(diagnosis)])
         result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
-        leave = WaitsFor("preemption", (Event.POD_RELEASED,), f"the deletion of the victims on {found.node_name}")
+        leave = WaitsFor(
+            "preemption", (Event.POD_RELEASED,), Message("the deletion of the victims on {node}", node=found.node_name)
+        )
         waits = (leave, *diagnosis.waits_for)
         return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
@@ -270,14 +281,14 @@ class SchedulingCycle:
             held = self._force_deleted.reason(scheduler, pod) if diagnosis.verdict is Verdict.NOT_NOW else None
             # The log has grown where force-deleted pods were removed and restored.
             known = self._diagnosed[self._explained_at(scheduler, spec, pod)] = (pod, _Explained(diagnosis, held))
-        first, explained = known
-        summary = pod.key + explained.diagnosis.summary.removeprefix(first.key)
+        _, explained = known
+        summary = about(explained.diagnosis.summary, pod.key)
         if explained.held is None:
             return msgspec.structs.replace(explained.diagnosis, summary=summary)
         reason, sentence = explained.held
         found = explained.diagnosis
         reasons, candidates = (*found.reasons, reason), found.candidates and (*found.candidates, ())
-        summary = f"{summary}; {sentence}"
+        summary = joined("; ", [summary, sentence])
         return msgspec.structs.replace(found, summary=summary, reasons=reasons, candidates=candidates)
 
     def _explained_at(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> tuple[str, Shape, tuple[int, int]]:
@@ -294,11 +305,13 @@ class SchedulingCycle:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
         scheduler = self.warm.scheduler(spec)
+        said = _placement(waiting.spec.key, outcome, f"{score:.1f}")
         return Result(
             waiting,
             Verdict.PLACED,
-            f"{waiting.spec.key} placed on {outcome.node}{_held_text(outcome)}, score {score:.1f}"
-            f"{_leaving(outcome)}{_unknown_images(waiting.spec)}{_image_warnings(outcome)}{self._by_requests(scheduler)}",
+            joined(
+                "; ", [said, *_unknown_images(waiting.spec), *_image_warnings(outcome), *self._by_requests(scheduler)]
+            ),
             spec.name,
             spec.version,
             node_id=self.loaded.node_ids[outcome.node],
@@ -309,24 +322,25 @@ class SchedulingCycle:
             evicted=evicted,
         )
 
-    def _by_requests(self, scheduler: Scheduler) -> str:
+    def _by_requests(self, scheduler: Scheduler) -> tuple[Message, ...]:
         """Return a note that measured usage could not be used, with the number of stale nodes."""
         if not scheduler.policy.measures:
-            return ""
+            return ()
         if self._unmeasured is None:
             late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            self._unmeasured = (
-                f"; decided by requests: the measured use of {late} of {nodes} nodes is stale" if late else ""
-            )
+            template = "decided by requests: the measured use of {n} of {m} nodes is stale"
+            self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 
     def _refused(
-        self, waiting: PendingPod, spec: PolicySpec, verdict: Verdict, summary: str, reasons: tuple[Reason, ...]
+        self, waiting: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
     ) -> Result:
         return Result(waiting, verdict, summary, spec.name, spec.version, reasons=reasons)
 
     def _too_slow(self, waiting: PendingPod) -> Result:
-        message = f"gang {gang_key(waiting.spec)}: its decision exceeded the time limit of one iteration"
+        message = Message(
+            "gang {key}: its decision exceeded the time limit of one iteration", key=gang_key(waiting.spec) or ""
+        )
         reason = Reason("GangTooSlow", "gang", 0, message)
         spec = self.specs.get(waiting.policy)
         version = 0 if spec is None else spec.version
@@ -361,14 +375,15 @@ class SchedulingCycle:
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
-        return self._refused(waiting, spec, Verdict.NOT_NOW, f"{waiting.spec.key} waits: {reason.message}", (reason,))
+        summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=reason.message)
+        return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
 
 
 def _looked_at_again(result: Result) -> Result:
     """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
-    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything("gang", "")))
+    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything("gang", Message(""))))
 
 
 def _alike(one: PodSpec, other: PodSpec) -> bool:
@@ -376,10 +391,10 @@ def _alike(one: PodSpec, other: PodSpec) -> bool:
     return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 
-def _hold_of(diagnosis: Diagnosis) -> str:
+def _held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
     """Return the part of a summary that names the blocking force-deleted pods, empty if there are none."""
     held = any(reason.code == HELD for reason in diagnosis.reasons)
-    return "; " + diagnosis.summary.rpartition("; ")[2] if held else ""
+    return (tuple(diagnosis.summary.params)[-1],) if held else ()
 
 
 def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
@@ -392,40 +407,48 @@ def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
     return {key for key, names in policies.items() if len(names) > 1}
 
 
+_POSSIBLE = "it would fit on {node} without {pods}, which are not evicted on this cluster"
+
+
 def _candidates(outcome: Outcome) -> tuple[Reason, ...]:
     """Name the pods that could be preempted where the scheduler does not preempt."""
     if outcome.eviction is None:
         return ()
-    message = POSSIBLE.format(node=outcome.eviction.node, pods=named(outcome.eviction.victims))
+    message = Message(_POSSIBLE, node=outcome.eviction.node, pods=named(outcome.eviction.victims))
     return (Reason("PreemptionPossible", "preemption", 1, message),)
 
 
-def _leaving(outcome: Outcome) -> str:
-    """Return how many pods are displaced by a placement."""
+def _placement(pod: str, outcome: Outcome, score: str) -> Message:
+    """Return where a pod is placed, on which GPUs, and in the place of which pods."""
+    where: dict[str, Any] = {"pod": pod, "node": outcome.node, "score": score}
+    cards: Any = outcome.allocation.gpus
+    if not cards:
+        said = Message("{pod} placed on {node}, score {score}", **where)
+    elif cards[0].milli < 1000:
+        template = "{pod} placed on {node} with {n}/1000 of card {card}, score {score}"
+        said = Message(template, n=cards[0].milli, card=cards[0].index, **where)
+    elif cards[1:]:
+        names = joined(", ", [card.index for card in cards])
+        said = Message("{pod} placed on {node} with cards {names}, score {score}", names=names, **where)
+    else:
+        said = Message("{pod} placed on {node} with card {card}, score {score}", card=cards[0].index, **where)
     left = [booking.pod.key for booking in outcome.evicted]
-    return IN_THE_PLACE_OF.format(pods=named(left, 1)) if left else ""
+    return Message("{said}, in the place of {pods}", said=said, pods=named(left, 1)) if left else said
 
 
-def _unknown_images(pod: PodSpec) -> str:
+def _unknown_images(pod: PodSpec) -> tuple[Message, ...]:
     """Return a warning that a placed pod may not run because the platforms of its images are unknown."""
     unknown = [facts for facts in pod.image_facts if facts.unknown]
     if not unknown:
-        return ""
-    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
-    return f"; what {unknown[0].image}{more} is built for is not known: {unknown[0].unknown}"
+        return ()
+    first = unknown[0]
+    if unknown[1:]:
+        template = "what {image} and {n} more is built for is not known: {said}"
+        return (Message(template, image=first.image, n=len(unknown) - 1, said=first.unknown),)
+    return (Message("what {image} is built for is not known: {said}", image=first.image, said=first.unknown),)
 
 
-def _image_warnings(outcome: Outcome) -> str:
+def _image_warnings(outcome: Outcome) -> tuple[Message, ...]:
     """Return which images the node's container runtime may reject."""
     isa = outcome.allocation.isa
-    return "".join(f"; {warning}" for warning in (isa.warnings or ())) if isa is not None else ""
-
-
-def _held_text(outcome: Outcome) -> str:
-    """Return the GPUs of a placement as text."""
-    cards: Any = outcome.allocation.gpus
-    if not cards:
-        return ""
-    if cards[0].milli < 1000:
-        return f" with {cards[0].milli}/1000 of card {cards[0].index}"
-    return f" with card{'s' if len(cards) > 1 else ''} {', '.join(str(card.index) for card in cards)}"
+    return tuple(map(as_message, isa.warnings or ())) if isa is not None else ()

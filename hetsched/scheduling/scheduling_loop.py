@@ -26,6 +26,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.connections import in_shadow
@@ -199,11 +200,12 @@ def _nodes(results: Sequence[Result]) -> set[int]:
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
     """Return a *not now* result for a pod whose placement the database constraints reject."""
     log.error("placement set aside", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal))
-    message = "its placement conflicts with an existing reservation that the scheduler cache does not contain"
+    message = Message("its placement conflicts with an existing reservation that the scheduler cache does not contain")
     reason = Reason("LedgerRefused", "ledger", 0, message)
-    waiting, summary = result.waiting, f"{result.waiting.spec.key} waits: {message}"
+    waiting = result.waiting
+    summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=message)
     refused = Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
-    waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), "the release of the conflicting reservation")
+    waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), Message("the release of the conflicting reservation"))
     return msgspec.structs.replace(refused, waits_for=(waits,))
 
 

@@ -17,7 +17,7 @@ from django.db import connection, models
 from django.db.models.base import ModelState
 from django.utils import timezone
 
-from .json_fields import written
+from .json_fields import StructField, written
 from .statements import change, change_many, fetch
 
 _MOST_VALUES = 30_000  # SQLite takes 32,766 in one statement
@@ -114,6 +114,8 @@ def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[st
 
 
 def _write(field: Any, moment: Write) -> Write | None:
+    if isinstance(field, StructField):
+        return field.written
     if isinstance(field, models.JSONField):
         return written
     if isinstance(field, models.DateTimeField):

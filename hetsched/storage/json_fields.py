@@ -7,15 +7,38 @@ database sees a plain JSON column, so migrations do not depend on the type.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 from django.db import models
 
+from hetsched.contracts.documents import encode, to_plain
+from hetsched.contracts.message import Message, as_parts, as_text, from_parts
 
-def written(value: Any) -> str | None:
-    """Return a value as the column stores it."""
-    return None if value is None else msgspec.json.encode(value).decode()
+
+def written(value: Any, hook: Callable[[Any], Any] = as_parts) -> str | None:
+    """Return a value as the column stores it; `hook` encodes the messages."""
+    return None if value is None else encode(value, hook=hook).decode()
+
+
+def _keeps_messages(struct: Any) -> bool:
+    """Return whether a type has fields for messages; other types store their English text."""
+    found: set[Any] = set()
+    open_types: list[Any] = [msgspec.inspect.type_info(struct)]
+    while open_types:
+        kind = open_types.pop()
+        if isinstance(kind, msgspec.inspect.CustomType) and kind.cls is Message:
+            return True
+        if isinstance(kind, msgspec.inspect.StructType):
+            if kind.cls in found:
+                continue
+            found.add(kind.cls)
+            open_types.extend(field.type for field in kind.fields)
+        open_types.extend(getattr(kind, name) for name in ("item_type", "value_type") if hasattr(kind, name))
+        open_types.extend((*getattr(kind, "types", ()), *getattr(kind, "item_types", ())))
+    return False
 
 
 class StructField(models.JSONField):
@@ -24,7 +47,8 @@ class StructField(models.JSONField):
     def __init__(self, struct: Any = Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.struct = struct
-        self._decode = msgspec.json.Decoder(struct).decode
+        self._hook = as_parts if _keeps_messages(struct) else as_text
+        self._decode = msgspec.json.Decoder(struct, dec_hook=from_parts).decode
 
     def deconstruct(self) -> Any:
         name, _path, args, kwargs = super().deconstruct()
@@ -34,18 +58,22 @@ class StructField(models.JSONField):
         if value is None:
             return None
         if not isinstance(value, str | bytes):
-            return msgspec.convert(value, self.struct)
+            return msgspec.convert(value, self.struct, dec_hook=from_parts)
         return self._decode(value)
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
-        return value if hasattr(value, "as_sql") else written(value)
+        return value if hasattr(value, "as_sql") else self.written(value)
+
+    def written(self, value: Any) -> str | None:
+        """Return a value as the column stores it."""
+        return written(value, self._hook)
 
     def to_python(self, value: Any) -> Any:
         return value
 
     def validate(self, value: Any, model_instance: Any) -> None:
         """Validate the value with the decoder of the type."""
-        msgspec.convert(msgspec.to_builtins(value), self.struct)
+        msgspec.convert(to_plain(value), self.struct, dec_hook=from_parts)
 
     def value_to_string(self, obj: Any) -> Any:
-        return msgspec.to_builtins(self.value_from_object(obj))
+        return msgspec.to_builtins(self.value_from_object(obj), enc_hook=self._hook)

@@ -1,7 +1,8 @@
 """Translate messages of the engine, the ledger and the API into the language of the reader.
 
 The engine words its messages in English, because it has no translations; the ledger stores them and REST returns them
-unchanged. A page translates a message when it is displayed, even a year later. It matches the message against patterns
+unchanged. A page translates a message when it is displayed, even a year later. A `Message` has its template and its
+parameters. Any other text is matched against patterns
 (`sentences`), which are entries of the catalogue under the context `told`, and those that plugins declare with their
 translations (`translations` of the decorator `plugin`). The name of a placeholder defines the text
 that it matches:
@@ -21,11 +22,13 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from typing import Any
 
 import msgspec
 from django.utils import translation
 from django.utils.translation import pgettext
 
+from hetsched.contracts.message import Message
 from hetsched.engine.framework.registry import load_registry
 
 from .sentences.documents import DOCUMENTS
@@ -53,7 +56,24 @@ class Catalogue(msgspec.Struct, frozen=True):
 def translate(text: str) -> str:
     """Translate an English message into the active language; return unknown messages unchanged."""
     language = translation.get_language() or "en"
-    return text if not text or language.startswith("en") else _say(text, language) or text
+    if not text or language.startswith("en"):
+        return str(text)
+    if isinstance(text, Message) and text.params:
+        return _rendered(text, language)
+    return _say(text, language) or str(text)
+
+
+def _rendered(message: Message, language: str) -> str:
+    """Return a message in a language: its template translated, then its parameters filled in."""
+    template = _translation(message.template, language)
+    if isinstance(message.params, tuple):
+        return template.join([_value(value) for value in message.params])
+    return template.format_map({name: _value(value) for name, value in message.params.items()})
+
+
+def _value(value: Any) -> str:
+    """Return a parameter in the active language; names, numbers and texts of other programs stay as they are."""
+    return translate(value) if isinstance(value, Message) else str(value)
 
 
 def catalogue() -> Catalogue:

@@ -132,7 +132,7 @@ def _decisions(shell: Shell, query: str) -> Group:
         Hit(
             f"{pk} {space}/{pod}",
             _address(shell, "decision", pk),
-            Truncator(translate(after_name(f"{space}/{pod}", summary))).chars(NOTE_CHARACTERS),
+            Truncator(after_name(f"{space}/{pod}", translate(summary))).chars(NOTE_CHARACTERS),
         )
         for pk, space, pod, summary in found
     ]

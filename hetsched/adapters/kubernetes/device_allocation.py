@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
 
@@ -67,7 +68,7 @@ def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> B
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is gone")
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is being deleted")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if grants and grants[0].uid not in ("", meta["uid"]):
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"another claim has the name {name} by now")
     user = {"resource": "pods", "name": one.name, "uid": one.uid}

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.objects.storage import SELECTED_NODE
+from hetsched.contracts.message import Message
 
 from .api import Api, ApiFailure, Resource
 from .binding import BindingOutcome, BindingResult, ToBind
@@ -47,15 +48,17 @@ def provide(api: Api, one: ToBind) -> BindingOutcome | None:
 def _claim(api: Api, one: ToBind, name: str, volume: str) -> BindingOutcome | None:
     found = _read(api, CLAIMS, name, one.namespace)
     if found is None:
-        return BindingOutcome(one.pod_id, BindingResult.WAITING, f"claim {name} is not there yet")
+        return BindingOutcome(one.pod_id, BindingResult.WAITING, Message("claim {claim} is not there yet", claim=name))
     meta, spec = found["metadata"], found.get("spec", {})
     if "deletionTimestamp" in meta:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is being deleted")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if found.get("status", {}).get("phase") == "Bound":
         if volume and spec.get("volumeName") != volume:
             return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} got another volume than {volume}")
         return None
-    waits = BindingOutcome(one.pod_id, BindingResult.WAITING, f"claim {name} is not bound to a volume yet")
+    waits = BindingOutcome(
+        one.pod_id, BindingResult.WAITING, Message("claim {claim} is not bound to a volume yet", claim=name)
+    )
     if volume:
         return _take(api, one, found, volume) or waits
     return _select(api, one, found) or waits

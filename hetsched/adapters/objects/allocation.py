@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import (
     Allocation,
@@ -138,7 +139,7 @@ def write_topology_result(allocation: Allocation) -> str:
         if number is not None and capacity:
             resources = {"resources": {"capacity": capacity}}
             zones.append({"name": f"node{int(number[0])}", "type": "Node", **resources})
-    return msgspec.json.encode(zones).decode() if zones else ""
+    return encode(zones).decode() if zones else ""
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:
@@ -186,4 +187,4 @@ def write_allocation(allocation: Allocation, containers: Mapping[str, str] | Non
         document["volumes"] = allocation.volumes
     if allocation.devices:
         document["devices"] = allocation.devices
-    return msgspec.json.encode(document).decode()
+    return encode(document).decode()

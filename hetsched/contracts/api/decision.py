@@ -14,6 +14,7 @@ import msgspec
 
 from hetsched.contracts.documents import to_plain
 
+from ..message import Message
 from ..objects.allocation import CardGrant, IsaGrant, ZoneGrant
 from ..objects.warnings import ManifestWarning
 
@@ -70,7 +71,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     zones: tuple[ZonePlacement, ...]
     gpus: tuple[CardGrant, ...]
     score: float
-    pairings: tuple[str, ...] = ()
+    pairings: tuple[Message, ...] = ()
     expected_use: ExpectedUse | None = None
 
 
@@ -85,7 +86,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
     code: str
     plugin: str
     nodes: int
-    message: str
+    message: Message
     missing: tuple[str, ...] = ()
     field: str | None = None
     before: int = 0
@@ -117,7 +118,7 @@ class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_def
     `count` nodes would then fit, the first of them by name are `nodes`; `also` is the second field of a change of two.
     """
 
-    change: str
+    change: Message
     field: str
     from_: str
     to: str
@@ -161,7 +162,7 @@ class Displaced(msgspec.Struct, frozen=True, rename={"from_": "from", "blocked_b
     to: str | None
     verdict: Verdict
     blocked_by: str | None = None
-    message: str | msgspec.UnsetType = msgspec.UNSET
+    message: Message | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evicted(msgspec.Struct, frozen=True, rename="camel"):
@@ -227,7 +228,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     """
 
     verdict: Verdict
-    summary: str
+    summary: Message
     policy: PolicyRef
     evaluated_at: str
     snapshot: str

@@ -21,6 +21,7 @@ from hashlib import blake2b
 import msgspec
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
@@ -103,20 +104,34 @@ class DeviceState:
         """Return a usable claim, allocated or open, or the reason why it cannot be used."""
         claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
         if claim is None:
-            named = f"claim {use.claim}" if use.claim else f"the claim for {use.name}"
-            return _refused("ResourceClaimMissing", f"{named} is not there yet", use.claim or use.name)
+            message = (
+                Message("claim {claim} is not there yet", claim=use.claim)
+                if use.claim
+                else Message("the claim for {claim} is not there yet", claim=use.name)
+            )
+            return _refused("ResourceClaimMissing", message, use.claim or use.name)
         if claim.deleting:
-            return _refused("ResourceClaimDeleting", f"claim {claim.name} is being deleted", claim.name)
+            return _refused(
+                "ResourceClaimDeleting", Message("claim {claim} is being deleted", claim=claim.name), claim.name
+            )
         if claim.unsupported:
             field = f"ResourceClaim {claim.name}: {claim.unsupported}"
-            message = f"{field} is not supported"
+            message = Message("{text} is not supported", text=field)
             return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
         if claim.allocated is not None:
             if pod.uid not in claim.users and len(claim.users) >= MOST_USERS:
-                return _refused("ResourceClaimFull", f"claim {claim.name} has {MOST_USERS} pods already", claim.name)
+                return _refused(
+                    "ResourceClaimFull",
+                    Message("claim {claim} has {n} pods already", claim=claim.name, n=MOST_USERS),
+                    claim.name,
+                )
             return claim
         if self.promised.get(claim.key):
-            return _refused("ResourceClaimBusy", f"claim {claim.name} is being allocated for another pod", claim.name)
+            return _refused(
+                "ResourceClaimBusy",
+                Message("claim {claim} is being allocated for another pod", claim=claim.name),
+                claim.name,
+            )
         return self._obstacle(claim) or claim
 
     def _obstacle(self, claim: ResourceClaim) -> Refusal | None:
@@ -124,13 +139,23 @@ class DeviceState:
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
-                    message = f"claim {claim.name} asks for device class {wish.device_class}, which is not there"
+                    message = Message(
+                        "claim {claim} asks for device class {name}, which is not there",
+                        claim=claim.name,
+                        name=wish.device_class,
+                    )
                     return _refused("DeviceClassMissing", message, wish.device_class)
                 _, unknown, reason = self.matching(wish)
                 if unknown:
                     one = self.known.devices[min(unknown)].id
-                    message = f"claim {claim.name}: a selector of request {request.name} is unknown for device {one}"
-                    return _refused("DeviceSelectorUnknown", f"{message}: {reason}", request.name)
+                    message = Message(
+                        "claim {claim}: a selector of request {name} is unknown for device {device}: {text}",
+                        claim=claim.name,
+                        name=request.name,
+                        device=str(one),
+                        text=reason,
+                    )
+                    return _refused("DeviceSelectorUnknown", message, request.name)
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
@@ -253,5 +278,5 @@ class _Search:
         return value is not None and all(type(other) is type(value) and other == value for other in others)
 
 
-def _refused(code: str, message: str, *missing: str) -> Refusal:
+def _refused(code: str, message: Message, *missing: str) -> Refusal:
     return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)

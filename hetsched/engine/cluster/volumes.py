@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.labels import selects
 from hetsched.contracts.objects.storage import (
@@ -101,20 +102,22 @@ class VolumeState:
         """Return the volume of a claim, the candidates of a waiting claim, or the reason why it cannot be used."""
         claim = self.claim(pod, use)
         if claim is None:
-            return _refused("VolumeClaimMissing", f"there is no claim {use.name}", use.name)
+            return _refused("VolumeClaimMissing", Message("there is no claim {claim}", claim=use.name), use.name)
         if claim.deleting:
-            return _refused("VolumeClaimDeleting", f"claim {use.name} is being deleted", use.name)
+            return _refused("VolumeClaimDeleting", Message("claim {claim} is being deleted", claim=use.name), use.name)
         if claim.lost:
-            return _refused("VolumeLost", f"claim {use.name} has lost its volume", use.name)
+            return _refused("VolumeLost", Message("claim {claim} has lost its volume", claim=use.name), use.name)
         name = self.volume_of(claim)
         if name:
             volume = self.storage.volumes.get(name)
             if volume is None:
-                message = f"claim {use.name} is bound to volume {name}, which is not there"
+                message = Message(
+                    "claim {claim} is bound to volume {volume}, which is not there", claim=use.name, volume=name
+                )
                 return _refused("VolumeMissing", message, name)
             if volume.source in MIGRATED_SOURCES:
                 field = f"PersistentVolume {name}: spec.{volume.source}"
-                message = f"{field} influences scheduling in a way that is not supported"
+                message = Message("{text} influences scheduling in a way that is not supported", text=field)
                 return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
             return volume
         return self._waiting(use, claim)
@@ -122,13 +125,19 @@ class VolumeState:
     def _waiting(self, use: ClaimUse, claim: VolumeClaim) -> PendingClaim | Refusal:
         wanted = self._class_name(claim)
         if not wanted:
-            return _refused("VolumeNotBound", f"claim {use.name} is not bound to a volume yet", use.name)
+            return _refused(
+                "VolumeNotBound", Message("claim {claim} is not bound to a volume yet", claim=use.name), use.name
+            )
         kind = self.storage.classes.get(wanted)
         if kind is None:
-            message = f"claim {use.name} is of storage class {wanted}, which is not there"
+            message = Message(
+                "claim {claim} is of storage class {name}, which is not there", claim=use.name, name=wanted
+            )
             return _refused("StorageClassMissing", message, wanted)
         if not kind.waits or claim.wanted:
-            return _refused("VolumeNotBound", f"claim {use.name} is not bound to a volume yet", use.name)
+            return _refused(
+                "VolumeNotBound", Message("claim {claim} is not bound to a volume yet", claim=use.name), use.name
+            )
         found = [v for v in self.storage.volumes.values() if v.storage_class == wanted and self._suits(v, claim)]
         found.sort(key=lambda volume: (not volume.claim, volume.capacity_bytes, volume.name))
         if found and found[0].claim:
@@ -217,7 +226,7 @@ def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:
         table.pop(key, None)
 
 
-def _refused(code: str, message: str, *missing: str) -> Refusal:
+def _refused(code: str, message: Message, *missing: str) -> Refusal:
     return Refusal(code, message, missing, verdict=Verdict.NOT_NOW)
 
 

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Verdict
+from hetsched.contracts.message import Message, as_message, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
@@ -32,9 +33,9 @@ from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
 from hetsched.engine.framework.status import SKIP, Refusal
 
 _HEADS = {
-    Verdict.MISCONFIGURED: "{pod} is misconfigured",
-    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty",
-    Verdict.NOT_NOW: "{pod} does not fit now",
+    Verdict.MISCONFIGURED: "{pod} is misconfigured: {said}",
+    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty: {said}",
+    Verdict.NOT_NOW: "{pod} does not fit now: {said}",
 }
 
 # Maximum number of reasons in the summary; with more reasons, one less is named and the others are counted.
@@ -132,31 +133,33 @@ def _refusals(scheduler: Handle, plugin: ActivePlugin, request: Request, nodes: 
         if answer is not None:
             narrowed = np.ones(nodes.n, np.bool_)
             narrowed[answer] = False
-            return [(Refusal("NarrowedOut", f"{plugin.name} leaves this node out"), narrowed)]
+            return [(Refusal("NarrowedOut", Message("{plugin} leaves this node out", plugin=plugin.name)), narrowed)]
     if not plugin.serves("filter"):
         return []
     return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]
 
 
 def _reason(plugin: str, refusal: Refusal, nodes: int, step: FunnelStep) -> Reason:
-    return Reason(refusal.code, plugin, nodes, refusal.message, refusal.missing, refusal.field, step.before, step.after)
+    message = as_message(refusal.message)  # plain text of a plugin has no parameters
+    return Reason(refusal.code, plugin, nodes, message, refusal.missing, refusal.field, step.before, step.after)
 
 
 def misconfigured(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with an invalid request."""
-    reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
+    reasons = tuple(Reason(p.code, "request", 0, as_message(p.message), (), p.field) for p in pod.problems)
     first = pod.problems[0]
-    head = _HEADS[Verdict.MISCONFIGURED].format(pod=pod.key)
-    text = first.message if first.field in first.message else f"{first.field}: {first.message}"
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), f"{head}: {text}")
+    said = as_message(first.message)
+    if first.field not in first.message:
+        said = joined(": ", [first.field, said])
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _headed(Verdict.MISCONFIGURED, pod, said))
 
 
 def gated(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with scheduling gates."""
-    names = ", ".join(pod.gates)
-    message = f"it has the scheduling gate{'s' if len(pod.gates) > 1 else ''} {names}"
+    several, one = "it has the scheduling gates {names}", "it has the scheduling gate {name}"
+    message = Message(several, names=joined(", ", pod.gates)) if pod.gates[1:] else Message(one, name=pod.gates[0])
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
-    summary = f"{_HEADS[Verdict.NOT_NOW].format(pod=pod.key)}: {message}"
+    summary = _headed(Verdict.NOT_NOW, pod, message)
     return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
 
 
@@ -202,11 +205,11 @@ def _about_the_pod(scheduler: Handle, request: Request) -> Diagnosis | None:
             answer = plugin.instance.pre_filter(request, scheduler.state)
             if isinstance(answer, Refusal) and answer.verdict is not None:
                 reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
-                head = _HEADS[answer.verdict].format(pod=request.pod.key)
+                summary = _headed(answer.verdict, request.pod, as_message(answer.message))
                 waits = waits_for(scheduler.policy, scheduler.state, request, (reason,), answer.verdict)
                 because = tuple(msgspec.structs.replace(one, candidates=()) for one in answer.because)
                 return Diagnosis(
-                    answer.verdict, (reason, *because), (), f"{head}: {answer.message}", waits_for=waits,
+                    answer.verdict, (reason, *because), (), summary, waits_for=waits,
                     candidates=((), *(one.candidates for one in answer.because)),
                 )  # fmt: skip
     return None
@@ -214,20 +217,28 @@ def _about_the_pod(scheduler: Handle, request: Request) -> Diagnosis | None:
 
 def _sentence(
     pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int, near: frozenset[tuple[str, str, str]]
-) -> str:
+) -> Message:
     """Format the number of nodes per reason; with many reasons, those of nodes that could fit (`near`) come first."""
-    head = _HEADS[verdict].format(pod=pod.key)
     if not nodes:
-        return f"{head}: the cluster has no nodes"
+        return _headed(verdict, pod, Message("the cluster has no nodes"))
     shown = list(reasons)
     if len(shown) > _MOST_REASONS:
         shown.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
         del shown[_MOST_REASONS - 1 :]
-    parts = [f"{r.nodes} {r.message}" for r in sorted(shown, key=lambda reason: -reason.nodes)]
+    parts = [Message("{count} {said}", count=r.nodes, said=r.message) for r in sorted(shown, key=lambda r: -r.nodes)]
     others = [r.nodes for r in reasons if r not in shown]
     if others:
-        parts.append(f"{sum(others)} for {len(others)} other reasons")
-    return f"{head}: 0 of {nodes} nodes fit" + (f" ({'; '.join(parts)})" if parts else "")
+        said = Message("for {n} other reasons", n=len(others))
+        parts.append(Message("{count} {said}", count=sum(others), said=said))
+    if not parts:
+        return _headed(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
+    counts = Message("{n} of {m} nodes fit ({each})", n=0, m=nodes, each=joined("; ", parts))
+    return _headed(verdict, pod, counts)
+
+
+def _headed(verdict: Verdict, pod: PodSpec, said: Message) -> Message:
+    """Return the verdict on a pod with the reason."""
+    return Message(_HEADS[verdict], pod=pod.key, said=said)
 
 
 def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.wishes import ARCH, CROSS_ISA, EMULATED_ISA, ISA, KUBERNETES_ARCH, QEMU
 from hetsched.contracts.objects.workload import IsaDemand, Shape
@@ -89,16 +90,19 @@ def _lower(kind: str, asked: str, offers: Iterable[str], demand: IsaDemand) -> I
         if lacking and part is not None:
             to = _written(part, demand, kind)
             if to is not None:
-                words = f"{field.rpartition('/')[2]} {asked} -> {to}"
+                words = Message("{field} {was} -> {now}", field=field.rpartition("/")[2], was=asked, now=to)
                 yield Step(field, asked, to, words, RULE_SIZE * len(lacking), _stating(kind, to))
 
 
 def _emulation(demand: IsaDemand) -> Iterator[Step]:
     if demand.native:
-        for kind, words in (("emulated", "allow emulation of"), ("cross", "allow a cross toolchain for")):
+        for kind, template in (
+            ("emulated", "allow emulation of {isa}"),
+            ("cross", "allow a cross toolchain for {isa}"),
+        ):
             if not getattr(demand, kind):
-                step = f"{words} {demand.native}"
-                yield Step(_FIELDS[kind], "", demand.native, step, RULE_SIZE, _stating(kind, demand.native))
+                words = Message(template, isa=demand.native)
+                yield Step(_FIELDS[kind], "", demand.native, words, RULE_SIZE, _stating(kind, demand.native))
 
 
 def _other_builds(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[Step]:
@@ -108,7 +112,7 @@ def _other_builds(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[St
     for offer in offers:
         if offer.native is not None and offered_isa(offer.native).arch != required_isa(asked).arch:
             to = _BASES[offered_isa(offer.native).arch]
-            words = f"{field.rpartition('/')[2]} {asked} -> {to}, another build"
+            words = Message("{field} {was} -> {now}, another build", field=field.rpartition("/")[2], was=asked, now=to)
             yield Step(field, asked, to, words, _ANOTHER_BUILD, _stating("native", to))
 
 

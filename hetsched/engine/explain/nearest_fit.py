@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.api.decision import FieldChange, NearestFit
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Rows, Window
 from hetsched.engine.cluster.expected_use import DECLARED, basis_of
@@ -111,7 +112,7 @@ def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = No
 def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
     first, *others = candidate.steps
     return NearestFit(
-        change=" and ".join(step.words for step in candidate.steps),
+        change=joined(" and ", [step.words for step in candidate.steps]),
         field=first.field,
         from_=first.from_,
         to=first.to,
@@ -245,7 +246,8 @@ class _GangSearch(_Search):
             fewer = count + self._booked
             if 0 < fewer < self._least:
                 name = re.split("[./]", self._least_field)[-1]
-                words, size = f"{name} {self._least} -> {fewer}", 1 - fewer / self._least
+                words = Message("{field} {was} -> {now}", field=name, was=self._least, now=fewer)
+                size = 1 - fewer / self._least
                 step = Step(self._least_field, str(self._least), str(fewer), words, size, lambda shape: shape)
                 found.append(_Candidate((step,), self._pod.shape, rows))
         return found

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.wishes import (
     EXPECTED_USAGE,
     EXPECTED_WATTS,
@@ -46,7 +47,7 @@ class Step(NamedTuple):
     field: str
     from_: str
     to: str
-    words: str
+    words: Message
     size: float
     apply: Apply
 
@@ -118,7 +119,8 @@ class Number:
 
     def _step(self, value: int) -> Step:
         asked, becomes = self._show(self._asked), self._show(value)
-        words = f"{self.name} {self._read(self._asked)} -> {self._read(value)}{self.unit}"
+        was, now = self._read(self._asked), f"{self._read(value)}{self.unit}"
+        words = Message("{field} {was} -> {now}", field=self.name, was=was, now=now)
         size = abs(value - self._asked) / max(self._asked, 1)
         return Step(self.field, asked, becomes, words, size, partial(self._set, value=value))
 

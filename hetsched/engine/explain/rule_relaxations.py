@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import model_tokens
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, Taint
 from hetsched.contracts.objects.wishes import AWARENESS, CPU_POLICY, GPU_MODEL, KUBERNETES_ARCH
@@ -77,12 +78,12 @@ def _drops(
 ) -> Iterator[Step]:
     """Yield each entry of a list dropped alone, then all of them."""
     for position, text in enumerate(entries):
-        yield Step(field, text, "", f"drop {words} {text}", RULE_SIZE, apply(frozenset({position})))
+        change = Message("drop {field} {text}", field=words, text=text)
+        yield Step(field, text, "", change, RULE_SIZE, apply(frozenset({position})))
     if len(entries) > 1:
         text = joined.join(entries)
-        yield Step(
-            field, text, "", f"drop {words} {text}", RULE_SIZE * len(entries), apply(frozenset(range(len(entries))))
-        )
+        change = Message("drop {field} {text}", field=words, text=text)
+        yield Step(field, text, "", change, RULE_SIZE * len(entries), apply(frozenset(range(len(entries)))))
 
 
 def _without(shape: Shape, *, name: str, positions: frozenset[int]) -> Shape:
@@ -125,11 +126,18 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
                 if left.expressions or left.fields:
                     changed = (*terms[:position], left, *terms[position + 1 :])
                     text = expression_text(expression)
-                    words = f"drop node affinity {text}"
+                    words = Message("drop node affinity {text}", text=text)
                     yield Step(field, text, "", words, RULE_SIZE, partial(_replaced, node_terms=changed))
     text = " or ".join(term_texts(terms))
     count = max((len(term.expressions) + len(term.fields) for term in terms), default=1)
-    yield Step(field, text, "", f"drop node affinity {text}", RULE_SIZE * count, partial(_replaced, node_terms=None))
+    yield Step(
+        field,
+        text,
+        "",
+        Message("drop node affinity {text}", text=text),
+        RULE_SIZE * count,
+        partial(_replaced, node_terms=None),
+    )
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
@@ -144,7 +152,7 @@ def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[St
     for met in sorted(nodes, key=lambda met: (len(met), -nodes[met], _taints_text(met))):
         added = tuple(Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in met)
         text, apply = _taints_text(met), partial(_tolerating, added=added)
-        yield Step("spec.tolerations", "", text, f"tolerate {text}", RULE_SIZE * len(met), apply)
+        yield Step("spec.tolerations", "", text, Message("tolerate {text}", text=text), RULE_SIZE * len(met), apply)
 
 
 def _taints_text(taints: tuple[Taint, ...]) -> str:
@@ -179,7 +187,7 @@ def _spread_options(shape: Shape, rows: Rows) -> Iterator[Step]:
     hard = [position for position, constraint in enumerate(shape.spread) if constraint.hard]
     for position in hard:
         field = f"spec.topologySpreadConstraints[{position}].whenUnsatisfiable"
-        words = f"spread over {shape.spread[position].topology_key} DoNotSchedule -> ScheduleAnyway"
+        words = Message("spread over {key} DoNotSchedule -> ScheduleAnyway", key=shape.spread[position].topology_key)
         apply = partial(_soft, positions=frozenset({position}))
         yield Step(field, "DoNotSchedule", "ScheduleAnyway", words, RULE_SIZE, apply)
 
@@ -234,20 +242,38 @@ class _Models:
         text, to = "|".join(asked), "|".join((*asked, *would_do))
         if would_do:
             apply = partial(_with_models, models=(*asked, *would_do))
-            yield Step(GPU_MODEL, text, to, f"gpu-model {text} -> {to}", RULE_SIZE, apply)
+            yield Step(
+                GPU_MODEL,
+                text,
+                to,
+                Message("{field} {was} -> {now}", field="gpu-model", was=text, now=to),
+                RULE_SIZE,
+                apply,
+            )
         elif fits(self.loosest(shape), rows).size:
-            yield Step(GPU_MODEL, text, "", f"drop gpu-model {text}", 2 * RULE_SIZE, self.loosest)
+            yield Step(
+                GPU_MODEL,
+                text,
+                "",
+                Message("drop {field} {text}", field="gpu-model", text=text),
+                2 * RULE_SIZE,
+                self.loosest,
+            )
 
 
 def _zone_choices(shape: Shape) -> Iterator[Relaxation]:
     wish = shape.numa or NumaDemand()
     if wish.aware is not False:
         asked = "" if wish.aware is None else "true"
-        words = "topology-awareness true -> false" if asked else "topology-awareness false"
+        words = (
+            Message("{field} {was} -> {now}", field="topology-awareness", was="true", now="false")
+            if asked
+            else Message("topology-awareness false")
+        )
         yield _single(Step(AWARENESS[0], asked, "false", words, RULE_SIZE, partial(_with_numa, aware=False)))
     if wish.cpu_policy not in SHARING:
         for policy in ("numa", "none"):
-            words = f"cpu-policy {wish.cpu_policy} -> {policy}"
+            words = Message("{field} {was} -> {now}", field="cpu-policy", was=wish.cpu_policy, now=policy)
             apply = partial(_with_numa, cpu_policy=policy)
             yield _single(Step(CPU_POLICY[0], wish.cpu_policy, policy, words, RULE_SIZE, apply))
 

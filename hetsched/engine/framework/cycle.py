@@ -17,6 +17,7 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, IsaGrant
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Floats
@@ -32,7 +33,7 @@ from .status import Eviction, Refusal, Wait
 from .waiting_pods import PermitRoom
 
 ANY_ISA = IsaGrant("any")
-OTHERS_NOT_PLACED = Refusal("PermitWaiting", "others it must start with are not placed yet")
+OTHERS_NOT_PLACED = Refusal("PermitWaiting", Message("others it must start with are not placed yet"))
 
 
 class Scheduler:

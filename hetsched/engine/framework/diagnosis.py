@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.api.decision import NearestFit, Reason, Unplaced, Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import WaitsFor
 
@@ -27,7 +28,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     verdict: Verdict
     reasons: tuple[Reason, ...]
     funnel: tuple[FunnelStep, ...]
-    summary: str
+    summary: Message
     resolvable: tuple[int, ...] = ()
     waits_for: tuple[WaitsFor, ...] = ()
     candidates: tuple[tuple[str, ...], ...] = ()

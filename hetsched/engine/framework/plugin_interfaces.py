@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
@@ -155,7 +156,7 @@ class HasStaticKey(Protocol):
 class DescribesWait(Protocol):
     """Filter that describes the end of its refusal."""
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         """Describe the condition that would admit a refused pod: `a node with 4 CPUs free`."""
 
 
@@ -163,7 +164,7 @@ class DescribesWait(Protocol):
 class DescribesEviction(Protocol):
     """PostFilter that describes a later chance to preempt."""
 
-    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
+    def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
         """Describe the condition that would let other pods leave for a refused pod, None without one."""
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.message import Message, as_message, joined
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import ANYTHING, LOADS, NODE_FACTS, Event, WaitsFor
@@ -73,18 +74,18 @@ def waits_for(
     plugins = {plugin.name: plugin for plugin in policy.gates}
     found = []
 
-    def condition(name: str) -> str:
+    def condition(name: str) -> Message:
         waits = plugins[name].waits
-        return waits(request) if waits is not None else f"another answer of {name}"
+        return as_message(waits(request)) if waits is not None else Message("another answer of {plugin}", plugin=name)
 
     for name in dict.fromkeys(reason.plugin for reason in reasons):
         sets = [(name,)] if together is None else [each for each in together if each[0] == name]
-        text = ", or ".join(" and ".join(map(condition, each)) for each in sets)
+        text = joined(", or ", [joined(" and ", map(condition, each)) for each in sets])
         found.append(_wait(name, plugins[name].info.helped_by - ignored, text))
     if not state.reports:
-        found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), "a node"))
+        found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), Message("a node")))
     elif not refused_all:
-        found.append(_wait("reserve", ANYTHING, "what it would hold to be free on one node"))
+        found.append(_wait("reserve", ANYTHING, Message("what it would hold to be free on one node")))
     for plugin in policy.post_filters if verdict is Verdict.NOT_NOW else ():
         awaited = plugin.waits_to_evict(request, state) if plugin.waits_to_evict is not None else None
         if awaited:
@@ -94,14 +95,16 @@ def waits_for(
 
 def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
     """Return the wait for the removal of a pod's scheduling gates."""
-    text = f"its scheduling gate{'s' if len(pod.gates) > 1 else ''} {', '.join(pod.gates)} to be taken off"
+    several = "its scheduling gates {names} to be taken off"
+    one = "its scheduling gate {name} to be taken off"
+    text = Message(several, names=joined(", ", pod.gates)) if len(pod.gates) > 1 else Message(one, name=pod.gates[0])
     return (_wait("request", frozenset({Event.POD_CHANGED}), text),)
 
 
-def for_anything(plugin: str, text: str) -> tuple[WaitsFor, ...]:
+def for_anything(plugin: str, text: Message) -> tuple[WaitsFor, ...]:
     """Return a wait for any event, plus periodic retries, because the helpful event is unknown."""
     return (_wait(plugin, ANYTHING, text),)
 
 
-def _wait(plugin: str, events: Iterable[Event], text: str) -> WaitsFor:
+def _wait(plugin: str, events: Iterable[Event], text: Message) -> WaitsFor:
     return WaitsFor(plugin, tuple(sorted(events, key=_ORDER.index)), text)

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.message import Message
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -18,7 +19,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """
 
     code: str
-    message: str
+    message: Message
     missing: tuple[str, ...] = ()
     field: str | None = None
     unknown: bool = False

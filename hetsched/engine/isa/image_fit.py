@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import ImageDemand
 from hetsched.engine.framework.status import Refusal
@@ -23,8 +24,8 @@ from .isa_strings import architecture, may_have, missing_for_sure, offered_isa, 
 _BASES = {name: required_isa(text).canonical for name, text in (
     ("amd64", "x86-64-v1"), ("arm64", "armv8.0-a"), ("riscv64", "rv64gc"),
 )}  # fmt: skip
-UNKNOWN_IMAGE = Refusal("ImageUnknown", "the platforms of its images are not known", unknown=True)
-NONE_IN_COMMON = Refusal("ImagesDisagree", "there is no Linux architecture that all its images offer")
+UNKNOWN_IMAGE = Refusal("ImageUnknown", Message("the platforms of its images are not known"), unknown=True)
+NONE_IN_COMMON = Refusal("ImagesDisagree", Message("there is no Linux architecture that all its images offer"))
 
 
 @lru_cache(maxsize=65536)
@@ -37,24 +38,34 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
         return NONE_IN_COMMON
     arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
     if not arch:
-        return Refusal("ImagePlatformUnknown", "the node's architecture is unknown, its images need one", unknown=True)
+        return Refusal(
+            "ImagePlatformUnknown", Message("the node's architecture is unknown, its images need one"), unknown=True
+        )
     if arch not in floors:
-        message = f"its images are built for {', '.join(floors)} and the node is {arch}"
+        message = Message(
+            "its images are built for {names} and the node is {arch}", names=joined(", ", floors), arch=arch
+        )
         return Refusal("ImagePlatformMissing", message, missing=(arch,))
     floor, base = floors[arch], _BASES.get(arch)
     if base is None or (floor == base and not (offer.complete and offer.native)):
         return None
     if not floor:
-        message = f"the requirement of its images on {arch} is unknown: they are built for an unknown variant"
+        message = Message(
+            "the requirement of its images on {arch} is unknown: they are built for an unknown variant", arch=arch
+        )
         return Refusal("ImageVariantUnknown", message, unknown=True)
     missing = match(required_isa(floor), offered_isa(offer.native)).missing if offer.native else (floor,)
     if not missing:
         return None
     if may_have(offer, required_isa(floor)):
-        message = f"its images need {floor} on {arch}, and no source reports whether the node has it"
+        message = Message(
+            "its images need {isa} on {arch}, and no source reports whether the node has it", isa=floor, arch=arch
+        )
         return Refusal("ImageVariantUnknown", message, missing=missing, unknown=True)
     missing = missing_for_sure(offer, required_isa(floor)) or missing
-    message = f"its images need {floor} on {arch}, the node lacks {', '.join(missing)}"
+    message = Message(
+        "its images need {isa} on {arch}, the node lacks {names}", isa=floor, arch=arch, names=joined(", ", missing)
+    )
     return Refusal("ImageVariantMissing", message, missing=missing)
 
 
@@ -64,7 +75,11 @@ def variant_warnings(images: ImageDemand, offer: IsaReport) -> tuple[str, ...]:
         return ()
     arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
     return tuple(
-        f"a stock containerd refuses {image} on this node: its index has CPU variants of {arch} only"
+        Message(
+            "a stock containerd refuses {image} on this node: its index has CPU variants of {arch} only",
+            image=image,
+            arch=arch,
+        )
         for of, image in images.variants_only
         if of == arch
     )

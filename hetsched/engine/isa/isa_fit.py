@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import IsaGrant
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import IsaDemand
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 _KEPT = 4096
 NO, UNKNOWN_ISA, SECOND, FIRST = 0, 1, 2, 3
-IS_UNKNOWN = Refusal("IsaUnknown", "the node's instruction set is unknown", unknown=True)
+IS_UNKNOWN = Refusal("IsaUnknown", Message("the node's instruction set is unknown"), unknown=True)
 
 Mode = Literal["lattice", "paper"]
 Passes = Literal["native-first", "qemu-first"]
@@ -124,16 +125,19 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
     needs = _native_needs(passes, demand)
     if not needs:
         asked = next(text for text, _, _ in _emulated_needs(demand, offer) if text)
-        message = f"the node emulates no {asked}, and the pod states no native need{_emulators_gap(demand, offer)}"
+        message = Message("the node emulates no {isa}, and the pod states no native need", isa=asked)
+        message = joined("; ", [message, *_emulators_gap(demand, offer)])
         return Refusal("IsaNotEmulated", message, missing=(asked,))
     required, native = required_isa(needs[0]), offered_isa(offer.native or "")
     if required.arch != native.arch or required.xlen != native.xlen:
-        message = f"the node runs {_machine(native)}, {required.canonical} is needed{_emulators_gap(demand, offer)}"
+        message = Message("the node runs {isa}, {need} is needed", isa=_machine(native), need=required.canonical)
+        message = joined("; ", [message, *_emulators_gap(demand, offer)])
         return Refusal("IsaArchMismatch", message, missing=(required.arch,))
     missing = missing_for_sure(offer, required) or match(required, native).missing
     if mode == "paper" and is_letters(needs[0]) and is_letters(offer.native or ""):
         missing = tuple(sorted(name.lower() for name in modules(needs[0]) - modules(offer.native or "")))
-    message = f"the node lacks {', '.join(missing)}{_emulators_gap(demand, offer)}"
+    message = Message("the node lacks {names}", names=joined(", ", missing))
+    message = joined("; ", [message, *_emulators_gap(demand, offer)])
     return Refusal("IsaMissingExtension", message, missing=missing)
 
 
@@ -146,16 +150,18 @@ def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
     return None if any(emulator_covers(demand.images, offered) for offered in emulators) else gap
 
 
-def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> str:
-    """Describe what the nearest emulator or toolchain of that architecture lacks; empty if there is none."""
-    gaps: list[tuple[int, str]] = []
+def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
+    """Return what the nearest emulator or toolchain of that architecture lacks; empty if there is none."""
+    gaps: list[tuple[int, tuple[str, ...]]] = []
     for text, offers, _ in _emulated_needs(demand, offer):
         for offered in map(offered_isa, offers if text else ()):
             required = required_isa(text)
             missing = match(required, offered).missing
             if missing and (required.arch, required.xlen) == (offered.arch, offered.xlen):
-                gaps.append((len(missing), f"; what it emulates lacks {', '.join(missing)}"))
-    return min(gaps, default=(0, ""))[1]
+                gaps.append((len(missing), missing))
+    if not gaps:
+        return ()
+    return (Message("what it emulates lacks {names}", names=joined(", ", min(gaps)[1])),)
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:

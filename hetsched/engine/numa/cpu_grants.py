@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hetsched.contracts.pod_sentences import SHARES_CORE
+from hetsched.contracts.message import BY_KUBELET, Message
 
 from .cpu_selection import Core, Rank, busy_hours, pick, strain
 
@@ -56,7 +56,7 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
     return usable - own
 
 
-def pairings(state: ClusterState, key: str) -> Iterator[str]:
+def pairings(state: ClusterState, key: str) -> Iterator[Message]:
     """Yield a message for each CPU that a booked pod holds, with the other pods on its core."""
     booking = state.bookings[key]
     facts = state.zones.nodes.get(booking.row)
@@ -69,12 +69,21 @@ def pairings(state: ClusterState, key: str) -> Iterator[str]:
             if sibling == cpu:
                 continue
             if key in held.get(sibling, ()) and cpu < sibling:
-                yield f"CPUs {cpu} and {sibling} are threads of one core, both its own"
+                yield Message(
+                    "CPUs {cpu} and {sibling} are threads of one core, both its own", cpu=cpu, sibling=sibling
+                )
             for holder in held.get(sibling, ()):
                 if holder != key:
                     neighbour = state.bookings.get(holder)
                     other = None if neighbour is None else busy_hours(neighbour.pod.shape.load_profile)
-                    yield SHARES_CORE.format(cpu=cpu, sibling=sibling, pods=holder, load=_together(own, other))
+                    yield Message(_SHARES, cpu=cpu, sibling=sibling, pods=_holder(holder), load=_together(own, other))
+
+
+_SHARES = "CPU {cpu} shares a core with CPU {sibling} of {pods}, {load}"
+
+
+def _holder(key: str) -> str:
+    return Message("kubelet:{pod}", pod=key.removeprefix(BY_KUBELET)) if key.startswith(BY_KUBELET) else key
 
 
 def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> str:

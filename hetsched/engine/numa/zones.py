@@ -23,9 +23,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.message import BY_KUBELET
 from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.pod_sentences import BY_KUBELET
 from hetsched.contracts.units import CPU, MEMORY, MIB
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, Columns

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
@@ -51,8 +52,8 @@ class Admission:
         request.memo[_PREPARED] = _closed(avoided, request, state)
         return None
 
-    def waits(self, request: Request) -> str:
-        return "the end of a back-off after kubelets refused pods of its owner"
+    def waits(self, request: Request) -> Message:
+        return Message("the end of a back-off after kubelets refused pods of its owner")
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         closed = request.memo[_PREPARED]
@@ -66,8 +67,10 @@ class Admission:
         for name in shown:
             yield closed[name], names == name
         if closed and not shown:
-            first = ", ".join(sorted(closed)[:_MOST_NAMED])
-            message = f"kubelets of {len(closed)} nodes ({first}, ...) refused pods of this owner"
+            first = joined(", ", sorted(closed)[:_MOST_NAMED])
+            message = Message(
+                "kubelets of {n} nodes ({names}, ...) refused pods of this owner", n=len(closed), names=first
+            )
             yield Refusal(_CODE, message), np.isin(names, list(closed))
 
 
@@ -77,12 +80,16 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
     for name, refused in avoided.nodes.items():
         row = state.row_of.get(name)
         if refused.rests:
-            message = f"kubelet of {name} refused {_pods(refused)}; tried again at {refused.until}"
+            message = _rejected(name, refused, Message("tried again at {time}", time=refused.until))
             if refused.reason == MOVED_AWAY:
-                message = f"a pod of this owner was moved away from {name}; tried again at {refused.until or 'the end'}"
+                message = Message(
+                    "a pod of this owner was moved away from {node}; tried again at {text}",
+                    node=name,
+                    text=refused.until or "the end",
+                )
             closed[name] = Refusal(_MOVED if refused.reason == MOVED_AWAY else _CODE, message)
         elif row is not None and (tried := _on_trial(request, state, row, refused)):
-            message = f"kubelet of {name} refused {_pods(refused)}; {tried} is tried there first"
+            message = _rejected(name, refused, Message("{pod} is tried there first", pod=tried))
             closed[name] = Refusal(_CODE, message)
     return closed
 
@@ -95,9 +102,22 @@ def _on_trial(request: Request, state: ClusterState, row: int, refused: NodeReje
 
 
 def _resting(rest: NodeRejections) -> Refusal:
-    message = f"kubelets everywhere refused {_pods(rest)}; tried again at {rest.until}"
+    message = _rejected("", rest, Message("tried again at {time}", time=rest.until))
     return Refusal(_CODE, message, verdict=Verdict.NOT_NOW)
 
 
-def _pods(refused: NodeRejections) -> str:
-    return f"{refused.pods} pod{'s' if refused.pods != 1 else ''} of this owner: {refused.reason}"
+def _rejected(node: str, refused: NodeRejections, then: Message) -> Message:
+    """Return how many pods a kubelet rejected, or all kubelets together, and what comes next."""
+    templates = _REJECTED if node else _REJECTED_EVERYWHERE
+    count = Message(templates[refused.pods != 1], node=node, n=refused.pods, text=refused.reason)
+    return joined("; ", [count, then])
+
+
+_REJECTED = (
+    "kubelet of {node} refused {n} pod of this owner: {text}",
+    "kubelet of {node} refused {n} pods of this owner: {text}",
+)
+_REJECTED_EVERYWHERE = (
+    "kubelets everywhere refused {n} pod of this owner: {text}",
+    "kubelets everywhere refused {n} pods of this owner: {text}",
+)

@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Window
@@ -28,7 +29,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-GPU_NODE = Refusal("ClassSplit", "the node has cards and the pod asks for none")
+GPU_NODE = Refusal("ClassSplit", Message("the node has cards and the pod asks for none"))
 
 
 class ClassSplitParams(Params, frozen=True):
@@ -61,8 +62,8 @@ class ClassSplit:
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         yield GPU_NODE, gpu_nodes(nodes)
 
-    def waits(self, request: Request) -> str:
-        return "a node without cards"
+    def waits(self, request: Request) -> Message:
+        return Message("a node without cards")
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         return SKIP if self.params.strict or is_gpu_pod(request.shape) else None

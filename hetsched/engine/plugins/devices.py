@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.contracts.objects.workload import Shape
@@ -71,9 +72,11 @@ class Devices:
         for refusal, rows in request.memo[_PREPARED].refused:
             yield refusal, nodes.pick(rows)
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         names = [use.claim or use.name for use in request.shape.devices]
-        return f"claim{'s' if len(names) > 1 else ''} {', '.join(names)} to find free devices"
+        if len(names) > 1:
+            return Message("claims {names} to find free devices", names=joined(", ", names))
+        return Message("claim {name} to find free devices", name=names[0])
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.devices:
@@ -85,7 +88,7 @@ class Devices:
             return None
         grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.taken())
         if isinstance(grants, str):
-            return Refusal("DevicesNotAvailable", "the devices are taken by now")
+            return Refusal("DevicesNotAvailable", Message("the devices are taken by now"))
         return Allocation(devices=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
@@ -106,7 +109,7 @@ def _survey(request: Request, state: ClusterState, only: int | None = None) -> _
             away: Bools = np.ones(len(state.reports), np.bool_)
             if found.node in state.row_of:
                 away[state.row_of[found.node]] = False
-            message = f"the devices of claim {found.name} are on another node"
+            message = Message("the devices of claim {claim} are on another node", claim=found.name)
             refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
     if still_open and only is None:
         refused += _without(still_open, state)
@@ -123,8 +126,22 @@ def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
         few[row], long[row] = found == "few", found == "search"
     names = ", ".join(claim.name for claim in claims)
     return [
-        (Refusal("DevicesNotAvailable", f"no free devices for claim {names}", tuple(c.name for c in claims)), few),
-        (Refusal("DevicesUndecided", f"the devices for claim {names} could not be found in time", unknown=True), long),
+        (
+            Refusal(
+                "DevicesNotAvailable",
+                Message("no free devices for claim {names}", names=names),
+                tuple(c.name for c in claims),
+            ),
+            few,
+        ),
+        (
+            Refusal(
+                "DevicesUndecided",
+                Message("the devices for claim {names} could not be found in time", names=names),
+                unknown=True,
+            ),
+            long,
+        ),
     ]
 
 

@@ -30,6 +30,7 @@ from typing import Annotated
 import msgspec
 
 from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects import wishes
 from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.contracts.params import Params
@@ -85,13 +86,15 @@ class Gang:
             return SKIP
         key = f"{request.pod.namespace}/{gang.name}"
         if gang.min_available < 1:
-            message = f"gang {key}: there is no PodGroup of that name, and no label says how many members it needs"
+            message = Message(
+                "gang {key}: there is no PodGroup of that name, and no label says how many members it needs", key=key
+            )
             return msgspec.structs.replace(_refusal("GangUnknown", message), field=wishes.GANG_MIN_AVAILABLE)
         roll = gangs.roll_of(request.pod)
         if roll is not None and roll.refusal is not None:
             return roll.refusal
         if key in gangs.resting:
-            refusal = _refusal("GangBackOff", f"gang {key} rests after it could not be placed whole")
+            refusal = _refusal("GangBackOff", Message("gang {key} rests after it could not be placed whole", key=key))
             if roll is not None:
                 roll.refusal = refusal
             return refusal
@@ -102,10 +105,10 @@ class Gang:
             roll.refusal = _hopeless(key, gang, roll, state)
         return roll.refusal
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         gang = request.pod.gang
         least = gang.min_available if gang is not None else 0
-        return f"room for {least} members of its gang at once" if least else "its PodGroup"
+        return Message("room for {n} members of its gang at once", n=least) if least else Message("its PodGroup")
 
     def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
         gang, gangs = request.pod.gang, room.state.gangs
@@ -122,7 +125,10 @@ class Gang:
             roll.refusal = _incomplete(key, gang, roll, state=room.state)
             return roll.refusal
         seconds = self.params.timeout_seconds if gang.timeout_seconds is None else gang.timeout_seconds
-        late = _refusal("GangTimedOut", f"gang {key}: the other members did not come within {seconds:g} s")
+        late = _refusal(
+            "GangTimedOut",
+            Message("gang {key}: the other members did not come within {seconds} s", key=key, seconds=f"{seconds:g}"),
+        )
         return Wait(room.now_seconds + seconds, late)
 
     def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
@@ -135,7 +141,13 @@ class Gang:
             return
         if roll is None:
             if (gang.min_available - booked) * 100 > self.params.gap_percent * gang.min_available:
-                message = f"gang {key} has {booked} of {gang.min_available} members placed: {pod.key} found no node"
+                message = Message(
+                    "gang {key} has {n} of {m} members placed: {pod} found no node",
+                    key=key,
+                    n=booked,
+                    m=gang.min_available,
+                    pod=pod.key,
+                )
                 self._send_away(key, _refusal("GangIncomplete", message), room)
             return
         roll.missed(pod, None if roll.knows(pod.shape) else diagnose())
@@ -148,7 +160,7 @@ class Gang:
         if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
             return
         refusal = roll.refusal if roll is not None else None
-        message = f"gang {key}: {request.pod.key} was taken back"
+        message = Message("gang {key}: {pod} was taken back", key=key, pod=request.pod.key)
         self._send_away(key, refusal or _refusal("GangIncomplete", message), room)
 
     def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
@@ -159,7 +171,19 @@ class Gang:
             room.state.gangs.resting[key] = room.now_seconds + self.params.backoff_seconds
 
 
-def _refusal(code: str, message: str, verdict: Verdict = Verdict.NOT_NOW, because: tuple[Reason, ...] = ()) -> Refusal:
+_PRIORITIES = "gang {key}: its members have different priorities: {names}"
+_SIZES = "gang {key}: its members have different sizes: {names}"
+_NEVER_ROOM = "gang {key} needs room for {n} members at once, the cluster has room for {m} when it is empty"
+_NEVER_ROOM_FOR_MORE = (
+    "gang {key} needs room for {n} more members at once, the cluster has room for {m} when it is empty"
+)
+_ROOM = "gang {key} needs room for {n} members at once, the cluster has room for {m} at most"
+_ROOM_FOR_MORE = "gang {key} needs room for {n} more members at once, the cluster has room for {m} at most"
+
+
+def _refusal(
+    code: str, message: Message, verdict: Verdict = Verdict.NOT_NOW, because: tuple[Reason, ...] = ()
+) -> Refusal:
     return Refusal(code, message, verdict=verdict, because=because)
 
 
@@ -169,31 +193,37 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
         return None
     never = short_of(gang.min_resources, state, empty=True)
     if never:
-        message = f"gang {key}: its minResources are more than the whole cluster has when empty ({', '.join(never)})"
+        message = Message(
+            "gang {key}: its minResources are more than the whole cluster has when empty ({names})",
+            key=key,
+            names=joined(", ", never),
+        )
         refusal = _refusal("GangMinResources", message, Verdict.NEVER_FITS)
         return msgspec.structs.replace(refusal, missing=never)
-    message = f"gang {key}: the cluster has less free than its minResources ({', '.join(short)})"
+    message = Message(
+        "gang {key}: the cluster has less free than its minResources ({names})", key=key, names=joined(", ", short)
+    )
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
 
 def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState) -> Refusal | None:
     """Return why an announced gang cannot be placed, None if it has to be tried."""
     members = roll.members.values()
-    for what, field, values in (
-        ("priorities", "spec.priority", {pod.priority for pod in members}),
-        ("sizes", gang.min_field, {pod.gang.min_available for pod in members if pod.gang is not None}),
+    for template, field, values in (
+        (_PRIORITIES, "spec.priority", {pod.priority for pod in members}),
+        (_SIZES, gang.min_field, {pod.gang.min_available for pod in members if pod.gang is not None}),
     ):
         if len(values) > 1:
-            message = f"gang {key}: its members have different {what}: {', '.join(map(str, sorted(values)))}"
+            message = Message(template, key=key, names=joined(", ", map(str, sorted(values))))
             return Refusal("GangMixed", message, field=field, verdict=Verdict.MISCONFIGURED)
     booked = state.gangs.members_booked(key)
     if booked >= gang.min_available:
         return None
     existing = _existing(key, roll, state)
     if existing < gang.min_available:
-        message = f"gang {key} has {existing} of {gang.min_available} members"
-        wrong = f"; {roll.unfit[0]} is misconfigured" if roll.unfit else ""
-        return _refusal("GangTooSmall", message + wrong)
+        message = Message("gang {key} has {n} of {m} members", key=key, n=existing, m=gang.min_available)
+        wrong = [Message("{pod} is misconfigured", pod=roll.unfit[0])] if roll.unfit else []
+        return _refusal("GangTooSmall", joined("; ", [message, *wrong]))
     refusal = None if booked else _without_least_resources(key, gang, state)
     if refusal is not None:
         return refusal
@@ -201,24 +231,23 @@ def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState
     room = room_for(roll, state)
     if room >= lacking:
         return None
-    message = (
-        f"gang {key} needs room for {lacking} {'more ' if booked else ''}members at once, the cluster has room for"
-    )
     most = room_for(roll, state, empty=True)
     if most < lacking:
-        return _refusal("GangTooBig", f"{message} {most} when it is empty", Verdict.NEVER_FITS)
-    return _refusal("GangTooBig", f"{message} {room} at most")
+        message = Message(_NEVER_ROOM_FOR_MORE if booked else _NEVER_ROOM, key=key, n=lacking, m=most)
+        return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
+    return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if booked else _ROOM, key=key, n=lacking, m=room))
 
 
 def _incomplete(key: str, gang: GangMember, roll: GangMembers, *, state: ClusterState) -> Refusal:
     """Describe the member on which a gang failed, and why it found no node."""
     booked = state.gangs.members_booked(key)
-    message = f"gang {key}: {booked} of {gang.min_available} members could be placed"
+    message = Message("gang {key}: {n} of {m} members could be placed", key=key, n=booked, m=gang.min_available)
     because: tuple[Reason, ...] = ()
     if roll.breaker is not None:
         member, diagnosis = roll.breaker
         because = _foremost(diagnosis.recorded)
-        message += f"; {diagnosis.summary}" if because else f"; {member} found no node"
+        why = diagnosis.summary if because else Message("{pod} found no node", pod=member)
+        message = joined("; ", [message, why])
     never = _existing(key, roll, state) - len(roll.never) < gang.min_available
     return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)
 

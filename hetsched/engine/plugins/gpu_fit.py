@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.params import Params
@@ -40,14 +41,35 @@ from hetsched.engine.gpu.links import best_linked
 
 _PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
 
-NO_CARDS = Refusal("GpuNone", "the node has no GPU card")
-MODEL = Refusal("GpuModelMismatch", "too few cards of an accepted model or vendor", missing=("gpu-model",))
-MEMORY = Refusal("GpuMemoryTooSmall", "too few cards with that much memory", missing=("gpu-memory",))
-CORES = Refusal("GpuCoresTooFew", "too few cards with that many cores", missing=("gpu-core",))
-TOO_FEW = Refusal("GpuTooFewCards", "the node has too few suitable cards", missing=("gpu-number",))
-FACT_UNKNOWN = Refusal("GpuFactUnknown", "a fact that the pod asks of a card is unknown", unknown=True)
-MAINTENANCE = Refusal("GpuInMaintenance", "cards that would do are in maintenance", missing=("gpu-number",))
-BUSY = Refusal("GpuInsufficient", "too few suitable cards are free now", resolvable=True)
+# What a pod waits for: any GPUs, those with some facts, those of a model, those of a model with some facts.
+_WAITS = {
+    "share": (
+        "a node with {n}/1000 of a card free",
+        "a node with {n}/1000 of a card of {text} free",
+        "a node with {n}/1000 of a {model} card free",
+        "a node with {n}/1000 of a {model} card of {text} free",
+    ),
+    "card": (
+        "a node with {n} free card",
+        "a node with {n} free card of {text}",
+        "a node with {n} free {model} card",
+        "a node with {n} free {model} card of {text}",
+    ),
+    "cards": (
+        "a node with {n} free cards",
+        "a node with {n} free cards of {text}",
+        "a node with {n} free {model} cards",
+        "a node with {n} free {model} cards of {text}",
+    ),
+}
+NO_CARDS = Refusal("GpuNone", Message("the node has no GPU card"))
+MODEL = Refusal("GpuModelMismatch", Message("too few cards of an accepted model or vendor"), missing=("gpu-model",))
+MEMORY = Refusal("GpuMemoryTooSmall", Message("too few cards with that much memory"), missing=("gpu-memory",))
+CORES = Refusal("GpuCoresTooFew", Message("too few cards with that many cores"), missing=("gpu-core",))
+TOO_FEW = Refusal("GpuTooFewCards", Message("the node has too few suitable cards"), missing=("gpu-number",))
+FACT_UNKNOWN = Refusal("GpuFactUnknown", Message("a fact that the pod asks of a card is unknown"), unknown=True)
+MAINTENANCE = Refusal("GpuInMaintenance", Message("cards that would do are in maintenance"), missing=("gpu-number",))
+BUSY = Refusal("GpuInsufficient", Message("too few suitable cards are free now"), resolvable=True)
 
 
 class GpuFitParams(Params, frozen=True):
@@ -116,15 +138,15 @@ class GpuFit:
                 yield refusal, left & short
             left = left & ~short
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         demand = request.memo[_PREPARED].demand
-        kind = f"{'/'.join(demand.models)} " if demand.models else ""
+        model = "/".join(demand.models)
         facts = [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
         facts += [f"{demand.cores} cores"] if demand.cores else []
-        each = f" of {' and '.join(facts)}" if facts else ""
-        if demand.milli < WHOLE_CARD_MILLI:
-            return f"a node with {demand.milli}/1000 of a {kind}card{each} free"
-        return f"a node with {demand.count} free {kind}card{'s' if demand.count > 1 else ''}{each}"
+        kind = "share" if demand.milli < WHOLE_CARD_MILLI else "cards" if demand.count > 1 else "card"
+        count = demand.milli if kind == "share" else demand.count
+        template = _WAITS[kind][2 * bool(model) + bool(facts)]
+        return Message(template, n=count, model=model, text=joined(" and ", facts))
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         demand = request.shape.gpu

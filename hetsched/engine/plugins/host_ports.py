@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import HostPort, Shape
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
@@ -49,11 +50,14 @@ class HostPorts:
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         for port, taken in request.memo[_PREPARED]:
             text = f"{port.port}/{port.protocol}"
-            yield Refusal("HostPortConflict", f"host port {text} is taken", (text,), resolvable=True), nodes.pick(taken)
+            yield (
+                Refusal("HostPortConflict", Message("host port {port} is taken", port=text), (text,), resolvable=True),
+                nodes.pick(taken),
+            )
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         ports = ", ".join(f"{port.port}/{port.protocol}" for port in request.shape.host_ports)
-        return f"a node on which host port {ports} is free"
+        return Message("a node on which host port {names} is free", names=ports)
 
 
 def _taken(port: HostPort, state: ClusterState) -> Bools:

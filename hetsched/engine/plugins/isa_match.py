@@ -20,6 +20,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation, IsaGrant
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import IsaDemand, Shape
@@ -103,21 +104,26 @@ class IsaMatch:
         for refusal, ids in by_refusal.items():
             yield refusal, np.isin(distinct, ids)
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         demand = request.shape.isa
         if demand is None:
-            return "a node that runs its images"
+            return Message("a node that runs its images")
         if self._refuses_unknown(demand):
-            return "the platforms of its images to be known"
+            return Message("the platforms of its images to be known")
         floors = demand.images.floors if demand.images else None
         if floors is not None and not floors:
-            return "images that have an architecture in common"
+            return Message("images that have an architecture in common")
         if not demand.is_stated:
-            return f"a node of {' or '.join(name for name, _ in floors or ())}, which its images are built for"
+            return Message(
+                "a node of {text}, which its images are built for", text=" or ".join(name for name, _ in floors or ())
+            )
         native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross
-        ways = [f"has {native}"] if native else []
-        ways += [f"emulates or compiles for {emulated}"] if emulated else []
-        return f"a node that {' or '.join(ways)}"
+        if native and emulated:
+            template = "a node that has {isa} or emulates or compiles for {other}"
+            return Message(template, isa=native, other=emulated)
+        if native:
+            return Message("a node that has {text}", text=native)
+        return Message("a node that emulates or compiles for {text}", text=emulated)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.isa

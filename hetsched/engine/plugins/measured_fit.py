@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.params import Params
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
@@ -67,9 +68,13 @@ class MeasuredFit:
         for position, rows, amounts in zip(resources.used.tolist(), over, added, strict=True):
             name = USAGE_RESOURCES[position]
             for amount in np.unique(amounts[rows]).tolist():
-                message = f"Insufficient {name} by measured use: {format_amount(name, amount)} more expected"
+                message = Message(
+                    "Insufficient {resource} by measured use: {amount} more expected",
+                    resource=name,
+                    amount=format_amount(name, amount),
+                )
                 refusal = Refusal("MeasuredUseTooHigh", message, missing=(name,), resolvable=True)
                 yield refusal, rows & (amounts == amount)
 
-    def waits(self, request: Request) -> str:
-        return "a node whose measured use leaves room for it"
+    def waits(self, request: Request) -> Message:
+        return Message("a node whose measured use leaves room for it")

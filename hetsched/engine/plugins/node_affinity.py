@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import Expression
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Window
@@ -64,26 +65,32 @@ class NodeAffinity:
         shape = request.shape
         if shape.required_node:
             named = f"{NODE_NAME}={shape.required_node}"
-            refusal = Refusal("NodeNameMismatch", f"only node {shape.required_node} is asked for", (named,))
+            refusal = Refusal(
+                "NodeNameMismatch", Message("only node {node} is asked for", node=shape.required_node), (named,)
+            )
             yield refusal, nodes.pick(~nodes_named(state, _named(shape.required_node)))
         for key, value in shape.node_selector:
             label = f"{key}={value}"
-            refusal = Refusal("NodeSelectorMismatch", f"the node has no label {label}", (label,))
+            refusal = Refusal("NodeSelectorMismatch", Message("the node has no label {label}", label=label), (label,))
             yield refusal, nodes.pick(~nodes_with(state, Expression(key, "In", (value,))))
         if shape.node_terms is not None:
             texts = term_texts(shape.node_terms)
-            message = f"the node is not one with {' or '.join(texts)}" if texts else "no node affinity term is stated"
+            message = (
+                Message("the node is not one with {text}", text=" or ".join(texts))
+                if texts
+                else Message("no node affinity term is stated")
+            )
             refusal = Refusal("NodeAffinityMismatch", message, texts)
             yield refusal, nodes.pick(~nodes_of_affinity(state, shape.node_terms))
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         shape = request.shape
         if shape.required_node:
-            return f"node {shape.required_node}"
+            return Message("node {node}", node=shape.required_node)
         wanted = [f"{key}={value}" for key, value in shape.node_selector]
         if shape.node_terms:
             wanted.append(" or ".join(term_texts(shape.node_terms)))
-        return f"a node with {' and '.join(wanted)}"
+        return Message("a node with {text}", text=joined(" and ", wanted))
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         request.memo[_PREPARED] = state

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
@@ -19,8 +20,8 @@ from hetsched.engine.framework.status import Refusal
 from hetsched.engine.framework.tolerations import tolerates
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
-NOT_READY = Refusal("NodeNotReady", "the node is not Ready")
-CORDONED = Refusal("NodeUnschedulable", "the node is cordoned")
+NOT_READY = Refusal("NodeNotReady", Message("the node is not Ready"))
+CORDONED = Refusal("NodeUnschedulable", Message("the node is cordoned"))
 
 
 @plugin(
@@ -46,8 +47,12 @@ class NodeReady:
         if not _tolerates_cordon(request):
             yield CORDONED, ~not_ready & (nodes.static("unschedulable") != 0)
 
-    def waits(self, request: Request) -> str:
-        return "a node to be Ready" if _tolerates_cordon(request) else "a node to be Ready and not cordoned"
+    def waits(self, request: Request) -> Message:
+        return (
+            Message("a node to be Ready")
+            if _tolerates_cordon(request)
+            else Message("a node to be Ready and not cordoned")
+        )
 
 
 def _tolerates_cordon(request: Request) -> bool:

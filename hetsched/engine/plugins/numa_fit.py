@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.cpuset import format_cpuset
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.node_report import ZONE_PROBLEM
 from hetsched.contracts.params import Params
@@ -42,15 +43,15 @@ _PREPARED: StateKey[_Asked] = StateKey("numa-fit")
 
 CAPACITY_UNREADABLE = Refusal(
     ZONE_PROBLEM,
-    "the offline_capacity of a NUMA zone cannot be read, so the zone is not used",
+    Message("the offline_capacity of a NUMA zone cannot be read, so the zone is not used"),
     unknown=True,
     resolvable=True,
 )
-TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", "the node's NUMA zones are unknown", unknown=True)
+TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", Message("the node's NUMA zones are unknown"), unknown=True)
 MEMORY_UNKNOWN = Refusal(
-    "ZoneMemoryUnknown", "the memory of the node's NUMA zones is unknown", unknown=True, resolvable=True
+    "ZoneMemoryUnknown", Message("the memory of the node's NUMA zones is unknown"), unknown=True, resolvable=True
 )
-CHANGED = Refusal("ZoneCpuInsufficient", "the zones no longer have room", resolvable=True)
+CHANGED = Refusal("ZoneCpuInsufficient", Message("the zones no longer have room"), resolvable=True)
 
 
 class NumaFitParams(Params, frozen=True):
@@ -121,11 +122,11 @@ class NumaFit:
                 yield refusal, left & rows
             left = left & ~rows
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         demand: ZoneDemand | None = request.memo[_PREPARED].demand
         if demand is None:
-            return "a node whose kubelet would admit it"
-        return f"a node with {format_amount(CPU, demand.cpu_millis)} CPUs free in NUMA zones that fit"
+            return Message("a node whose kubelet would admit it")
+        return Message("a node with {cpu} CPUs free in NUMA zones that fit", cpu=format_amount(CPU, demand.cpu_millis))
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         asked = request.memo.get(_PREPARED)
@@ -193,9 +194,12 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
         short = one & ~enough.any(axis=0)
         yield _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))
-        yield _short_of_cpu(f"no NUMA zone has {cpu} CPUs free for it, the most is {most}"), short
+        yield (
+            _short_of_cpu(Message("no NUMA zone has {cpu} CPUs free for it, the most is {most}", cpu=cpu, most=most)),
+            short,
+        )
         yield from _without_memory(demand, nodes, one, enough)
-        text = f"no NUMA zone with {cpu} CPUs free has the cards it asks for"
+        text = Message("no NUMA zone with {cpu} CPUs free has the cards it asks for", cpu=cpu)
         yield Refusal("ZoneCardsInsufficient", text, ("gpu-number",), resolvable=True), one
     crossing = bound & ~aware & ~demand.crosses(nodes)
     if crossing.any():
@@ -206,19 +210,26 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
         yield CAPACITY_UNREADABLE, uncertain
         yield _lent(short & (total + lent.sum(axis=0) // 1000 >= demand.cpus), lent, cpu)
         most = str(int(total[short].max(initial=0)))
-        yield _short_of_cpu(f"the NUMA zones together have {most} whole CPUs free, {cpu} are asked"), short
+        yield (
+            _short_of_cpu(
+                Message("the NUMA zones together have {most} whole CPUs free, {cpu} are asked", most=most, cpu=cpu)
+            ),
+            short,
+        )
         yield from _without_memory(demand, nodes, crossing, None)
 
 
-def _short_of_cpu(message: str) -> Refusal:
+def _short_of_cpu(message: Message) -> Refusal:
     return Refusal("ZoneCpuInsufficient", message, missing=(CPU,), resolvable=True)
 
 
 def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
-    text = (
-        f"{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less than is allocatable in a "
-        "zone"
+    text = Message(
+        "{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less "
+        "than is allocatable in a zone",
+        cpu=cpu,
+        most=most,
     )
     return Refusal("ZoneCapacityLent", text, missing=(CPU,), resolvable=True), rows
 
@@ -244,11 +255,14 @@ def _without_memory(
     free: Ints = np.maximum(nodes.load("zone_memory_free"), 0)
     unknown = nodes.static("zone_memory") == UNKNOWN
     if with_cpu is None:
-        short, text = free.sum(axis=0) < demand.memory_mib, f"the NUMA zones together have less than {asked} free"
+        short, text = (
+            free.sum(axis=0) < demand.memory_mib,
+            Message("the NUMA zones together have less than {amount} free", amount=asked),
+        )
         unknown = unknown & (nodes.static("zone_cpus") > 0)
     else:
         short = ~(with_cpu & (free >= demand.memory_mib)).any(axis=0)
-        text = f"no NUMA zone has CPUs and {asked} of memory free together"
+        text = Message("no NUMA zone has CPUs and {amount} of memory free together", amount=asked)
         unknown = unknown & with_cpu
     yield MEMORY_UNKNOWN, rows & short & unknown.any(axis=0)
     yield Refusal("ZoneMemoryInsufficient", text, missing=(MEMORY,), resolvable=True), rows & short
@@ -264,19 +278,30 @@ def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iter
         setup = admission.setup(nodes, row)
         if reason == TOPOLOGY_AFFINITY_ERROR:
             scope = "pod" if setup.pod_scope else "container"
-            text = f"the kubelet would reject it with {reason}: policy {setup.policy}, scope {scope}"
+            text = Message(
+                "the kubelet would reject it with {name}: policy {policy}, scope {scope}",
+                name=reason,
+                policy=setup.policy,
+                scope=scope,
+            )
             said.setdefault(Refusal("TopologyAffinityPredicted", text, resolvable=True), []).append(row)
         elif reason == SMT_ALIGNMENT_ERROR:
             threads = setup.kubelet.topology.cpus_per_core if setup.kubelet.topology is not None else 1
             if any(container.cpus % threads for container in admission.containers):
-                text = f"the kubelet would reject it with {reason}: its CPUs are no multiple of {threads}, a whole core"
+                text = Message(
+                    "the kubelet would reject it with {name}: its CPUs are no multiple of {number}, a whole core",
+                    name=reason,
+                    number=threads,
+                )
                 refusal = Refusal("SmtAlignmentPredicted", text, (CPU,))
             else:
-                text = f"the kubelet would reject it with {reason}: too few whole cores are free"
+                text = Message("the kubelet would reject it with {name}: too few whole cores are free", name=reason)
                 refusal = Refusal("KubeletCoresInsufficient", text, (CPU,), resolvable=True)
             said.setdefault(refusal, []).append(row)
         elif reason:
-            text = f"the kubelet would reject it with {reason}: too few CPUs are left for exclusive use"
+            text = Message(
+                "the kubelet would reject it with {name}: too few CPUs are left for exclusive use", name=reason
+            )
             said.setdefault(Refusal("KubeletCpusInsufficient", text, (CPU,), resolvable=True), []).append(row)
     for refusal, refused in said.items():
         mask: Bools = np.zeros(nodes.n, np.bool_)

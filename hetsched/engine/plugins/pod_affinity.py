@@ -19,6 +19,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import PodTerm, Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
@@ -36,7 +37,7 @@ _RAW: StateKey[Floats] = StateKey("pod-affinity.raw")
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
 
-REPELLED = Refusal("ExistingPodAntiAffinity", "a pod there refuses this pod as a neighbour", resolvable=True)
+REPELLED = Refusal("ExistingPodAntiAffinity", Message("a pod there refuses this pod as a neighbour"), resolvable=True)
 
 
 class PodAffinityParams(Params, frozen=True):
@@ -108,26 +109,28 @@ class PodAffinity:
         refused = request.memo[_PREPARED]
         if refused.affinity is not None:
             keys = _keys(request.shape.affinity)
-            message = f"no pod that the pod must be with runs in this {' and '.join(keys)}"
+            message = Message("no pod that the pod must be with runs in this {text}", text=joined(" and ", keys))
             yield Refusal("PodAffinityMismatch", message, keys), nodes.pick(refused.affinity)
         if refused.anti_affinity is not None:
             keys = _keys(request.shape.anti_affinity)
-            message = f"a pod that the pod must be apart from runs in this {' or '.join(keys)}"
+            message = Message("a pod that the pod must be apart from runs in this {text}", text=" or ".join(keys))
             refusal = Refusal("PodAntiAffinityConflict", message, keys, resolvable=True)
             yield refusal, nodes.pick(refused.anti_affinity)
         if refused.repelled is not None:
             yield REPELLED, nodes.pick(refused.repelled)
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         refused = request.memo[_PREPARED]
         parts = []
         if refused.affinity is not None:
-            parts.append(f"a pod that it must be with in one {' and '.join(_keys(request.shape.affinity))}")
+            parts.append(
+                Message("a pod that it must be with in one {text}", text=joined(" and ", _keys(request.shape.affinity)))
+            )
         if refused.anti_affinity is not None:
-            parts.append("pods that it must be apart from to leave")
+            parts.append(Message("pods that it must be apart from to leave"))
         if refused.repelled is not None:
-            parts.append("pods that refuse it as a neighbour to leave")
-        return " and ".join(parts)
+            parts.append(Message("pods that refuse it as a neighbour to leave"))
+        return joined(" and ", parts)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         rules = state.neighbours

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import POWER_STATES
 from hetsched.contracts.objects.wishes import EXPECTED_WATTS
 from hetsched.contracts.params import Params
@@ -34,9 +35,11 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _TAKES_NOTHING = [1 + POWER_STATES.index(state) for state in ("off", "maintenance")]
 _SAVING, _CAPPED = (1 + POWER_STATES.index(state) for state in ("saving", "capped"))
-OFF = Refusal("PowerOff", "the node is switched off or about to be")
-DRAW_UNKNOWN = Refusal("PowerDrawUnknown", f"the expected power of the pod is unknown ({EXPECTED_WATTS})", unknown=True)
-HEADROOM_UNKNOWN = Refusal("PowerHeadroomUnknown", "the node's power headroom is unknown", unknown=True)
+OFF = Refusal("PowerOff", Message("the node is switched off or about to be"))
+DRAW_UNKNOWN = Refusal(
+    "PowerDrawUnknown", Message("the expected power of the pod is unknown ({name})", name=EXPECTED_WATTS), unknown=True
+)
+HEADROOM_UNKNOWN = Refusal("PowerHeadroomUnknown", Message("the node's power headroom is unknown"), unknown=True)
 
 _Part = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
@@ -87,12 +90,16 @@ class Power:
         if watts is not None:
             short = ~off & known & (_left(nodes) < watts)
             most = int(_left(nodes)[short].max(initial=0))
-            text = f"it draws {watts} W and the node can spare {max(most, 0)} W at most"
+            text = Message("it draws {watts} W and the node can spare {most} W at most", watts=watts, most=max(most, 0))
             yield Refusal("PowerInsufficient", text, (EXPECTED_WATTS,), EXPECTED_WATTS, resolvable=True), short
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         watts = request.shape.expected_watts
-        return "a node that is switched on" if watts is None else f"a node that can spare {watts} W"
+        return (
+            Message("a node that is switched on")
+            if watts is None
+            else Message("a node that can spare {watts} W", watts=watts)
+        )
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         return None if state.columns.layout.power else SKIP

@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
@@ -77,7 +78,7 @@ class Preemption:
         search = Search(diagnosis, request, state, rule, counts_amounts=diagnosis.policy.counts_resources)
         return search.best(self.params.most_nodes)
 
-    def waits_to_evict(self, request: Request, state: ClusterState) -> str | None:
+    def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
         """Name disruption budgets if one of them selects a pod that may be preempted, spared or not."""
         if not state.budgets or not _may_preempt(request.pod):
             return None
@@ -87,7 +88,7 @@ class Preemption:
             selector = matcher(budget)
             rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()
             if any(selector.matches(booking.pod, state.namespaces) for row in rows for booking in leaving[row]):
-                return "a disruption budget that lets pods of lower priority leave for it"
+                return Message("a disruption budget that lets pods of lower priority leave for it")
         return None
 
     def _rule(self, request: Request, state: ClusterState, spared: ProtectedPods) -> Rule:

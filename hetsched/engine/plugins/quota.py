@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.contracts.waits import Event
@@ -43,22 +44,32 @@ class Quota:
             most, used = dict(quotas.limits[pod.namespace].max), quotas.used[pod.namespace]
             verdict = Verdict.NEVER_FITS if never else None
             text = _sums(request, {name: (used.get(name, 0), most[name]) for name in over})
-            message = f"quota {quotas.limits[pod.namespace].name} of {pod.namespace} would be exceeded: {text}"
+            message = Message(
+                "quota {name} of {namespace} would be exceeded: {text}",
+                name=quotas.limits[pod.namespace].name,
+                namespace=pod.namespace,
+                text=text,
+            )
             return Refusal("QuotaMaxExceeded", message, over, resolvable=not never, verdict=verdict)
         short = quotas.exhausted(request.shape.requests)
         if short:
             shared = quotas.shared
             text = _sums(request, {name: (shared[name] - quotas.left(name), shared[name]) for name in short})
             name = quotas.limits[pod.namespace].name
-            message = f"quota {name} of {pod.namespace} can borrow no more, what all quotas guarantee is in use: {text}"
+            message = Message(
+                "quota {name} of {namespace} can borrow no more, what all quotas guarantee is in use: {text}",
+                name=name,
+                namespace=pod.namespace,
+                text=text,
+            )
             never = any(request.shape.request(resource) > shared[resource] for resource in short)
             verdict = Verdict.NEVER_FITS if never else None
             return Refusal("QuotaBorrowingExhausted", message, short, resolvable=not never, verdict=verdict)
         return None
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         asked = ", ".join(f"{name} {format_amount(name, amount)}" for name, amount in request.shape.requests if amount)
-        return f"the quota of {request.pod.namespace} to leave room for {asked}"
+        return Message("the quota of {namespace} to leave room for {text}", namespace=request.pod.namespace, text=asked)
 
 
 def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.units import GPU_RESOURCES, format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Ints, Rows, Window
@@ -60,14 +61,18 @@ class ResourceFit:
         names: list[str] = request.memo[_PREPARED][0]
         needs: Ints = request.memo[_PREPARED][2]
         for name, need, short in zip(names, needs, self._short(request, nodes), strict=True):
-            message = f"Insufficient {name}: {format_amount(name, int(need[0]))} requested"
+            message = Message(
+                "Insufficient {resource}: {amount} requested", resource=name, amount=format_amount(name, int(need[0]))
+            )
             yield Refusal("InsufficientResource", message, missing=(name,), resolvable=True), short > 0
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         names, _, needs = request.memo[_PREPARED]
         asked = zip(names, needs, strict=True)
         parts = [f"{name} {format_amount(name, int(need[0]))}" for name, need in asked if name != "pods"]
-        return f"a node with {', '.join(parts) or 'a place for one more pod'} free"
+        if not parts:
+            return Message("a node with a place for one more pod free")
+        return Message("a node with {names} free", names=joined(", ", parts))
 
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Window
@@ -56,11 +57,13 @@ class Taints:
                 sets_by_taint.setdefault(taint, []).append(taint_set)
         for taint, sets in sets_by_taint.items():
             text = _text(taint)
-            refusal = Refusal("UntoleratedTaint", f"the taint {text} is not tolerated", missing=(text,))
+            refusal = Refusal(
+                "UntoleratedTaint", Message("the taint {taint} is not tolerated", taint=text), missing=(text,)
+            )
             yield refusal, np.isin(distinct, sets)
 
-    def waits(self, request: Request) -> str:
-        return "a node whose taints it tolerates"
+    def waits(self, request: Request) -> Message:
+        return Message("a node whose taints it tolerates")
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         request.memo[_PREPARED] = state.taint_sets.values

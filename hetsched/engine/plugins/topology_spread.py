@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.labels import selects
 from hetsched.contracts.objects.workload import Shape, SpreadConstraint
 from hetsched.contracts.waits import Event
@@ -80,13 +81,18 @@ class TopologySpread:
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         for constraint, unlabelled, skewed in request.memo[_PREPARED]:
             key = constraint.topology_key
-            yield Refusal("TopologyLabelMissing", f"the node has no label {key}", (key,)), nodes.pick(unlabelled)
-            message = f"one more matching pod in this {key} exceeds the maximum skew of {constraint.max_skew}"
+            yield (
+                Refusal("TopologyLabelMissing", Message("the node has no label {label}", label=key), (key,)),
+                nodes.pick(unlabelled),
+            )
+            message = Message(
+                "one more matching pod in this {key} exceeds the maximum skew of {n}", key=key, n=constraint.max_skew
+            )
             yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         keys = " and ".join(constraint.topology_key for constraint, _, _ in request.memo[_PREPARED])
-        return f"pods like it to be spread more evenly over {keys}"
+        return Message("pods like it to be spread more evenly over {names}", names=keys)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         constraints = _constraints(request, hard=False) if request.shape.spread else ()

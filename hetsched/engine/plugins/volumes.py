@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, VolumeGrant
 from hetsched.contracts.objects.storage import PersistentVolume
 from hetsched.contracts.objects.workload import Shape
@@ -87,9 +88,11 @@ class Volumes:
         for refusal, rows in request.memo[_PREPARED].refused:
             yield refusal, nodes.pick(rows)
 
-    def waits(self, request: Request) -> str:
+    def waits(self, request: Request) -> Message:
         names = [use.name for use in request.shape.claims]
-        return f"claim{'s' if len(names) > 1 else ''} {', '.join(names)} to have a volume on a node that fits"
+        if len(names) > 1:
+            return Message("claims {names} to have a volume on a node that fits", names=joined(", ", names))
+        return Message("claim {name} to have a volume on a node that fits", name=names[0])
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.claims:
@@ -99,7 +102,7 @@ class Volumes:
             return found
         chosen = choose(state, found.waiting, row)
         if chosen is None:
-            return Refusal("VolumeNotAvailable", "the volumes that fit are taken by now")
+            return Refusal("VolumeNotAvailable", Message("the volumes that fit are taken by now"))
         held = state.volumes
         for use in request.shape.claims:  # volumes that other pods chose for a shared claim
             claim = held.claim(request.pod, use)
@@ -120,7 +123,7 @@ def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
         if isinstance(found, Refusal):
             return found
         if isinstance(found, PersistentVolume):
-            message = f"volume {found.name} of claim {use.name} is elsewhere"
+            message = Message("volume {volume} of claim {claim} is elsewhere", volume=found.name, claim=use.name)
             refused.append((Refusal("VolumeNodeConflict", message, (found.name,)), ~nodes_of_volume(state, found)))
         else:
             waiting.append(found)
@@ -137,13 +140,13 @@ def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
     claim = waiting.claim
     selected = nodes_selected(state, claim)
     if selected is not None and waiting.made_by is not None:
-        message = f"a volume for claim {claim.name} is being made for another node"
+        message = Message("a volume for claim {claim} is being made for another node", claim=claim.name)
         return Refusal("VolumeSelectedElsewhere", message, (claim.name,)), ~selected
     fits = nodes_made(state, waiting).copy()
     for volume in waiting.volumes:
         fits |= nodes_of_volume(state, volume)
     size = format_amount("memory", claim.asks.request_bytes)
-    message = f"no volume of {size} for claim {claim.name} can be had there"
+    message = Message("no volume of {amount} for claim {claim} can be had there", amount=size, claim=claim.name)
     return Refusal("VolumeNotAvailable", message, (claim.name,)), ~fits
 
 
@@ -151,7 +154,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
     """Refuse every node; preemption can only help on the node of the claim's user."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
-    message = f"claim {name} is for one pod, and another one uses it"
+    message = Message("claim {claim} is for one pod, and another one uses it", claim=name)
     return [
         (Refusal("VolumeInUse", message, (name,), resolvable=True), there),
         (Refusal("VolumeInUse", message, (name,)), ~there),
@@ -164,7 +167,7 @@ def _together(waiting: list[PendingClaim], refused: list[Refused], state: Cluste
     short: Bools = np.zeros(len(state.reports), np.bool_)
     for row in np.flatnonzero(left).tolist():
         short[row] = choose(state, waiting, row) is None
-    return Refusal("VolumeNotAvailable", "there are too few volumes for all claims of the pod"), short
+    return Refusal("VolumeNotAvailable", Message("there are too few volumes for all claims of the pod")), short
 
 
 def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bools]]:
@@ -183,7 +186,7 @@ def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bool
                 attached[list(rows)] += 1
                 if what in wanted:
                     added[list(rows)] -= 1
-        message = f"no more volumes of {driver} can be attached"
+        message = Message("no more volumes of {driver} can be attached", driver=driver)
         refusal = Refusal("VolumeLimitExceeded", message, (driver,), resolvable=True)
         yield refusal, (added > 0) & (attached + added > limits)
 

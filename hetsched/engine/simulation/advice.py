@@ -24,6 +24,7 @@ import numpy as np
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
 from hetsched.contracts.api.decision import Balance, Placement, PolicyRef
 from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.state import ClusterState
@@ -238,7 +239,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
     pods = list(board.scheduler.policy.queue(question.pods, board.state))
     wrong = next((pod for pod in pods if not pod.ready), None)
     if wrong is not None:
-        text = diagnose(board.scheduler_of(wrong), wrong).summary
+        text: str = diagnose(board.scheduler_of(wrong), wrong).summary
         return _Found(AdviceVerdict.NONE, text, [], nearest=Nearest("", text))
     search = RoomSearch(board, question)
     for group in groups_of(pods):
@@ -286,7 +287,7 @@ def _rare(board: Board, units: Units, question: Question) -> _Found:
             continue
         keys, shapes = {pod.key for pod in group}, {pod.shape for pod in group}
         if shapes & hopeless or board.tries >= question.most_tries:
-            stuck.append(Failure(group[0], Nearest("", "the search has come to its limit of tries")))
+            stuck.append(Failure(group[0], Nearest("", Message("the search has come to its limit of tries"))))
             continue
         narrow = _narrow(board, units, wanted, rarity)
         failure = search.make_room(group, narrow, _keeps_free(rarity, wanted))

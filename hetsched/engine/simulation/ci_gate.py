@@ -15,6 +15,7 @@ import msgspec
 
 from hetsched.contracts.api.decision import NearestFit, Reason, Unplaced, Verdict, WhatIfAnswer
 from hetsched.contracts.api.findings import Artefact, Finding, Gate, Level, Place
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.objects.workload import IsaDemand, PodSpec
 from hetsched.isa import match, parse
@@ -52,7 +53,12 @@ def judge(
         if pod.key in refused:
             findings.extend(_of_refusal(refused[pod.key], Level.ERROR if fail_on_not_now else Level.WARNING))
     for eviction in answer.evictions:
-        message = f"{eviction.pod} (priority {eviction.priority}) would be evicted from {eviction.node} for this"
+        message = Message(
+            "{pod} (priority {number}) would be evicted from {node} for this",
+            pod=eviction.pod,
+            number=eviction.priority,
+            node=eviction.node,
+        )
         findings.append(Finding("EvictsOthers", Level.WARNING, pods[0].key if pods else "", message))
     findings.extend(_of_manifests(answer.warnings or (), pods, places, strict=strict))
     errors = [finding for finding in findings if finding.level is Level.ERROR]

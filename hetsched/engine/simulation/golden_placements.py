@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hetsched.contracts.api.golden import Expectation, GoldenState, Judged
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import at_work
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
@@ -62,7 +63,7 @@ def judge(scheduler: Scheduler, golden: Golden) -> Judged:
         return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
 
     if not scheduler.state.reports:
-        return result(GoldenState.UNKNOWN, "the cluster has no nodes")
+        return result(GoldenState.UNKNOWN, Message("the cluster has no nodes"))
     pod = alone(golden.pod)
     # The state of a decision may contain a running pod of this name.
     running = scheduler.state.forget(pod.key)
@@ -79,7 +80,7 @@ def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[Go
         return _refused(scheduler, pod, expect)
     try:
         if expect.refused is not None:
-            return GoldenState.BROKEN, f"placed on {outcome.node}"
+            return GoldenState.BROKEN, Message("placed on {node}", node=outcome.node)
         return _placed(scheduler, outcome, expect)
     finally:
         scheduler.undo(outcome)
@@ -102,14 +103,14 @@ def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tupl
     if expect.nodes:
         known = set(expect.nodes) & scheduler.state.row_of.keys()
         if outcome.node not in expect.nodes and not known:
-            return GoldenState.UNKNOWN, f"{outcome.node}; the cluster has none of the nodes expected"
+            return GoldenState.UNKNOWN, Message("{node}; the cluster has none of the nodes expected", node=outcome.node)
         return _is(outcome.node in expect.nodes), outcome.node
     if expect.selector:
         kept = all(report.labels.get(key) == value for key, value in expect.selector.items())
         has = ", ".join(f"{key}={report.labels.get(key, 'none')}" for key in sorted(expect.selector))
         return _is(kept), f"{outcome.node} with {has}"
     if report.isa.native is None:
-        return GoldenState.UNKNOWN, f"{outcome.node}, whose instruction set is unknown"
+        return GoldenState.UNKNOWN, Message("{node}, whose instruction set is unknown", node=outcome.node)
     found = match(required_isa(expect.isa), offered_isa(report.isa.native))
     got = f"{outcome.node} with {report.isa.native}"
     if found.satisfied or not may_have(report.isa, required_isa(expect.isa)):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hetsched.contracts.api.advice import Nearest
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
@@ -252,10 +253,13 @@ class MoveSearch:
         row = min(blocked, key=lambda row: (len(blocked[row]), dict(self.rows)[row], row))
         pods = tuple(booking.pod.key for booking in blocked[row])
         if pods:
-            more = "one more pod" if len(pods) == 1 else f"{len(pods)} more pods"
-            message = f"it would fit if {more} could leave {names[row]}"
+            one, several = (
+                "it would fit if one more pod could leave {node}",
+                "it would fit if {n} more pods could leave {node}",
+            )
+            message = Message(several if pods[1:] else one, n=len(pods), node=names[row])
         else:
-            message = f"more than {self.most_moves} pods would have to leave {names[row]}"
+            message = Message("more than {n} pods would have to leave {node}", n=self.most_moves, node=names[row])
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _staying(self, row: int) -> list[Booking]:

@@ -31,6 +31,7 @@ from hetsched.contracts.api.decision import (
     WhatIfAnswer,
     ZonePlacement,
 )
+from hetsched.contracts.message import Message, about, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.engine.cluster.balance import cluster_balance
@@ -117,13 +118,13 @@ def what_if(
     homeless = [item for item in displaced if item.to is None]
     verdict = Verdict.worst([*(item.verdict for item in unplaced), *(item.verdict for item in homeless)])
     sentences = [
-        _drain_summary(displaced) if drain and (homeless or not pods) else "",
-        _summary(placements, refusals, len(fork.reports)) if pods else "",
+        _drain_summary(displaced) if drain and (homeless or not pods) else None,
+        _summary(placements, refusals, len(fork.reports)) if pods else None,
         evicting(evicted),
     ]
     return WhatIfAnswer(
         verdict=verdict,
-        summary="; ".join(filter(None, sentences)),
+        summary=joined("; ", filter(None, sentences)),
         policy=PolicyRef(policy.spec.name, policy.spec.version),
         evaluated_at=evaluated_at,
         snapshot=snapshot,
@@ -166,8 +167,7 @@ class _Explanations:
         if first is not pod and pod.gang is not None:  # the explanation of a gang differs from one member to the next
             diagnosis = diagnose(self._scheduler, pod)
         elif first is not pod:
-            summary = pod.key + diagnosis.summary.removeprefix(first.key)
-            diagnosis = msgspec.structs.replace(diagnosis, summary=summary)
+            diagnosis = msgspec.structs.replace(diagnosis, summary=about(diagnosis.summary, pod.key))
         return diagnosis, fits
 
     def _search(self, pod: PodSpec) -> tuple[NearestFit, ...]:
@@ -186,7 +186,10 @@ def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
     plugin, refusal = outcome.refusal
     reason = Reason(refusal.code, plugin, 0, refusal.message)
     return Diagnosis(
-        Verdict.NOT_NOW, (reason, *diagnosis.reasons), diagnosis.funnel, f"{outcome.pod.key} is {refusal.message}"
+        Verdict.NOT_NOW,
+        (reason, *diagnosis.reasons),
+        diagnosis.funnel,
+        Message("{pod} is {said}", pod=outcome.pod.key, said=refusal.message),
     )
 
 
@@ -230,22 +233,25 @@ def _displaced_again(scheduler: Scheduler, item: Displaced, outcome: Outcome) ->
     return item if outcome.node == item.to else _displaced(scheduler, item.from_, outcome)
 
 
-def _drain_summary(displaced: Sequence[Displaced]) -> str:
+def _drain_summary(displaced: Sequence[Displaced]) -> Message:
     """Summarise whether the pods of drained nodes find other nodes; several failures are led by the worst."""
     if not displaced:
-        return "no pod has to move"
+        return Message("no pod has to move")
     homeless = [item for item in displaced if item.to is None]
     if not homeless:
         one = len(displaced) == 1
         return (
-            "the displaced pod fits on another node"
+            Message("the displaced pod fits on another node")
             if one
-            else f"all {len(displaced)} displaced pods fit on other nodes"
+            else Message("all {n} displaced pods fit on other nodes", n=len(displaced))
         )
     worst = max(homeless, key=lambda item: item.verdict.exit_code)
     if len(displaced) == 1:
-        return f"the displaced pod finds no other node; {worst.message}"
-    return f"{len(homeless)} of {len(displaced)} displaced pods find no other node; {worst.message}"
+        found = Message("the displaced pod finds no other node")
+    else:
+        template = "{n} of {m} displaced pods find no other node"
+        found = Message(template, n=len(homeless), m=len(displaced))
+    return joined("; ", [found, worst.message or ""])
 
 
 def placement(outcome: Outcome, state: ClusterState) -> Placement:
@@ -279,32 +285,37 @@ def _balance(before: float, state: ClusterState) -> Balance:
     return Balance(round(before, _SCORE_DIGITS), round(after, _SCORE_DIGITS), tuple(state.stale()))
 
 
-def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> str:
+def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> Message:
     """Summarise the result in one sentence; of several refusals, name the first of the worst."""
     total = len(placements) + len(refusals)
     if not refusals:
         if total == 1:
             only = placements[0]
-            return f"{only.pod} fits on {only.node} with score {only.score:.1f}, out of {nodes} nodes"
-        return f"all {total} pods fit, on {len({p.node for p in placements})} of {nodes} nodes"
+            template = "{pod} fits on {node} with score {score}, out of {n} nodes"
+            return Message(template, pod=only.pod, node=only.node, score=f"{only.score:.1f}", n=nodes)
+        return Message("all {n} pods fit, on {m} of {k} nodes", n=total, m=len({p.node for p in placements}), k=nodes)
     worst = max(refusals, key=lambda refusal: refusal.verdict.exit_code)
     if total == 1:
         return worst.summary
-    return f"{len(placements)} of {total} pods fit; {worst.summary}"
+    found = Message("{n} of {m} pods fit", n=len(placements), m=total)
+    return joined("; ", [found, worst.summary])
 
 
-def evicting(evicted: Sequence[Evicted]) -> str:
+def evicting(evicted: Sequence[Evicted]) -> Message | None:
     """Format the list of victims."""
     if not evicted:
-        return ""
+        return None
     broken = sum(item.pdb is not None for item in evicted)
-    against = f", {broken} against a disruption budget" if broken else ""
     if len(evicted) == 1:
         only = evicted[0]
-        return f"it needs the eviction of {only.pod} (priority {only.priority}) from {only.node}{against}"
-    nodes = len({item.node for item in evicted})
-    where = f"from {evicted[0].node}" if nodes == 1 else f"from {nodes} nodes"
-    return f"it needs the eviction of {len(evicted)} running pods {where}{against}"
+        template = "it needs the eviction of {pod} (priority {number}) from {node}"
+        said = Message(template, pod=only.pod, number=only.priority, node=only.node)
+    elif (nodes := len({item.node for item in evicted})) == 1:
+        template = "it needs the eviction of {n} running pods from {node}"
+        said = Message(template, n=len(evicted), node=evicted[0].node)
+    else:
+        said = Message("it needs the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes)
+    return Message("{said}, {n} against a disruption budget", said=said, n=broken) if broken else said
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

@@ -25,7 +25,7 @@ from django.conf import settings
 from django.db import IntegrityError, connection
 
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
-from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.pod_sentences import PREEMPTED
 from hetsched.contracts.waits import WaitsFor, bits_of
@@ -43,6 +43,7 @@ from hetsched.placement.scheduling_queue.unschedulable_pods import missed
 from hetsched.policies.effective import active_versions
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.json_fields import written
 from hetsched.storage.snapshot_read import clock
 from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import write_transaction
@@ -79,7 +80,7 @@ class Result(msgspec.Struct, frozen=True):
 
     waiting: PendingPod
     verdict: Verdict
-    summary: str
+    summary: Message
     policy_name: str
     policy_version: int
     node_id: int | None = None
@@ -89,7 +90,7 @@ class Result(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     top: tuple[NodeOutcome, ...] = ()
     evicted: tuple[Evicted, ...] = ()
-    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", "retried")
+    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", Message("retried"))
     nominated: Nominated | None = None
     overridden: tuple[str, ...] = ()
     room: ReservationUse | None = None
@@ -401,13 +402,13 @@ def _row(
         State(result.verdict.value).value,
         news_at is not None or missed(change.cluster, waits, revision=revision),
         result.node_id,
-        encode(result.allocation).decode() if result.allocation is not None else None,
+        written(result.allocation, as_text),
         decision_id,
         decision_id,
         attempts,
         adapt(not_before),
         adapt(now),
-        encode(waits).decode(),
+        written(waits),
         bits_of(waits),
         False,
         waiting.pod_id,

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+from hetsched.contracts.message import Message
 from hetsched.inventory.ledger import advance
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
@@ -64,7 +65,7 @@ def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reas
     message = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
-        change.free(unbound, "not all pods of its gang could be bound")
+        change.free(unbound, Message("not all pods of its gang could be bound"))
         change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=message)
         change.requeue()
     if len(unbound) < len(holding):

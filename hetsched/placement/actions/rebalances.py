@@ -22,6 +22,7 @@ from django.utils import timezone
 from hetsched.contracts.api.advice import Advice, Move
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
@@ -204,7 +205,7 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
 def _spec(cluster: Cluster) -> PolicySpec:
     found = active_specs({cluster.policy_name}).get(cluster.policy_name)
     if found is None:
-        raise Conflict(f"policy {cluster.policy_name} has no active version")
+        raise Conflict(Message("policy {policy} has no active version", policy=cluster.policy_name))
     return found
 
 
@@ -289,10 +290,18 @@ def _result(
         pod.decision_id,
         pod.uid,
     )
+    summary = Message(
+        "{pod} moved from {source} to {target}, score {score}; confirmed by {name}",
+        pod=pod.key,
+        source=move.source,
+        target=move.target,
+        score=f"{outcome.score:.1f}",
+        name=plan.asked_by,
+    )
     return Result(
         waiting,
         Verdict.PLACED,
-        f"{pod.key} moved from {move.source} to {move.target}, score {outcome.score:.1f}; confirmed by {plan.asked_by}",
+        summary,
         policy.name,
         policy.version,
         node_id=found.node_ids[move.target],

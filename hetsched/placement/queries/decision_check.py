@@ -11,6 +11,7 @@ import msgspec
 from hetsched.contracts.api.decision import PolicyRef, Reason, Verdict
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.explain.diagnosis import diagnose
@@ -40,7 +41,7 @@ class Again(msgspec.Struct, frozen=True, rename="camel"):
     verdict: str
     node: str | None
     score: float | None
-    summary: str
+    summary: Message
     reasons: tuple[Reason, ...]
     allocation: Allocation | None
     differences: tuple[Differing, ...]
@@ -64,7 +65,8 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
         found = diagnose(scheduler, pod)
         verdict, summary, reasons = found.verdict, found.summary, found.reasons
     else:
-        summary = f"{pod.key} is placed on {outcome.node} with score {outcome.score:.1f}"
+        template = "{pod} is placed on {node} with score {score}"
+        summary = Message(template, pod=pod.key, node=outcome.node, score=f"{outcome.score:.1f}")
         verdict, reasons = Verdict.PLACED, ()
     held = outcome.allocation if outcome.node else None
     differences = _differences(decision, verdict, outcome.node or "", outcome.score, held, reasons)

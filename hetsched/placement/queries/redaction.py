@@ -1,8 +1,9 @@
 """Redaction of rows that name pods outside the namespaces of a limited reader.
 
 Views redact the fields of a document before it is encoded, so the ETag is that of the bytes sent. A pod is hidden by
-the namespace in its own field, or at its placeholder in a generated sentence (`pod_sentences`). No other table is
-queried, and text of the caller is never changed: a response reveals nothing about names that its caller guessed.
+the namespace in its own field, or in the parameters of a message. In rows of earlier versions, without parameters, it
+is found at the placeholder of its sentence (`pod_sentences`). No other table is queried, and text of the caller is
+never changed: a response reveals nothing about names that its caller guessed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from hashlib import blake2b
 import msgspec
 
 from hetsched.contracts.api.decision import Evicted, Placement, Reason, WhatIfAnswer
+from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.pod_sentences import (
     FILLED,
     HELD_BY_FORCE_DELETED,
@@ -24,10 +26,10 @@ from hetsched.contracts.pod_sentences import (
     PREEMPTED_IN_RUN,
     SHARES_CORE,
     STAYS,
+    PodSentence,
     namespace_of,
     redacted,
 )
-from hetsched.engine.simulation.what_if import evicting
 from hetsched.storage.sealed_secrets import derived
 
 from .decision_check import Again, Differing
@@ -63,13 +65,13 @@ class Redaction:
             return digest if self._namespaces is None else ""
         return blake2b(digest.encode(), key=key, digest_size=len(digest) // 2 or 1).hexdigest()
 
-    def summary(self, text: str) -> str:
+    def summary(self, text: str) -> Message:
         """Redact a decision's summary."""
-        return redacted(text, self.sees, IN_THE_PLACE_OF, PENDING, PREEMPTED_IN_RUN)
+        return self._redacted(text, IN_THE_PLACE_OF, PENDING, PREEMPTED_IN_RUN)
 
-    def message(self, text: str) -> str:
+    def message(self, text: str) -> Message:
         """Redact a pod's message, or the end reason of a hold."""
-        return redacted(text, self.sees, PREEMPTED, FILLED)
+        return self._redacted(text, PREEMPTED, FILLED)
 
     def reason(self, reason: Reason) -> Reason:
         """Redact a reason of a decision."""
@@ -128,14 +130,13 @@ class Redaction:
         )
 
     def what_if(self, answer: WhatIfAnswer) -> WhatIfAnswer:
-        """Redact the answer to a what-if about a cluster; its sentence about evictions is generated again."""
+        """Redact the answer to a what-if about a cluster; its summary names visible pods only."""
         if self._namespaces is None:
             return answer
         evictions = self.evictions(answer.evictions)
-        summary = answer.summary.removesuffix(evicting(answer.evictions)) + evicting(evictions)
         return replace(
             answer,
-            summary=summary,
+            summary=self.summary(answer.summary),
             snapshot=self.snapshot(answer.snapshot),
             placements=tuple(self._placement(one) for one in answer.placements),
             unplaced=tuple(replace(one, reasons=self.reasons(one.reasons)) for one in answer.unplaced),
@@ -149,14 +150,21 @@ class Redaction:
         )
 
     def _placement(self, one: Placement) -> Placement:
-        return replace(one, pairings=tuple(redacted(text, self.sees, SHARES_CORE) for text in one.pairings))
+        return replace(one, pairings=tuple(self._redacted(text, SHARES_CORE) for text in one.pairings))
 
     def _differing(self, one: Differing) -> Differing:
         plugin, between, message = one.what.partition(": ")
         return replace(one, what=plugin + between + self._reason_message(plugin, message))
 
-    def _reason_message(self, plugin: str, message: str) -> str:
-        return redacted(message, self.sees, *_NAMING.get(plugin, ()))
+    def _reason_message(self, plugin: str, message: str) -> Message:
+        return self._redacted(message, *_NAMING.get(plugin, ()))
+
+    def _redacted(self, text: str, *sentences: PodSentence) -> Message:
+        """Redact the parameters of a message; the names in a row without parameters are found by its sentence."""
+        message = as_message(text)
+        if self._namespaces is None:
+            return message
+        return message.redacted(self.sees) if message.params else as_message(redacted(text, self.sees, *sentences))
 
 
 UNLIMITED = Redaction(None)

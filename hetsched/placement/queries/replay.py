@@ -21,6 +21,7 @@ import msgspec
 from django.db.models import Q
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
@@ -148,7 +149,9 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
         )
     if unknown:
         notes.append(
-            ReplayNote("policyGone", f"{unknown} pods are skipped: the policy version of the decision is unknown")
+            ReplayNote(
+                "policyGone", Message("{n} pods are skipped: the policy version of the decision is unknown", n=unknown)
+            )
         )
     start, end = (pick(row["cluster_revision"] for row in rows.values()) for pick in (min, max))
     held, decided = _held_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
@@ -199,12 +202,13 @@ def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[
         found += Decision.objects.filter(pk__in=some, cluster=cluster).values(*_DECIDED)
     kept = [row for row in found if row["cluster_revision"] >= cluster.forgotten_revision]
     if len(kept) < len(found):
-        message = (
-            f"{len(found) - len(kept)} decisions are skipped: the state of the cluster at that time is no longer stored"
+        message = Message(
+            "{n} decisions are skipped: the state of the cluster at that time is no longer stored",
+            n=len(found) - len(kept),
         )
         notes.append(ReplayNote("forgotten", message))
     elif len(found) < last:
-        notes.append(ReplayNote("fewer", f"{len(found)} pods have decisions"))
+        notes.append(ReplayNote("fewer", Message("{n} pods have decisions", n=len(found))))
     known = _versions({(row["policy_name"], row["policy_version"]) for row in kept})
     rows = {row["id"]: row for row in kept if (row["policy_name"], row["policy_version"]) in known}
     return dict(sorted(rows.items())), len(kept) - len(rows)
@@ -288,12 +292,16 @@ def _about(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
     if any(policy.measures for policy in policies):
-        notes.append(ReplayNote("measuredUse", "measured use is the present use, not the use at that time"))
+        notes.append(ReplayNote("measuredUse", Message("measured use is the present use, not the use at that time")))
     if any(policy.wants_mix for policy in policies):
-        notes.append(ReplayNote("mix", "the workload mix is that of these pods, not that of each point in time"))
+        notes.append(
+            ReplayNote("mix", Message("the workload mix is that of these pods, not that of each point in time"))
+        )
     if cluster.kind == ClusterKind.KUBERNETES and any(policy.post_filters for policy in policies):
         notes.append(
-            ReplayNote("evictions", "victims leave immediately in the replay; in the cluster the pod waits for them")
+            ReplayNote(
+                "evictions", Message("victims leave immediately in the replay; in the cluster the pod waits for them")
+            )
         )
     return notes
 

@@ -24,6 +24,7 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import fitting
 from hetsched.inventory.connections import api_of
@@ -170,10 +171,17 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
         raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     score = round(outcome.score, 6)
     waiting = PendingPod(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
+    summary = Message(
+        "{pod} placed on {node}, chosen by scheduler {name}, score {score}",
+        pod=spec.key,
+        node=node,
+        name=spec.scheduler_name,
+        score=f"{score:.1f}",
+    )
     result = Result(
         waiting,
         Verdict.PLACED,
-        f"{spec.key} placed on {node}, chosen by scheduler {spec.scheduler_name}, score {score:.1f}",
+        summary,
         asking.spec.name,
         asking.spec.version,
         node_id=loaded.node_ids[node],

@@ -16,6 +16,7 @@ from django.db import connections
 
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, is_ours
@@ -95,7 +96,7 @@ class ExtenderCalls:
         """
         spec = active_specs({pod.policy}).get(pod.policy)
         if spec is None:
-            raise InputError("PolicyUnknown", f"policy {pod.policy!r} has no active version")
+            raise InputError("PolicyUnknown", Message("policy {policy} has no active version", policy=repr(pod.policy)))
         try:
             with self._warm.held(max(until - time.monotonic(), 0)) as loaded:
                 try:

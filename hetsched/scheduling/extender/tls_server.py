@@ -27,6 +27,7 @@ import structlog
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 
 from .bounded_server import BoundedServer
 from .connections import HANDSHAKE_SECONDS, IDLE_SECONDS, Connections, Phase
@@ -91,7 +92,11 @@ class Certificates:
             except (OSError, ssl.SSLError) as error:
                 if self._context is None:
                     hint = "Create them with `hetsched certs` and set HETSCHED_EXTENDER_CERTIFICATES to their folder"
-                    message = f"{', '.join(FILES)} cannot be read: {getattr(error, 'strerror', None) or error}"
+                    message = Message(
+                        "{name} cannot be read: {text}",
+                        name=joined(", ", FILES),
+                        text=getattr(error, "strerror", None) or str(error),
+                    )
                     raise InputError("CertificatesUnusable", message, place=str(self._folder), hint=hint) from None
                 log.warning("new certificates cannot be read", reason=str(error))
             return self._context

@@ -50,7 +50,8 @@ def _sentence(row: Decision) -> str:
 
 
 def _why_cell(row: Decision) -> Cell:
-    return Cell(Truncator(translate(_sentence(row))).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
+    said = after_name(_pod(row), translate(row.summary))
+    return Cell(Truncator(said).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
 
 
 def _verdict_cell(row: Decision) -> Cell:

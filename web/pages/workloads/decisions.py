@@ -21,7 +21,7 @@ from .why import left_out, why
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
     """Return decisions with the text that their rows show after the pod name."""
-    return [(row, translate(after_name(f"{row.namespace}/{row.pod_name}", row.summary))) for row in decisions]
+    return [(row, after_name(f"{row.namespace}/{row.pod_name}", translate(row.summary))) for row in decisions]
 
 
 @page("decisions")

@@ -76,7 +76,7 @@ def _why_cell(pod: Pod) -> Cell:
         return Cell(_("no attempt yet") if pod.workload_id else _("present at import"), look="muted")
     waits = in_words(pod.waits_for)
     note = _("Waits for: %(events)s") % {"events": translate(waits)} if waits else ""
-    short = Truncator(translate(_sentence(pod))).chars(SENTENCE_CHARACTERS)
+    short = Truncator(after_name(pod.key, translate(pod.decision.summary))).chars(SENTENCE_CHARACTERS)
     return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
 
 

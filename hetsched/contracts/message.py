@@ -1,0 +1,177 @@
+"""English sentences that keep their template and its parameters.
+
+A `Message` is its English text, so programs that compare, store or log text need no special case. The template and the
+parameters translate it at the edge and redact names of pods outside a reader's scope.
+
+A parameter is a text, a number, another message, or `joined` items. The placeholders `pod` and `pods` hold pod keys
+(`namespace/name`), and a sentence about such a pod ends in `: {said}`, the text of another program about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+HIDDEN = "(a pod of another namespace)"
+BY_KUBELET = "kubelet:"  # prefix of the pod of a kubelet's own assignment that the control plane does not know
+MOST_NAMED = 5
+_STORED = '{"template":'
+_ABOUT = ": {said}"
+_PODS = ("pod", "pods")
+
+Value = str | int | float  # a Message is a str
+Params = Mapping[str, Any] | tuple[Any, ...]
+Sees = Callable[[str], bool]
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """JSON form of a message: `params` by placeholder, or the list of items that `template` separates."""
+
+    template: str
+    params: dict[str, str | int | float | Parts] | list[str | int | float | Parts]
+
+
+class Message(str):
+    """A sentence: the template with its parameters filled in. Without parameters the template is the sentence."""
+
+    __slots__ = ("params", "template")
+    template: str
+    params: Params
+
+    def __new__(cls, template: str, /, **params: Value) -> Message:
+        made = str.__new__(cls, template.format_map(params) if params else template)
+        made.template = template
+        made.params = params
+        return made
+
+    def __getnewargs__(self) -> tuple[str]:  # copies and pickles restore the slots afterwards
+        return (str(self),)
+
+    def redacted(self, sees: Sees) -> Message:
+        """Return the message without keys of pods in unseen namespaces.
+
+        The text of another program about a hidden pod is removed with its key.
+        """
+        if isinstance(self.params, tuple):
+            return joined(self.template, [_redacted("", value, sees) for value in self.params])
+        params = {name: _redacted(name, value, sees) for name, value in self.params.items()}
+        if params == self.params:
+            return self
+        template = self.template
+        if template.endswith(_ABOUT) and any(params[name] != self.params[name] for name in _PODS if name in params):
+            template = template.removesuffix(_ABOUT)
+            del params["said"]
+        return Message(template, **params)
+
+
+def joined(separator: str, items: Iterable[Value]) -> Message:
+    """Return items between separators, which are translated too."""
+    values = tuple(items)
+    if len(values) == 1 and isinstance(values[0], Message):
+        return values[0]
+    made = str.__new__(Message, separator.join([value if isinstance(value, str) else str(value) for value in values]))
+    made.template = separator
+    made.params = values
+    return made
+
+
+def as_message(text: str) -> Message:
+    """Return a text as a message; a plain one has no parameters."""
+    return text if isinstance(text, Message) else Message(text)
+
+
+def about(message: Message, pod: str) -> Message:
+    """Return a message about one pod as a message about another one."""
+    assert isinstance(message.params, dict)
+    return Message(message.template, **{**message.params, "pod": pod})
+
+
+def named(pods: Iterable[Value], most: int = MOST_NAMED, *, count: int = 0) -> Message:
+    """Return the first few of some pods and the number of the others; `count` is the number of all, if larger."""
+    keys = list(pods)
+    shown = joined(", ", keys[:most])
+    others = max(count, len(keys)) - len(keys[:most])
+    return Message("{pods} and {n} more", pods=shown, n=others) if others else shown
+
+
+def namespace_of(key: str) -> str:
+    """Return the namespace of `namespace/name`."""
+    return key.partition("/")[0]
+
+
+def stored(text: str) -> str:
+    """Return a text as a column stores it: a message with parameters as JSON, any other text unchanged."""
+    if isinstance(text, Message) and text.params:
+        return msgspec.json.encode(_parts(text)).decode()
+    return _in_parts(text) if text.startswith(_STORED) else str(text)
+
+
+def restored(text: str) -> str:
+    """Return the message that a column stores; rows without parameters keep their text."""
+    return _message(_decoder.decode(text)) if text.startswith(_STORED) else text
+
+
+def as_text(value: Any) -> str:
+    """Encode a message as its English text (an `enc_hook` of msgspec)."""
+    if isinstance(value, Message):
+        return str(value)
+    raise NotImplementedError
+
+
+def as_parts(value: Any) -> Parts | str:
+    """Encode a message with its parameters (an `enc_hook` of msgspec)."""
+    if isinstance(value, Message):
+        return _parts(value) if value.params else str(value)
+    raise NotImplementedError
+
+
+def from_parts(kind: type, value: Any) -> Any:
+    """Decode a message from its JSON form, or from plain text (a `dec_hook` of msgspec)."""
+    if kind is not Message:
+        raise NotImplementedError
+    return Message(value) if isinstance(value, str) else _message(msgspec.convert(value, Parts))
+
+
+def _parts(message: Message) -> Parts:
+    if isinstance(message.params, tuple):
+        return Parts(message.template, [_plain(value) for value in message.params])
+    return Parts(message.template, {name: _plain(value) for name, value in message.params.items()})
+
+
+def _plain(value: Any) -> str | int | float | Parts:
+    if isinstance(value, Message):
+        return _parts(value)
+    return value if type(value) in (str, int, float) else str(value)
+
+
+def _message(parts: Parts) -> Message:
+    if isinstance(parts.params, list):
+        return joined(parts.template, [_value(value) for value in parts.params])
+    return Message(parts.template, **{name: _value(value) for name, value in parts.params.items()})
+
+
+def _value(value: str | int | float | Parts) -> Value:
+    return _message(value) if isinstance(value, Parts) else value
+
+
+def _in_parts(text: str) -> str:
+    """Return a text that looks like a stored message as one, so that it is restored unchanged."""
+    return msgspec.json.encode(Parts("{text}", {"text": str(text)})).decode()
+
+
+def _redacted(name: str, value: Any, sees: Sees) -> Any:
+    if isinstance(value, Message):
+        return _pods_redacted(value, sees) if name in _PODS else value.redacted(sees)
+    return HIDDEN if name in _PODS and not sees(namespace_of(value)) else value
+
+
+def _pods_redacted(value: Message, sees: Sees) -> Message:
+    """Redact pod keys in a list, which may be nested in `named`."""
+    if isinstance(value.params, tuple):
+        return joined(value.template, [_redacted("pods", one, sees) for one in value.params])
+    return value.redacted(sees)
+
+
+_decoder = msgspec.json.Decoder(Parts)

@@ -1,0 +1,30 @@
+"""Text column that keeps the template and the parameters of a message.
+
+A message with parameters is stored as JSON, any other text as it is; rows of earlier versions keep their text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from hetsched.contracts.message import Message, from_parts, restored, stored
+
+
+class MessageField(models.TextField):
+    """Text column that returns a `Message` if one was written."""
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.TextField", args, kwargs
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return None if value is None else restored(value)
+
+    def to_python(self, value: Any) -> Any:
+        """Return a message also from its JSON form, as in backups."""
+        return from_parts(Message, value) if isinstance(value, dict) else super().to_python(value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        return stored(value) if isinstance(value, str) else super().get_prep_value(value)

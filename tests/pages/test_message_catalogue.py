@@ -1,0 +1,84 @@
+"""Every message template of the product has a Chinese form, which is filled from the parameters."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils import translation
+
+from hetsched.contracts.message import Message, joined, named
+from web.pages.message_translation import translate
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = [path for name in ("hetsched", "web", "workers") for path in (ROOT / name).rglob("*.py")]
+# Other texts with placeholders in modules with messages.
+OTHER = {"#/components/schemas/{name}", ": {said}", "{text}"}
+_HOLE = re.compile(r"\{\w+\}")
+
+
+def templates() -> Iterator[str]:
+    """Yield the texts given to Message, and in modules with messages every literal with placeholders."""
+    for path in MODULES:
+        source = path.read_text()
+        if "contracts.message import" not in source and path.name != "message.py":
+            continue
+        tree = ast.parse(source)
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Message", "joined"):
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and first.value:
+                    yield str(first.value)
+            elif isinstance(node, ast.Constant) and id(node) not in inside and _is_template(node.value):
+                yield str(node.value)
+
+
+def _is_template(value: object) -> bool:
+    return isinstance(value, str) and _HOLE.search(value) is not None and "\n" not in value
+
+
+def test_every_template_has_a_chinese_form() -> None:
+    with (ROOT / "locale/zh_Hans/LC_MESSAGES/django.mo").open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)
+    wanted = set(templates()) - OTHER
+    cut = {text.removesuffix(": {said}") for text in wanted if "{pods}" in text}
+    assert "Insufficient {resource}: {amount} requested" in wanted
+    assert len(wanted) > 200
+    assert {text for text in wanted | cut if catalogue.pgettext("told", text) == text} == set()
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            Message(
+                "{pod} does not fit now: {said}",
+                pod="a/b",
+                said=Message(
+                    "{n} of {m} nodes fit ({each})",
+                    n=0,
+                    m=2,
+                    each=joined("; ", [Message("{count} {said}", count=2, said=Message("the node is cordoned"))]),
+                ),
+            ),
+            "a/b 目前放不下：2 个节点中有 0 个可行（2 个：节点已封锁）",
+        ),
+        (Message("the node lacks {names}", names=joined(", ", ["v", "zba"])), "节点缺少 v、zba"),
+        (
+            Message("{said}, in the place of {pods}", said=Message("placed on {node}", node="n"), pods=named(["a/x"])),
+            "放置到 n，取代 a/x",
+        ),
+        (Message("the taint {taint} is not tolerated", taint="the node is cordoned"), None),
+    ],
+)
+def test_a_message_is_rendered_from_its_parameters(message: Message, shown: str | None) -> None:
+    with translation.override("zh-hans"):
+        said = translate(message)
+    assert said == shown if shown else "the node is cordoned" in said
+    with translation.override("en"):
+        assert translate(message) == message

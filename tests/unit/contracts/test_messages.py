@@ -1,0 +1,127 @@
+"""Messages: English text that keeps its template and parameters, also through a column and a JSON document."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import msgspec
+import pytest
+
+from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.documents import encode, to_plain
+from hetsched.contracts.message import (
+    HIDDEN,
+    Message,
+    about,
+    as_parts,
+    from_parts,
+    joined,
+    named,
+    restored,
+    stored,
+)
+
+NESTED = Message(
+    "{pod} does not fit now: {said}",
+    pod="own/p",
+    said=Message("{n} of {m} nodes fit ({each})", n=0, m=2, each=joined("; ", [Message("the node is cordoned")])),
+)
+
+
+def sees(namespace: str) -> bool:
+    return namespace == "own"
+
+
+def test_a_message_is_its_english_text() -> None:
+    message = Message("Insufficient {resource}: {amount} requested", resource="cpu", amount="900")
+    assert message == "Insufficient cpu: 900 requested"
+    assert hash(message) == hash("Insufficient cpu: 900 requested")
+    assert (message.template, message.params["amount"]) == ("Insufficient {resource}: {amount} requested", "900")
+
+
+def test_a_text_without_parameters_may_contain_braces() -> None:
+    assert Message("set {name}") == "set {name}"
+    assert Message("no {text}", text="{name}") == "no {name}"
+
+
+@pytest.mark.parametrize("message", [NESTED, named([f"a/{n}" for n in range(7)]), Message("the node is cordoned")])
+def test_a_column_returns_the_same_message(message: Message) -> None:
+    again = restored(stored(message))
+    assert again == message
+    assert stored(again) == stored(message)
+    assert getattr(again, "params", {}) == message.params
+
+
+def test_rows_without_parameters_keep_their_text() -> None:
+    assert restored("own/p does not fit now") == "own/p does not fit now"
+    assert stored("own/p does not fit now") == "own/p does not fit now"
+
+
+def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
+    forged = stored(NESTED)
+    assert restored(stored(str(forged))) == forged
+
+
+def test_documents_contain_the_english_text_and_columns_the_parameters() -> None:
+    reason = Reason("CpuShort", "resource-fit", 1, NESTED)
+    assert msgspec.json.decode(encode(reason))["message"] == to_plain(reason)["message"] == str(NESTED)
+    column = encode(reason, hook=as_parts)
+    again = msgspec.json.decode(column, type=Reason, dec_hook=from_parts)
+    assert again == reason
+    assert again.message.template == NESTED.template
+    old = msgspec.json.decode(encode(reason), type=Reason, dec_hook=from_parts)
+    assert (old.message, old.message.params) == (str(NESTED), {})
+
+
+def test_copies_keep_the_parameters() -> None:
+    for again in (copy.copy(NESTED), copy.deepcopy(NESTED), pickle.loads(pickle.dumps(NESTED))):
+        assert (again, again.params) == (NESTED, NESTED.params)
+
+
+def test_a_message_about_another_pod_keeps_the_rest() -> None:
+    assert about(NESTED, "own/q") == str(NESTED).replace("own/p", "own/q")
+
+
+def test_the_first_pods_are_named_and_the_others_counted() -> None:
+    pods = [f"a/{number}" for number in range(7)]
+    assert named(pods) == "a/0, a/1, a/2, a/3, a/4 and 2 more"
+    assert named(pods[:1]) == "a/0"
+    assert named(pods[:2], count=4) == "a/0, a/1 and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            Message("{said}, in the place of {pods}", said=Message("{pod} placed", pod="own/p"), pods="hush/x"),
+            f"own/p placed, in the place of {HIDDEN}",
+        ),
+        (
+            Message(
+                "it gets its place on {node} once {pods} left",
+                node="n1",
+                pods=named([Message("{pod} (priority {number})", pod=pod, number=5) for pod in ("hush/x", "own/b")], 2),
+            ),
+            f"it gets its place on n1 once {HIDDEN} (priority 5), own/b (priority 5) left",
+        ),
+        (Message("{pods} stays: {said}", pods="hush/x", said="budget hush/b has no room"), f"{HIDDEN} stays"),
+        (
+            Message("{pods} stays: {said}", pods="own/x", said="budget own/b has no room"),
+            "own/x stays: budget own/b has no room",
+        ),
+        (
+            Message("held by {pods}", pods=named(["hush/x", "own/c", "hush/y"], 2)),
+            f"held by {HIDDEN}, own/c and 1 more",
+        ),
+        (
+            Message("shared with {pods}", pods=Message("kubelet:{pod}", pod="hush/x")),
+            f"shared with kubelet:{HIDDEN}",
+        ),
+        (Message("the taint {taint} is not tolerated", taint="hush/x"), "the taint hush/x is not tolerated"),
+    ],
+)
+def test_only_pods_of_unseen_namespaces_are_redacted(message: Message, shown: str) -> None:
+    assert message.redacted(sees) == shown
+    assert message.redacted(sees).redacted(sees) == shown
+    assert message.redacted(lambda namespace: True) == message
