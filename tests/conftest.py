@@ -11,6 +11,7 @@ import pytest
 from django import conf
 from django.utils import translation
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests import parts
 from tests.calls_outside import (  # noqa: F401 - fixtures of every test
@@ -70,7 +71,8 @@ _OF_A_SERVER = (
 _figures: dict[str, object] = {}
 
 # Tests that start programs and wait for them run first, so that no xdist worker is left alone with them at the end.
-_LONG = frozenset(Path(__file__).with_name(name) for name in ("kube", "system", "agent", "browser"))
+_KUBE = Path(__file__).with_name("kube")
+_LONG = frozenset(_KUBE.with_name(name) for name in ("system", "agent", "browser", "fuzz"))
 
 
 @pytest.hookimpl(trylast=True)  # after the order was shuffled
@@ -79,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for part in _parts_needed(item):
             if part not in parts.PROGRAMS:
                 raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
-    items.sort(key=lambda item: item.path.parent not in _LONG)
+    items.sort(key=lambda item: (item.path.parent != _KUBE, item.path.parent not in _LONG))
     if EXAMPLES != 1:
         scale_examples(items, EXAMPLES)
 
@@ -100,6 +102,24 @@ def _settings_of(item: pytest.Item) -> Any:
     # hypothesis has no public API to change the settings of a test later
     attribute = "_hypothesis_internal_use_settings"
     return (function, attribute) if hasattr(function, attribute) else None
+
+
+class ProgramScheduling(LoadFileScheduling):
+    """Send the tests of a file to one xdist worker, and all of tests/kube: they share one API server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return work_unit(nodeid)
+
+
+def work_unit(nodeid: str) -> str:
+    """Return the name of the tests that run on one worker with this one."""
+    file = nodeid.partition("::")[0]
+    return "tests/kube" if file.startswith("tests/kube/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return ProgramScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture
