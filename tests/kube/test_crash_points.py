@@ -36,7 +36,7 @@ ON_THE_WAY = tuple(name for name in TRIED if name not in AT_AN_END)
 NODES, ROUND = 120, 50
 LOT = slice(30, 44)  # of each fifty: three on whole GPUs, four on shares, three with exclusive CPUs, a gang of four
 PATIENCE_SECONDS = 120
-SILENT_SECONDS = 10  # after all pods are bound for so long, this batch visits no more points
+SILENT_SECONDS = 4  # after all pods are bound for so long, this batch visits no more points
 
 
 def test_next_process_continues_after_a_kill_at_any_step(

@@ -18,7 +18,7 @@ from tests.system.driver import Driver
 from tests.system.plane import BACKENDS, Plane
 from tests.system.processes import wait_until
 
-KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "6"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PODS = 240
 pytestmark = pytest.mark.chaos

@@ -11,7 +11,8 @@ import pytest
 
 from tests.system.plane import BACKENDS
 
-REPEATS = int(os.environ.get("HETSCHED_TEST_RACE_REPEATS", "3"))
+REPEATS = int(os.environ.get("HETSCHED_TEST_RACE_REPEATS", "1"))
+pytestmark = pytest.mark.chaos
 
 
 @pytest.mark.parametrize(

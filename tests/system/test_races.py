@@ -10,15 +10,17 @@ import json
 import os
 import random
 import subprocess
+from typing import Any
 
 import pytest
 
 from tests.system.plane import BACKENDS
 from tests.system.processes import ROOT, python
 
-SECONDS = os.environ.get("HETSCHED_TEST_RACE_SECONDS", "10")
+SECONDS = os.environ.get("HETSCHED_TEST_RACE_SECONDS", "5")
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
+ROUNDS = 4  # a slow machine needs more than one for the first conflict
 pytestmark = pytest.mark.chaos
 
 
@@ -36,14 +38,22 @@ def test_leaders_that_do_not_know_of_each_other_break_nothing(backend: str, figu
             command = python("-m", "tests.system.racer", *words)
             return subprocess.Popen(command, env=plane.env, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
-        racing = [start(str(SEED + number), SECONDS) for number in range(RACERS)]
-        done = [json.loads(racer.communicate(timeout=120 + float(SECONDS))[0]) for racer in racing]
+        def total(name: str) -> int:
+            return sum(racer[name] for racer in done)
+
+        done: list[dict[str, Any]] = []
+        for first in range(SEED, SEED + ROUNDS * RACERS, RACERS):
+            racing = [start(str(first + number), SECONDS) for number in range(RACERS)]
+            done += [json.loads(racer.communicate(timeout=120 + float(SECONDS))[0]) for racer in racing]
+            if total("decided") > 50 and total("conflicts") > 0:
+                break
         where = f"{backend}, seed {SEED}: {done}"
-        assert [racer["errors"] for racer in done] == [[]] * RACERS, where
-        assert sum(racer["decided"] for racer in done) > 50, where
-        assert sum(racer["conflicts"] for racer in done) > 0, where
+        assert [racer["errors"] for racer in done] == [[]] * len(done), where
+        assert total("decided") > 50, where
+        assert total("conflicts") > 0, where
         found = json.loads(start("check").communicate(timeout=120)[0])
         assert found.pop("evicted") > 0, where
         assert found == {"violations": [], "differing": []}, where
-        decided, lost = (sum(racer[name] for racer in done) for name in ("decided", "conflicts"))
-        figures[f"{RACERS} leaders at once, {backend}"] = f"{decided} decided, {lost} batches lost; 0 given twice"
+        figures[f"{RACERS} leaders at once, {backend}"] = (
+            f"{total('decided')} decided, {total('conflicts')} batches lost; 0 given twice"
+        )

@@ -17,6 +17,7 @@ import pytest
 from tests.system.plane import BACKENDS, Plane
 from tests.system.processes import ROOT, python
 
+pytestmark = pytest.mark.chaos
 REPEATS = int(os.environ.get("HETSCHED_TEST_RACE_REPEATS", "1"))
 THREADS = 20
 POD = """\
