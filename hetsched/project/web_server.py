@@ -14,6 +14,7 @@ import resource
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import uvicorn
 from django.conf import settings
@@ -21,6 +22,7 @@ from django.conf import settings
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
 from .connections import BoundedHttp, BoundedWebSocket, addresses
+from .handshakes import BoundedListener, end_handshake
 
 # Longer than the pauses of a client that reuses its connection: a request on a closing connection gets no response.
 KEEP_ALIVE_SECONDS = 30
@@ -42,12 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     server = uvicorn.Server(found)
     # uvicorn sets no deadline for TLS handshakes, which come before a head.
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = float(settings.HETSCHED_HEAD_SECONDS)
-    _raise_descriptor_limit(found.limit_concurrency or 0)
+    _raise_descriptor_limit((found.limit_concurrency or 0) + settings.HETSCHED_CONNECTIONS_PER_ADDRESS)
     sockets = [socket.socket(fileno=number) for number in (given.fd, given.probe_fd) if number is not None]
     if given.probe_fd is not None:
         addresses.probe_port = sockets[-1].getsockname()[1]
+    if given.ssl_certfile:
+        first = sockets[0] if given.fd is not None else found.bind_socket()
+        sockets[: int(given.fd is not None)] = [BoundedListener(fileno=first.detach())]
     server.run(sockets or None)
     return 0 if server.started else 3
+
+
+class BoundedHttps(BoundedHttp):
+    """HTTP connection after its TLS handshake."""
+
+    def connection_made(self, transport: Any) -> None:
+        end_handshake(transport.get_extra_info("socket").fileno())
+        super().connection_made(transport)
 
 
 def configuration(
@@ -58,7 +71,7 @@ def configuration(
         "hetsched.project.asgi:application",
         host=host,
         port=port,
-        http=BoundedHttp,
+        http=BoundedHttps if certificate else BoundedHttp,
         ws=BoundedWebSocket,
         ws_max_size=65536,
         ws_per_message_deflate=False,

@@ -12,6 +12,7 @@ import os
 import re
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.http.certificates import make_pairs
 from tests.system.plane import Plane, embedded
 from tests.system.processes import Process, accepts, free_port, python, wait_until
 
@@ -41,11 +43,11 @@ HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: local"
 class Web:
     """One web process with its own settings."""
 
-    def __init__(self, plane: Plane, **settings: str) -> None:
-        self.port = free_port()
+    def __init__(self, plane: Plane, *options: str, **settings: str) -> None:
+        self.port, self.tls = free_port(), "--ssl-certfile" in options
         command = python("-m", "hetsched.project.web_server", "--port", str(self.port), "--grace-seconds", "1")
         log = plane.folder / f"web-{self.port}.log"
-        self.process = Process(command, env=plane.env | settings, log=log, cwd=plane.folder)
+        self.process = Process([*command, *options], env=plane.env | settings, log=log, cwd=plane.folder)
         wait_until(lambda: accepts(self.port), what=self.process.said)
         assert self.ask("GET", "/livez")[0] == 200
         time.sleep(0.2)  # until these connections are closed
@@ -64,7 +66,11 @@ class Web:
         return [name for name in found if word in name]
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as client:
+        made: http.client.HTTPConnection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        if self.tls:
+            unverified = ssl._create_unverified_context()
+            made = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=unverified)
+        with contextlib.closing(made) as client:
             client.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = client.getresponse()
             return answer.status, answer.read()
@@ -312,6 +318,34 @@ def test_an_address_has_so_many_connections_and_no_more(started: Callable[[Setti
     for one in many:
         one.close()
     wait_until(lambda: web.ask("GET", "/livez")[0] == 200, what="room for others")
+
+
+def test_an_address_has_so_many_tls_handshakes_and_no_more(plane: Plane, tmp_path: Path) -> None:
+    """Regression: 700 silent connections were open where 20 of an address and 100 of all clients were allowed."""
+    make_pairs(tmp_path, hosts=["localhost"], client="x", days=1)
+    pair = ("--ssl-certfile", str(tmp_path / "server/tls.crt"), "--ssl-keyfile", str(tmp_path / "server/tls.key"))
+    limits = {"HETSCHED_CONNECTIONS_PER_ADDRESS": "20", "HETSCHED_HEAD_SECONDS": "6", "HETSCHED_HTTPS": "on"}
+    web = Web(plane, *pair, **limits)
+
+    def is_answered() -> bool:
+        with contextlib.suppress(OSError):
+            return web.ask("GET", "/livez")[0] == 200
+        return False
+
+    try:
+        for _ in range(30):  # a handshake that ended is not counted
+            assert web.ask("GET", "/livez")[0] == 200
+        many = [web.connect() for _ in range(60)]
+        wait_until(lambda: sum(map(is_open, many)) == 20, what=lambda: f"{sum(map(is_open, many))} are open", seconds=5)
+        for one in many[:5]:
+            one.close()
+        wait_until(is_answered, what="a place of a closed connection", seconds=4)
+        wait_until(lambda: not any(map(is_open, many[5:])), what="the deadline of the others")
+        assert is_answered()
+        for one in many[5:]:
+            one.close()
+    finally:
+        web.process.stop()
 
 
 def test_web_sockets_that_are_being_closed_count_for_their_address(web: Web) -> None:
