@@ -1,4 +1,4 @@
-"""A wheel, installed into an empty environment outside the checkout, serves pages and runs commands."""
+"""A wheel of the source distribution, installed outside the checkout, serves pages and runs commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.test_standalone import Standalone, log_in, standalone, status
 pytestmark = pytest.mark.timeout(300)
 SOURCES = ("hetsched", "web", "workers", "templates", "static", "locale", "deploy/crds", "requirements")
 DATA = {".css", ".html", ".json"}
-FILES = ("pyproject.toml", "setup.py", "README.md")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -29,7 +29,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel, install it, and return the installed `hetsched`.
+    """Build the source distribution and the wheel of it, install that, and return the installed `hetsched`.
 
     The environment contains the dependencies of hetsched, but not the editable install of the checkout: Python reads
     `.pth` files only from its own site-packages.
@@ -42,8 +42,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    run(*pip, "wheel", *options, "--wheel-dir", folder, source, cwd=folder)
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", folder, cwd=source)
     shutil.rmtree(source)
+    (distribution,) = folder.glob("hetsched-*.tar.gz")
+    run(*pip, "wheel", *options, "--wheel-dir", folder, distribution, cwd=folder)
     environment = folder / "environment"
     venv.create(environment)
     libraries = environment / f"lib/python{sysconfig.get_python_version()}/site-packages"
