@@ -42,7 +42,7 @@ from hetsched.placement.scheduler_cache import warm
 from hetsched.policies.cluster_policies import follow_policies
 from hetsched.scheduling.leases import Lease, following
 
-from .live_scheduler import LiveScheduler
+from .informer_host import InformerHost
 
 _NODE = b'"nodeName":'  # present in the JSON of a pod that has a node
 GATHER_SECONDS = 0.05
@@ -69,11 +69,11 @@ class Informer:
         ended: threading.Event,
         kinds: Sequence[Resource] | None = None,
         leads: Callable[[], bool] = lambda: True,
-        live: LiveScheduler | None = None,
+        host: InformerHost | None = None,
     ) -> None:
         self.lease = lease
         self.ended = ended
-        self._live = live
+        self._host = host
         self._busy = False
         self._api = api
         self._leads = leads
@@ -99,8 +99,8 @@ class Informer:
             with suppress(DatabaseError):
                 count_always(self.lease.cluster_id)
             self._lost = True  # also ends the reflector threads, whatever the cause
-            if self._live is not None:
-                self._live.close()
+            if self._host is not None:
+                self._host.close()
         following.give_up(self.lease)
 
     def start(self) -> None:
@@ -115,8 +115,8 @@ class Informer:
             self._apply_policies()
             self._apply()
         self._release()
-        if self._live is not None:
-            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._live.turn()
+        if self._host is not None:
+            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._host.turn()
         now = turned[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed = now
@@ -174,21 +174,21 @@ class Informer:
                 break
             self._known[resource].note(event)
             if isinstance(event, Upserted | Deleted):
-                if self._is_echo(resource, event):
+                if self._is_confirmation(resource, event):
                     continue
                 self._mirror.feed(resource, event)
                 self._changed = True
                 waits = (
-                    self._live is not None
+                    self._host is not None
                     and resource is PODS
                     and isinstance(event, Upserted)
                     and _NODE not in event.body
                 )
                 hurry = hurry or waits
 
-    def _is_echo(self, resource: Resource, event: Upserted | Deleted) -> bool:
+    def _is_confirmation(self, resource: Resource, event: Upserted | Deleted) -> bool:
         """Return whether an event only confirms a binding of this process; such events are not parsed."""
-        if self._live is None or resource is not PODS or not self._live.is_only_echo(event):
+        if self._host is None or resource is not PODS or not self._host.bindings.is_confirmation(event):
             return False
         assert isinstance(event, Upserted)
         if not self._mirror.only_binds(event):
@@ -236,22 +236,22 @@ class Informer:
             dispatch.wake(self.lease.cluster_id, dispatch.REPORT)
 
     def _apply(self) -> None:
-        passes = self._live is not None and self._live.passes
+        passes = self._host is not None and self._host.bindings.has_unprocessed
         if not (self._changed or passes) and self._begun:
             return
-        if self._live is not None:
-            for event in self._live.take_passed():
+        if self._host is not None:
+            for event in self._host.bindings.take_unprocessed():
                 self._mirror.feed_late(event)
         changes = self._mirror.take()
         self._changed = False
         if not self._begun:
-            if self._live is not None:
+            if self._host is not None:
                 # before the first pods become due; otherwise a worker woken for them becomes the leader
-                self._live.lead()
+                self._host.lead()
             changes.nodes_gone, changes.pods_gone = self._left_behind()
             changes.bound = set()  # no stored state precedes these bindings, so shadow mode cannot review them
-        elif self._live is not None:
-            self._live.leave_out_echoes(changes)
+        elif self._host is not None:
+            self._host.bindings.leave_out_confirmations(changes)
         if not changes and self._begun:
             return
         for attempt in range(MOST_CONFLICTS):
@@ -274,7 +274,7 @@ class Informer:
 
     def _write(self, changes: Changes) -> None:
         followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
-        if followed.arrivals_only and self._live is not None:
+        if followed.arrivals_only and self._host is not None:
             warm(self.lease.cluster_id).passed(followed.revision)
 
     def _left_behind(self) -> tuple[list[str], list[str]]:

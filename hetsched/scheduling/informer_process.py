@@ -29,8 +29,8 @@ from hetsched.journal.publish import in_background
 from hetsched.scheduling.leases import Lease, following
 
 from .informer import Informer, turned
+from .informer_host import InformerHost
 from .leader_election import leadership
-from .live_scheduler import LiveScheduler
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 120.0
@@ -89,8 +89,8 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             return
         with leadership(cluster, api, lease, ended) as (over, leads):
             connection.exclude(failure="").update(failure="")
-            live = LiveScheduler(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
-            Informer(lease, api, over, leads=leads, live=live).run()
+            host = InformerHost(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
+            Informer(lease, api, over, leads=leads, host=host).run()
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
         connection.update(failure=str(failure)[:500])

@@ -13,7 +13,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, confirm, follow, start
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import submitted
@@ -25,13 +25,13 @@ NODES, FLAPPING, TURNS, PODS = 10, 2, 10, 30
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster of ten nodes of 8 CPUs with thirty running pods."""
-    monkeypatch.setattr(scheduling_loop, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     _seen(made, nodes=[a_node(f"n{number}").build() for number in range(NODES)])
     submitted(made, *[a_pod(f"p{number}").cpu("500m") for number in range(PODS)])
-    scheduling_loop.run(made.pk)
+    worker_host.run(made.pk)
     ids = list(Pod.objects.values_list("id", flat=True))
     for step in (begin_binding, confirm, start):
         step(made.pk, ids)
@@ -52,7 +52,7 @@ def test_pods_stay_and_are_decided_once(cluster: Cluster) -> None:
     for turn in range(TURNS):
         nodes = [a_node(f"n{number}") for number in range(FLAPPING)]
         _seen(cluster, nodes=[(node if turn % 2 else node.not_ready()).build() for node in nodes])
-        scheduling_loop.run(cluster.pk)
+        worker_host.run(cluster.pk)
         assert check_invariants() == []
     assert _held() == before
     assert set(Pod.objects.values_list("state", flat=True)) == {"running"}

@@ -22,7 +22,7 @@ from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state, warm
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import shared_now
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
@@ -271,9 +271,9 @@ def test_a_pod_that_goes_with_the_news_of_another_boot_is_kept(cluster: Cluster)
 
 def refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, pod: PodBuilder) -> Decision:
     """Decide a pod that fits no node."""
-    monkeypatch.setattr(scheduling_loop, "_may_decide", lambda _: True)
+    monkeypatch.setattr(worker_host.WorkerHost, "may_decide", lambda _: True)
     seen(cluster, pods=[a_seen(pod, uid="u9")])
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     return Decision.objects.latest("id")
 
 
@@ -312,13 +312,13 @@ def test_a_preemptor_waits_for_its_force_deleted_victim_and_goes_as_soon_as_that
     first = refused(cluster, monkeypatch, urgent)
     assert [one.pod for one in first.evictions] == [KEY]
     seen(cluster, pods_gone=[KEY])
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     waits = Decision.objects.latest("id")
     assert waits.nominated_node == "n1"  # no other pod is evicted
     Pod.objects.filter(name="urgent").update(queued=False, not_before=timezone.now() + timedelta(minutes=1))
     later()
     assert end_remnants(cluster.pk) == 1
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert Pod.objects.get(name="urgent").state == "placed"
     assert check_invariants() == []
 
@@ -330,7 +330,7 @@ def test_a_nominated_pod_says_that_its_victim_was_deleted_by_force(
     first = refused(cluster, monkeypatch, a_pod("urgent").gpu(2).priority(1000))
     seen(cluster, pods_gone=[KEY])
     Pod.objects.filter(name="urgent").update(queued=True, not_before=None)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     second = Decision.objects.latest("id")
     assert (second.pk > first.pk, second.nominated_node) == (True, "n1")
     assert "once default/p (priority 0) left; held by force-deleted pod default/p until " in second.summary
@@ -339,7 +339,7 @@ def test_a_nominated_pod_says_that_its_victim_was_deleted_by_force(
     )
     rows = Decision.objects.count()
     Pod.objects.filter(name="urgent").update(queued=True, not_before=None)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert Decision.objects.count() == rows
     assert check_invariants() == []
 

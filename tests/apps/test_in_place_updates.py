@@ -26,7 +26,7 @@ from hetsched.placement.queries.replay import read_stream
 from hetsched.placement.scheduler_cache import load_state, warm
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
@@ -65,9 +65,9 @@ def runs(cluster: Cluster, pod: PodBuilder, **more: Any) -> None:
 
 def decide(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decide due pods, regardless of their back-off."""
-    monkeypatch.setattr(scheduling_loop, "_may_decide", lambda _: True)
+    monkeypatch.setattr(worker_host.WorkerHost, "may_decide", lambda _: True)
     Pod.objects.filter(queued=True).update(not_before=None)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
 
 
 def states() -> dict[str, str]:

@@ -18,8 +18,8 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following, leading
-from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.faults import refusal, replies
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
 
@@ -27,20 +27,20 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 
 
 @pytest.fixture
-def live(api: Api, cluster: Cluster) -> Iterator[LiveScheduler]:
-    made = LiveScheduler(cluster, api)
+def live(api: Api, cluster: Cluster) -> Iterator[InformerHost]:
+    made = InformerHost(cluster, api)
     yield made
     made.close()
 
 
 @pytest.fixture
-def followed(api: Api, cluster: Cluster, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
+def followed(api: Api, cluster: Cluster, live: InformerHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "only")
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    follower = Informer(lease, api, threading.Event(), live=live)
+    follower = Informer(lease, api, threading.Event(), host=live)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
@@ -108,7 +108,7 @@ def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Informer) -> N
 
 
 def test_nothing_is_decided_while_another_leads(
-    api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler
+    api: Api, cluster: Cluster, followed: Informer, live: InformerHost
 ) -> None:
     if live._lease is not None:
         leading.give_up(live._lease)
@@ -125,7 +125,7 @@ def test_nothing_is_decided_while_another_leads(
         eventually(followed, lambda: states() == {"waits": "bound"})
 
 
-def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler) -> None:
+def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Informer, live: InformerHost) -> None:
     make_pod(api, "first")
     eventually(followed, lambda: states() == {"first": "bound"})
     # Another process took over while this one slept, and its lease renewal is not due yet.
@@ -139,9 +139,11 @@ def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Inf
 
 
 def test_unsent_binding_is_sent_by_a_worker(
-    api: Api, cluster: Cluster, followed: Informer, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch
+    api: Api, cluster: Cluster, followed: Informer, live: InformerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_bind", lambda placed: None)  # it dies between the commit and the first call
+    monkeypatch.setattr(
+        live.bindings, "start", lambda lease, placed: None
+    )  # it dies between the commit and the first call
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
         make_pod(api, "left")
         eventually(followed, lambda: states() == {"left": "binding"})
@@ -157,7 +159,7 @@ def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
 ) -> None:
     def say(_: int, call: Any) -> bytes:
         # A worker whose binding was rejected released the placement, and nothing is decided for a while.
-        monkeypatch.setattr(LiveScheduler, "_decide", lambda self: False)
+        monkeypatch.setattr(InformerHost, "_decide", lambda self: False)
         taken_back.wait(30)
         answer: bytes = call()
         return answer
@@ -177,17 +179,17 @@ def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
 
 
 def test_nothing_is_written_once_another_installation_may_hold_the_lease(
-    api: Api, followed: Informer, live: LiveScheduler
+    api: Api, followed: Informer, live: InformerHost
 ) -> None:
     live._is_elected = lambda: False
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
         make_pod(api, "decided")
-        eventually(followed, lambda: states() == {"decided": "binding"} and not live._binding)
+        eventually(followed, lambda: states() == {"decided": "binding"} and not live.bindings.count)
     assert calls == []
     assert Reservation.objects.filter(active=True).count() == 1
 
 
-def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Informer, live: LiveScheduler) -> None:
+def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Informer, live: InformerHost) -> None:
     called, go_on = threading.Event(), threading.Event()
 
     def say(_: int, call: Any) -> bytes:
@@ -200,13 +202,13 @@ def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: 
         eventually(followed, called.is_set)
         live._lease = None
         go_on.set()
-        eventually(followed, lambda: not live._binding)
+        eventually(followed, lambda: not live.bindings.count)
     assert len(calls) == 1
     assert states() == {"held": "binding"}
 
 
 def test_where_wrong_uids_are_not_refused_nothing_more_is_decided(
-    api: Api, followed: Informer, live: LiveScheduler, monkeypatch: pytest.MonkeyPatch
+    api: Api, followed: Informer, live: InformerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:

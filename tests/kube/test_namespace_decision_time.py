@@ -16,8 +16,8 @@ from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
-from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.scene import eventually, make, make_pod
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -64,8 +64,8 @@ def test_a_plain_pod_is_bound_soon_after_36_expensive_ones_of_another_namespace(
         api.send("POST", "/api/v1/namespaces", json.dumps({"metadata": {"name": "good"}}).encode())
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    live = LiveScheduler(cluster, api)
-    follower = Informer(lease, api, threading.Event(), live=live)
+    live = InformerHost(cluster, api)
+    follower = Informer(lease, api, threading.Event(), host=live)
     follower.start()
     try:
         eventually(follower, lambda: Node.objects.count() == NODES_COUNT, seconds=120)

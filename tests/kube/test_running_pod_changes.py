@@ -17,8 +17,8 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
-from hetsched.scheduling.live_scheduler import LiveScheduler
 from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -32,8 +32,8 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     make_node(api, "n1", **{"kubernetes.io/hostname": "n1"})
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    live = LiveScheduler(cluster, api)
-    follower = Informer(lease, api, threading.Event(), live=live)
+    live = InformerHost(cluster, api)
+    follower = Informer(lease, api, threading.Event(), host=live)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower

@@ -18,7 +18,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
     from hetsched.placement.models import Pod
-    from hetsched.scheduling import scheduling_loop
+    from hetsched.scheduling import scheduling_loop, worker_host
     from hetsched.scheduling.leases import Lease, leading
     from tests.builders import a_pod
     from tests.scenes import submitted
@@ -26,7 +26,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
     leading.renew = lambda held: True  # type: ignore[assignment]
     leading.give_up = lambda held: None  # type: ignore[assignment]
-    scheduling_loop.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
+    worker_host.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
     recorded = scheduling_loop.record
@@ -52,7 +52,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
                     submitted(cluster, *pods, priority=5 * (number // 8 % 2))
                     done["submitted"] += len(pods)
                 case "decide":
-                    done["decided"] += scheduling_loop.run(cluster.pk)
+                    done["decided"] += worker_host.run(cluster.pk)
                 case "release":
                     placed = list(Pod.objects.filter(state="placed").values_list("id", flat=True))
                     if placed:

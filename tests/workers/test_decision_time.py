@@ -23,9 +23,10 @@ from hetsched.placement.scheduling_queue import active_queue
 from hetsched.placement.scheduling_queue.active_queue import next_pods
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
 from hetsched.policies.actions import activate, save_draft
-from hetsched.scheduling import scheduling_cycle, scheduling_loop
-from hetsched.scheduling.live_scheduler import LiveScheduler
-from hetsched.scheduling.scheduling_loop import run
+from hetsched.scheduling import scheduling_cycle, scheduling_loop, worker_host
+from hetsched.scheduling.bindings_in_flight import BindingsInFlight
+from hetsched.scheduling.informer_host import InformerHost
+from hetsched.scheduling.worker_host import run
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 
@@ -48,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Make decisions for one namespace take 1.5 s each, by the clock that limits batches."""
     found = Clock()
     monkeypatch.setattr(scheduling_cycle, "time", SimpleNamespace(monotonic=found, perf_counter=found))
-    monkeypatch.setattr(scheduling_loop, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
+    monkeypatch.setattr(worker_host, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
     really = Scheduler.schedule
 
     def slowly(self: Scheduler, pod: Any, **how: Any) -> Outcome:
@@ -56,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return really(self, pod, **how)
 
     monkeypatch.setattr(Scheduler, "schedule", slowly)
-    monkeypatch.setattr(scheduling_loop.dispatch, "send", lambda row_id, task: None)
+    monkeypatch.setattr(worker_host.dispatch, "send", lambda row_id, task: None)
     return found
 
 
@@ -313,19 +314,18 @@ def test_a_task_ends_after_its_turn_and_the_next_goes_on(
 ) -> None:
     """A task leaves its worker after a few seconds, however many pods are due, so canaries are served."""
     sent: list[tuple[int | str, str]] = []
-    monkeypatch.setattr(scheduling_loop.dispatch, "send", lambda row_id, task: sent.append((row_id, task)))
+    monkeypatch.setattr(worker_host.dispatch, "send", lambda row_id, task: sent.append((row_id, task)))
     ordered_by("priority-sort")
     fill(cluster, SLOW, 36)
     run(cluster.pk)
     assert 1 < len(decided()) < 12
-    assert sent == [(cluster.pk, scheduling_loop.dispatch.SCHEDULE)]
+    assert sent == [(cluster.pk, worker_host.dispatch.SCHEDULE)]
     began, turns = clock.now, 0
     while len(decided()) < 36:
         run(cluster.pk)
         turns += 1
-    assert (
-        clock.now - began
-    ) / turns < scheduling_loop.TURN_SECONDS + scheduling_loop.LONGEST_BATCH_SECONDS + clock.costs[SLOW]
+    longest = worker_host.TURN_SECONDS + scheduling_loop.LONGEST_BATCH_SECONDS + clock.costs[SLOW]
+    assert (clock.now - began) / turns < longest
 
 
 # -- the live path ---------------------------------------------------------------------------------------------------
@@ -338,9 +338,9 @@ def test_the_loop_of_a_live_cluster_shares_time_too(
     ordered_by("priority-sort")
     fill(cluster, SLOW, 36)
     fill(cluster, "good", 1)
-    monkeypatch.setattr(LiveScheduler, "_bind", lambda self, placed: None)
+    monkeypatch.setattr(BindingsInFlight, "start", lambda self, lease, placed: None)
     nothing: Any = None
-    live = LiveScheduler(cluster, nothing)
+    live = InformerHost(cluster, nothing)
     try:
         for _ in range(2):
             live.look()

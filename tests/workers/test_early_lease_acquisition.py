@@ -14,14 +14,14 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.scheduling import informer
+from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following, leading
-from hetsched.scheduling.live_scheduler import LiveScheduler
 
 pytestmark = pytest.mark.django_db
 
 
 def leads_at_the_first_write(
-    cluster: Cluster, live: LiveScheduler | None, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, live: InformerHost | None, monkeypatch: pytest.MonkeyPatch
 ) -> list[bool]:
     led: list[bool] = []
 
@@ -32,7 +32,7 @@ def leads_at_the_first_write(
     lease = following.take(cluster.pk, "test")
     nothing: Any = None
     assert lease is not None
-    one = informer.Informer(lease, nothing, threading.Event(), kinds=[NODES, PODS], live=live)
+    one = informer.Informer(lease, nothing, threading.Event(), kinds=[NODES, PODS], host=live)
     for kind in (NODES, PODS):
         one._news.put((kind, Synced(0)))
     one.turn()
@@ -48,7 +48,7 @@ def cluster() -> Cluster:
 
 def test_one_that_decides_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
-    live = LiveScheduler(cluster, nothing)
+    live = InformerHost(cluster, nothing)
     try:
         assert leads_at_the_first_write(cluster, live, monkeypatch) == [True]
     finally:

@@ -25,10 +25,12 @@ class News(queue.Queue[Any]):
         return super().get(block=False)
 
 
-class Live:
-    passes = False
+class Bindings:
+    """No bindings, and so no confirmations."""
 
-    def is_only_echo(self, event: Event) -> bool:
+    has_unprocessed = False
+
+    def is_confirmation(self, event: Event) -> bool:
         return False
 
 
@@ -36,8 +38,8 @@ def waits_after(event: Event) -> int:
     """Return how often a deciding informer process waits for more events after this one."""
     nothing: Any = None
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
-    live: Any = Live()
-    follower = Informer(lease, nothing, threading.Event(), live=live)
+    host: Any = SimpleNamespace(bindings=Bindings())
+    follower = Informer(lease, nothing, threading.Event(), host=host)
     follower._news = news = News()
     news.put((PODS, event))
     follower._gather()

@@ -16,11 +16,10 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.scheduler_cache import warm
-from hetsched.scheduling import binding_cycle, live_scheduler
+from hetsched.scheduling import binding_cycle, bindings_in_flight, informer_host
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import Lease, following, leading
-from hetsched.scheduling.scheduling_loop import batch
+from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 
@@ -88,10 +87,13 @@ def test_nothing_is_decided_once_the_cluster_is_followed_in_shadow(cluster: Clus
     leads = leading.take(cluster.pk, "test")
     assert leads is not None
     Connection.objects.update(shadow_of="default-scheduler")
-    assert not batch(leads, warm(cluster.pk), cluster.name, 10, follows=True).results
+    host = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
+    loop = SchedulingLoop(host, cluster.pk, cluster.name, 10)
+    assert not loop.iterate(leads).results
     assert not Decision.objects.exists()
     Connection.objects.update(shadow_of="")
-    assert len(batch(leads, warm(cluster.pk), cluster.name, 10, follows=True).results) == 1
+    assert len(loop.iterate(leads).results) == 1
+    host.close()
 
 
 def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
@@ -107,11 +109,11 @@ def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
 
     monkeypatch.setattr(binding_cycle, "AT_ONCE", 1)
     monkeypatch.setattr(binding_cycle, "write", write)
-    monkeypatch.setattr(live_scheduler, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(bindings_in_flight, "DRAIN_SECONDS", 0.05)
     specs = [a_pod(name).having(uid=name).build() for name in ("p", "q")]
     pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
-    decides = live_scheduler.LiveScheduler(cluster, Server())  # type: ignore[arg-type]
+    decides = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
     while Pod.objects.filter(state="pending").exists():
         decides.turn()
     assert begun.wait(30)

@@ -27,7 +27,7 @@ from hetsched.placement.models import Decision, Pod, Rejection
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import warm
 from hetsched.placement.scheduling_queue.node_backoffs import avoided, owner_rest, rest_of
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 
@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs, with an informer in sync under epoch 1."""
-    monkeypatch.setattr(scheduling_loop, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
@@ -93,7 +93,7 @@ def tried(cluster: Cluster, clock: Clock) -> list[str]:
     """Run the sweep and the scheduler; return the newly assigned pods."""
     wake_after_backoff(cluster.pk, clock.now)
     clock.go_on(seconds=11)  # a pod that did not fit backs off for up to 10 s
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     placed = list(Pod.objects.filter(state="placed").order_by("id"))
     begin_binding(cluster.pk, [pod.pk for pod in placed])
     return [pod.name for pod in placed]

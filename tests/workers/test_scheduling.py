@@ -24,7 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import load_state, warm
 from hetsched.policies.actions import activate, save_draft
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, led, placed, submitted
@@ -53,7 +53,7 @@ def test_submission_is_decided_bound_and_published_without_another_call() -> Non
 @pytest.mark.django_db
 def test_an_offline_clusters_placements_stay_placed() -> None:
     submitted(a_cluster(), a_pod("p"))
-    scheduling_loop.run(Cluster.objects.get().pk)
+    worker_host.run(Cluster.objects.get().pk)
     assert Pod.objects.get().state == "placed"
 
 
@@ -65,7 +65,7 @@ def test_placements_are_those_of_the_engine_alone_whatever_the_batch(settings: A
     pods = [_pod(number) for number in range(30)]
     cluster = a_cluster(*nodes)
     submitted(cluster, *pods)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert _placements() == _by_the_engine(nodes, pods)
     assert check_invariants() == []
 
@@ -89,7 +89,7 @@ def test_pods_are_taken_by_priority_then_in_submission_order(settings: Any) -> N
     cluster = a_cluster(a_node("n1"))
     submitted(cluster, a_pod("low-1"), a_pod("low-2"))
     submitted(cluster, a_pod("high").priority(10))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     order = Decision.objects.order_by("id").values_list("pod_name", flat=True)
     assert list(order) == ["high", "low-1", "low-2"]
 
@@ -99,12 +99,12 @@ def test_unplaced_pod_is_placed_once_capacity_is_released() -> None:
     cluster = a_cluster(a_node("n1").cpu(2))
     first = placed(cluster, "n1", a_pod("first").cpu(2))
     submitted(cluster, a_pod("second").cpu(2))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert _placements()["second"] is None
     assert Pod.objects.get(name="second").state == "not-now"
     actions.release(cluster.pk, [first[0].pk], to=actions_state("succeeded"), reason="done")
     Pod.objects.update(not_before=None)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert _placements()["second"] == "n1"
     assert check_invariants() == []
 
@@ -120,14 +120,14 @@ def test_a_policy_takes_effect_with_the_next_batch_without_a_restart() -> None:
     cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(8))
     placed(cluster, "n1", a_pod("there").cpu(4))
     submitted(cluster, a_pod("spread"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     packing = PolicySpec("hetsched", (PluginUse("resource-fit"), PluginUse("tightest-fit")))
     version = save_draft(packing, actor=ALICE).version
     submitted(cluster, a_pod("still-spread"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     activate("hetsched", version, actor=ALICE, reason="pack")
     submitted(cluster, a_pod("packed"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     nodes = _placements()
     assert (nodes["spread"], nodes["still-spread"], nodes["packed"]) == ("n2", "n2", "n1")
     versions = dict(Decision.objects.exclude(pod_name="there").values_list("pod_name", "policy_version"))
@@ -138,7 +138,7 @@ def test_a_policy_takes_effect_with_the_next_batch_without_a_restart() -> None:
 def test_pods_of_one_batch_each_have_their_own_policy_and_see_each_other() -> None:
     cluster = a_cluster(a_node("n1").cpu(2), a_node("n2").cpu(2))
     submitted(cluster, a_pod("a").policy("first-fit").cpu(2), a_pod("b").cpu(2), a_pod("c").policy("spread"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert _placements() == {"a": "n1", "b": "n2", "c": None}
     assert set(Decision.objects.values_list("policy_name", flat=True)) == {"first-fit", "hetsched", "spread"}
 
@@ -147,7 +147,7 @@ def test_pods_of_one_batch_each_have_their_own_policy_and_see_each_other() -> No
 def test_pod_with_an_unknown_policy_is_misconfigured() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p").policy("no-such"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     decision = Decision.objects.get()
     assert (decision.verdict, decision.reasons[0].code) == ("misconfigured", "PolicyUnknown")
 
@@ -157,7 +157,7 @@ def test_standby_decides_nothing_while_another_leads() -> None:
     cluster = a_cluster()
     led(cluster)
     submitted(cluster)
-    assert scheduling_loop.run(cluster.pk) == 0
+    assert worker_host.run(cluster.pk) == 0
     assert Pod.objects.get().state == "pending"
 
 
@@ -167,7 +167,7 @@ def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
     first = led(cluster)
     Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
     submitted(cluster)
-    assert scheduling_loop.run(cluster.pk) == 1
+    assert worker_host.run(cluster.pk) == 1
     fresh = Cluster.objects.get()
     assert (fresh.leader_epoch, fresh.leader_until) == (first.epoch + 1, None)
     assert not leading.renew(first)
@@ -199,7 +199,7 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
     monkeypatch.setattr(scheduling_loop, "record", beaten)
     monkeypatch.setattr("tests.scenes.record", real)
     monkeypatch.setattr("tests.scenes.waiting", _only("foreign"))
-    assert scheduling_loop.run(cluster.pk) == 1
+    assert worker_host.run(cluster.pk) == 1
     assert len(tries) == 2
     assert _placements() == {"p": "n1", "foreign": "n2"}
     assert check_invariants() == []
@@ -218,7 +218,7 @@ def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monke
         return found
 
     monkeypatch.setattr(scheduling_loop, "next_pods", overtaken)
-    assert scheduling_loop.run(cluster.pk) == 1
+    assert worker_host.run(cluster.pk) == 1
     with warm(cluster.pk).held() as kept:
         assert kept.state.bookings["default/p"].pod.priority == 7
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
@@ -247,25 +247,25 @@ def test_pods_submitted_during_a_batch_are_decided_together(monkeypatch: pytest.
         submitted(cluster, a_pod("later"))
 
     monkeypatch.setattr(scheduling_loop, "record", recorded)
-    monkeypatch.setattr(scheduling_loop.time, "sleep", rest)
-    assert scheduling_loop.run(cluster.pk) == 3
+    monkeypatch.setattr(worker_host.time, "sleep", rest)
+    assert worker_host.run(cluster.pk) == 3
     assert batches == [["first"], ["meanwhile", "later"]]
     assert len(rests) == 1
-    assert 0 < rests[0] <= scheduling_loop.LONGEST_REST_SECONDS
+    assert 0 < rests[0] <= worker_host.LONGEST_REST_SECONDS
 
 
 @pytest.mark.django_db
 def test_a_pod_that_comes_alone_and_a_queue_of_many_batches_wait_for_no_rest(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    monkeypatch.setattr(scheduling_loop.time, "sleep", lambda seconds: pytest.fail("it rests"))
+    monkeypatch.setattr(worker_host.time, "sleep", lambda seconds: pytest.fail("it rests"))
     settings.HETSCHED_BATCH = 2
     cluster = a_cluster()
     submitted(cluster, a_pod("alone"))
-    assert scheduling_loop.run(cluster.pk) == 1
+    assert worker_host.run(cluster.pk) == 1
     for number in range(4):
         submitted(cluster, a_pod(f"p{number}"))
-    assert scheduling_loop.run(cluster.pk) == 4
+    assert worker_host.run(cluster.pk) == 4
 
 
 @pytest.mark.django_db
@@ -281,8 +281,8 @@ def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytes
         raise actions.Conflict("always")
 
     monkeypatch.setattr(scheduling_loop, "record", beaten)
-    monkeypatch.setattr(scheduling_loop.time, "sleep", lambda seconds: None)
-    assert scheduling_loop.run(cluster.pk) == 0
+    monkeypatch.setattr(worker_host.time, "sleep", lambda seconds: None)
+    assert worker_host.run(cluster.pk) == 0
     assert Pod.objects.get().state == "pending"
     assert Node.objects.get().pods == 0
 
@@ -302,14 +302,14 @@ def test_pod_with_an_engine_error_stops_no_other(monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(Scheduler, "schedule", failing)
-        scheduling_loop.run(cluster.pk)
+        worker_host.run(cluster.pk)
     states = dict(Pod.objects.values_list("name", "state"))
     assert states == {"before": "placed", "poison": "not-now", "after": "placed"}
     assert Decision.objects.get(pod_name="poison").reasons[0].code == "EngineError"
     assert check_invariants() == []
     actions.release(cluster.pk, [Pod.objects.get(name="after").pk], to=State.SUCCEEDED, reason="done")
     Pod.objects.filter(name="poison").update(queued=True, not_before=None)
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     assert Pod.objects.get(name="poison").state == "placed"
 
 
@@ -317,7 +317,7 @@ def test_pod_with_an_engine_error_stops_no_other(monkeypatch: pytest.MonkeyPatch
 def test_a_decision_cites_the_state_it_was_made_on_and_the_best_nodes() -> None:
     cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(8), a_node("n3").cpu(16))
     submitted(cluster, a_pod("p"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     decision = Decision.objects.get()
     assert decision.cluster_revision == Cluster.objects.get().revision - 1
     assert [row.name for row in decision.top] == ["n3", "n2", "n1"]

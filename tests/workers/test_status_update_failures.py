@@ -12,7 +12,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Pod
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -51,7 +51,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with five pods, `p0` to `p4`, that are too large for its node."""
-    monkeypatch.setattr(scheduling_loop, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
@@ -59,7 +59,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     specs = [a_pod(f"p{number}").cpu(500).having(uid=f"u{number}").build() for number in range(5)]
     pods = [ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
-    scheduling_loop.run(made.pk)
+    worker_host.run(made.pk)
     assert Pod.objects.filter(report.unreported(made.pk)).count() == 5
     return made
 

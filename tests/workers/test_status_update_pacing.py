@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
-    monkeypatch.setattr(scheduling_loop, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)
@@ -36,7 +36,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)
-    scheduling_loop.run(made.pk)
+    worker_host.run(made.pk)
     return made
 
 

@@ -1,0 +1,257 @@
+"""Bindings that an informer process writes in parallel, until their results are stored.
+
+Binding results, received as a response or as a watch event, are written for many pods at once. A watch event that
+differs from the previous one of its pod only in the node is the confirmation of a binding and is not processed again,
+unless the row is no longer bound to that node by then.
+A binding is written only while all of these hold: the lease it was decided under, the Lease object in the cluster, and
+`binding_cycle.WRITE_WITHIN`. Bindings not started by then are left to the workers.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+
+import msgspec
+
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
+from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
+from hetsched.contracts.objects.allocation import EMPTY
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import Result, confirm
+from hetsched.placement.in_place import fingerprint
+from hetsched.placement.lifecycle import HOLDING, State
+from hetsched.placement.models import Pod
+
+from . import binding_cycle
+from .leases import Lease
+
+CONFIRM_SECONDS = 0.5  # not urgent: until then confirmations are recorded and skipped
+CONFIRM_AT_ONCE = 200
+KEPT_SECONDS = 30.0
+DRAIN_SECONDS = 10.0
+_ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
+
+
+class _InFlight:
+    """A binding in flight: whether it was accepted and written, its start time, and the pod's fingerprint then."""
+
+    __slots__ = ("accepted", "fingerprint", "since", "to", "written")
+
+    def __init__(self, to: ToBind, since: float, fingerprint: str) -> None:
+        self.to = to
+        self.since = since
+        self.fingerprint = fingerprint
+        self.accepted = self.written = False
+
+
+class _Meta(msgspec.Struct):
+    uid: str = ""
+    deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
+
+
+class _Spec(msgspec.Struct):
+    node: str = msgspec.field(default="", name="nodeName")
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+    reason: str = ""
+    containers: msgspec.Raw | None = msgspec.field(default=None, name="containerStatuses")
+    before: msgspec.Raw | None = msgspec.field(default=None, name="initContainerStatuses")
+
+
+class _Confirmation(msgspec.Struct):
+    """The fields that distinguish the watch confirmation of a binding from any other pod event."""
+
+    metadata: _Meta
+    spec: _Spec
+    status: _Status
+
+
+_confirmation = msgspec.json.Decoder(_Confirmation)
+
+
+class BindingsInFlight:
+    """Bindings of one cluster written by `threads`; `may_bind` returns whether a lease still allows a write.
+
+    `count`: bindings without a result; `unproven`: the API server accepts bindings under wrong uids.
+    """
+
+    def __init__(
+        self, cluster: Cluster, api: Api, threads: ThreadPoolExecutor, may_bind: Callable[[Lease], bool]
+    ) -> None:
+        self.count = 0
+        self.unproven = False
+        self._cluster = cluster
+        self._api = api
+        self._may_bind = may_bind
+        self._threads = threads
+        self._closing = False
+        self._confirmed_at = float("-inf")
+        self._futures: set[Future[BindingOutcome]] = set()
+        self._results: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
+        # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
+        self._skipped: dict[str, ObservedPod | Upserted] = {}
+        self._unprocessed: list[str] = []
+        self._by_uid: dict[str, _InFlight] = {}
+        self._by_pod: dict[int, _InFlight] = {}
+        self._accepted: list[int] = []
+
+    def start(self, lease: Lease, placed: Sequence[Result]) -> None:
+        """Bind the pods that were placed under `lease`."""
+        now = time.monotonic()
+        for result in placed:
+            waiting = result.waiting
+            held = result.allocation or EMPTY
+            to = binding_cycle.binding_of(
+                self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, lease.epoch
+            )
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, fingerprint(waiting.spec))
+            self.count += 1
+            is_ours = partial(self._is_ours, lease, now + binding_cycle.WRITE_WITHIN.total_seconds())
+            future = self._threads.submit(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours)
+            self._futures.add(future)
+            future.add_done_callback(partial(self._done, to))
+
+    def close(self) -> None:
+        """Wait for bindings in flight and write their results; workers claim the remaining ones."""
+        wait(set(self._futures), timeout=DRAIN_SECONDS)
+        self._closing = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.take_results()
+        self._confirm()
+
+    def take_results(self) -> None:
+        """Collect binding results; write those other than *bound* at once, as a worker would."""
+        others: list[BindingOutcome] = []
+        while not self._results.empty():
+            outcome = self._results.get()
+            self.count -= 1
+            one = self._by_pod.get(outcome.pod_id)
+            if outcome.result is BindingResult.BOUND and one is not None:
+                self._accept(one)
+                continue
+            others.append(outcome)
+            self.unproven = self.unproven or outcome.result is BindingResult.UNPROVEN
+            if one is not None and not one.accepted:
+                self._drop(one)
+        if others:
+            binding_cycle.note(self._cluster, others)
+
+    def confirm_in_time(self, now: float) -> None:
+        """Write the accepted bindings, every `CONFIRM_SECONDS` or as soon as there are `CONFIRM_AT_ONCE`."""
+        if self._accepted and (len(self._accepted) >= CONFIRM_AT_ONCE or now - self._confirmed_at > CONFIRM_SECONDS):
+            self._confirm()
+            self._confirmed_at = now
+            self._forget(now - KEPT_SECONDS)
+
+    # -- watch confirmations -------------------------------------------------------------------------------------------
+
+    def is_confirmation(self, event: Upserted | Deleted) -> bool:
+        """Return whether an event only confirms a binding of this process, without parsing it; record the binding."""
+        self._skipped.pop(event.key, None)
+        if isinstance(event, Deleted) or not self._by_uid:
+            return False
+        try:
+            seen = _confirmation.decode(event.body)
+        except msgspec.DecodeError:
+            return False
+        one, status = self._by_uid.get(seen.metadata.uid), seen.status
+        if one is None or seen.spec.node != one.to.node or seen.metadata.deleted is not None:
+            return False
+        if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
+            return False
+        self._accept(one)
+        if not one.written:
+            self._skipped[event.key] = event
+        return True
+
+    @property
+    def has_unprocessed(self) -> bool:
+        """Whether skipped confirmations must be processed after all."""
+        return bool(self._unprocessed)
+
+    def take_unprocessed(self) -> list[Upserted]:
+        """Return and remove the raw events that were skipped as confirmations and must be processed after all."""
+        unread = [self._skipped.get(key) for key in self._unprocessed]
+        found = [event for event in unread if isinstance(event, Upserted)]
+        for event in found:
+            del self._skipped[event.key]
+        return found
+
+    def leave_out_confirmations(self, changes: Changes) -> None:
+        """Remove watch confirmations of this process's bindings from `changes` and record them."""
+        kept = []
+        for key in changes.pods_gone:
+            self._skipped.pop(key, None)
+        for seen in changes.pods:
+            self._skipped.pop(seen.key, None)
+            if not self._confirms(seen):
+                kept.append(seen)
+        unprocessed, self._unprocessed = self._unprocessed, []
+        again = [self._skipped.pop(key) for key in unprocessed if key in self._skipped]
+        kept += [seen for seen in again if isinstance(seen, ObservedPod)]
+        changes.pods = kept
+
+    def _confirms(self, seen: ObservedPod) -> bool:
+        one = self._by_uid.get(seen.uid)
+        if one is None or seen.node_name != one.to.node:
+            return False
+        if seen.ended or seen.deleting or seen.wait or seen.refusal or seen.phase not in ("", "Pending"):
+            return False
+        if seen.spec is None or fingerprint(seen.spec) != one.fingerprint:
+            return False
+        self._accept(one)
+        if not one.written:
+            self._skipped[seen.key] = seen
+        return True
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _is_ours(self, lease: Lease, until: float) -> bool:
+        """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
+        return not self._closing and time.monotonic() < until and self._may_bind(lease)
+
+    def _done(self, to: ToBind, future: Future[BindingOutcome]) -> None:
+        self._futures.discard(future)
+        if future.cancelled():
+            return
+        error = future.exception()
+        self._results.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
+
+    def _accept(self, one: _InFlight) -> None:
+        if not one.accepted:
+            one.accepted = True
+            self._accepted.append(one.to.pod_id)
+
+    def _confirm(self) -> None:
+        """Write the accepted bindings, except those already confirmed by the watch."""
+        pods, self._accepted = self._accepted, []
+        if not pods:
+            return
+        binding_cycle.act_on(self._cluster, confirm, pods)
+        there = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
+        for one in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
+            key = f"{one.to.namespace}/{one.to.name}"
+            one.written = True
+            if one.to.pod_id in there:
+                self._skipped.pop(key, None)
+            else:
+                self._drop(one)
+                self._unprocessed.append(key)
+
+    def _forget(self, before: float) -> None:
+        """Drop accepted bindings older than `before`; a later confirmation is processed like any other event."""
+        for one in [one for one in self._by_pod.values() if one.since < before and one.accepted]:
+            self._drop(one)
+
+    def _drop(self, one: _InFlight) -> None:
+        self._by_pod.pop(one.to.pod_id, None)
+        if self._by_uid.get(one.to.uid) is one:
+            del self._by_uid[one.to.uid]

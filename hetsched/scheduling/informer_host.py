@@ -1,0 +1,175 @@
+"""Host the scheduling loop in the informer process of a live cluster, right after it wrote the watch events.
+
+Waking a worker through the message broker to decide and a second one to bind takes longer than the whole scheduling and
+binding cycle of kube-scheduler.
+The informer process holds the same leader lease as any worker. Between two batches of changes it runs one iteration of
+the scheduling loop, and `BindingsInFlight` binds the recorded placements. The state *binding* is recorded together with
+the reservation, before the first API call.
+No broker message is needed for any of this. If this process dies, lags or loses its lease, the sweep makes the workers
+take over: pods are due while there is no leader, and a pod that is *binding* for longer than
+`binding_cycle.LEFT_AFTER` is claimed by a worker.
+Invariants: one thread decides and writes; no transaction is open during an API call; every write carries the epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connection
+
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.models import Cluster
+from hetsched.placement import dispatch
+from hetsched.placement.actions import bindable
+from hetsched.placement.scheduler_cache import SchedulerCache
+from hetsched.placement.scheduling_queue.active_queue import is_any_due
+
+from . import binding_cycle
+from .bindings_in_flight import BindingsInFlight
+from .interpreter_priority import giving_way
+from .leases import Lease, leading
+from .scheduling_loop import BatchState, SchedulingLoop
+
+LOOK_SECONDS = 0.5  # polling interval of the queue when no change is reported
+WARM_SECONDS = 2.0
+LARGE_NODES = 1000  # from this size on, loading a snapshot takes seconds
+MOST_AT_ONCE = 200  # pods per batch: the first are bound while the next are decided
+MOST_BINDING = 400
+REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
+log = structlog.get_logger(__name__)
+
+
+def _fold(cache: SchedulerCache) -> None:
+    """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
+    try:
+        with giving_way, cache.held():
+            pass
+    finally:
+        connection.close()
+
+
+class InformerHost:
+    """Host of the scheduling loop that binds the placed pods itself."""
+
+    binds = True
+
+    def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
+        self._cluster = cluster
+        self._is_elected = leads
+        self._holder = f"{socket.gethostname()}/{os.getpid()}"
+        self._lease: Lease | None = None
+        self._asked = self._looked = self._warmed = -float(settings.HETSCHED_LEASE_SECONDS)
+        self._due = True
+        self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MOST_AT_ONCE)
+        self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
+        self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
+        self._warming: Future[None] | None = None
+        self._unreported_since: float | None = None
+        dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
+        dispatch.here(cluster.pk, dispatch.REPORT, self._report_later)
+
+    def look(self) -> None:
+        """Mark the queue as possibly changed."""
+        self._due = True
+
+    def lead(self) -> None:
+        """Acquire the leader lease if it is free."""
+        self._leads(time.monotonic())
+
+    def close(self) -> None:
+        """Finish bindings in flight and release the leader lease."""
+        dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
+        dispatch.elsewhere(self._cluster.pk, dispatch.REPORT)
+        self.bindings.close()
+        if self._lease is not None:
+            leading.give_up(self._lease)
+
+    def turn(self) -> bool:
+        """Run one scheduling iteration and write binding results; return whether more work is due at once."""
+        self.bindings.take_results()
+        more = self._decide()
+        now = time.monotonic()
+        self.bindings.confirm_in_time(now)
+        self._wake_reports(now, more)
+        return more
+
+    def may_decide(self) -> bool:
+        """Return False once shadow mode was entered: the informer, which is in sync, is about to end."""
+        return not in_shadow(self._cluster.pk)
+
+    def still_leads(self, lease: Lease) -> bool:
+        """Return True: the lease is renewed at intervals, and the compare-and-set checks its epoch."""
+        return True
+
+    def _may_bind(self, lease: Lease) -> bool:
+        """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
+        return self._lease == lease and self._is_elected()
+
+    def _decide(self) -> bool:
+        now = time.monotonic()
+        if not self._due and now - self._looked < LOOK_SECONDS:
+            return False
+        if self.bindings.unproven or self.bindings.count > MOST_BINDING or not self._leads(now):
+            return False
+        assert self._lease is not None
+        self._looked, self._due = now, False
+        try:
+            if not is_any_due(self._cluster.pk):
+                self._keep_warm(now)
+                return False
+            found = self._loop.iterate(self._lease)
+        except DatabaseError as error:
+            log.warning("nothing decided", cluster=self._cluster.pk, reason=str(error))
+            return False
+        if found.state is BatchState.LOST:
+            # Another leader was elected or wrote in the meantime; the next lease renewal shows which.
+            self._asked = -settings.HETSCHED_LEASE_SECONDS
+        self.bindings.start(self._lease, [result for result in found.results if bindable(result)])
+        self._due = found.more
+        return found.more
+
+    def _keep_warm(self, now: float) -> None:
+        """Refresh the snapshot with external changes every `WARM_SECONDS`, so that the next pod does not wait for it.
+
+        The first refresh loads the whole cluster. On a large one it runs in the background while events are still
+        handled.
+        """
+        cache = self._loop.cache
+        if now - self._warmed <= WARM_SECONDS or not (self._warming is None or self._warming.done()):
+            return
+        self._warmed = now
+        if cache.cold and Cluster.objects.filter(pk=self._cluster.pk, node_count__gte=LARGE_NODES).exists():
+            self._warming = self._threads.submit(_fold, cache)
+        else:
+            with cache.held():
+                self._warmed = now
+
+    def _leads(self, now: float) -> bool:
+        """Return whether the leader lease is held; acquire or renew it at intervals."""
+        if now - self._asked < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
+            return self._lease is not None
+        self._asked = now
+        if self._lease is not None and not leading.renew(self._lease):
+            self._lease = None
+        if self._lease is None:
+            self._lease = leading.take(self._cluster.pk, self._holder)
+        return self._lease is not None
+
+    def _report_later(self) -> None:
+        if self._unreported_since is None:
+            self._unreported_since = time.monotonic()
+
+    def _wake_reports(self, now: float, busy: bool) -> None:
+        """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
+        waited = 0.0 if self._unreported_since is None else now - self._unreported_since
+        if waited > MAX_REPORT_SECONDS or (waited > REPORT_SECONDS and not busy and not self.bindings.count):
+            self._unreported_since = None
+            dispatch.send(self._cluster.pk, dispatch.REPORT)

@@ -1,0 +1,105 @@
+"""Host the scheduling loop in a Celery task: for offline clusters and for pods that an informer process left behind.
+
+One task per cluster is the leader and iterates until no pod is due. After releasing the leader lease it checks the
+queue once more, because a wake-up in the meantime found the lease taken.
+A batch of one pod costs nearly as much as one of ten. If more pods are due as soon as a batch that emptied the queue is
+written, the leader pauses `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`, and decides the
+pods that arrived by then together.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+
+from django.conf import settings
+
+from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_events import in_step
+from hetsched.journal import counters, figures
+from hetsched.placement import dispatch
+from hetsched.placement.scheduling_queue.active_queue import is_any_due
+
+from .leases import Lease, leading
+from .scheduling_loop import BatchState, SchedulingLoop
+
+MOST_CONFLICTS = 5
+RESTS = 2
+LONGEST_REST_SECONDS = 0.05
+TURN_SECONDS = 5.0  # the task then ends and enqueues its successor: other clusters and canaries share this worker
+
+
+def run(cluster_id: int) -> int:
+    """Decide for a cluster until no pod is due or `TURN_SECONDS` are over; return how many decisions were recorded."""
+    counters.add(figures.CANARY, "schedule")
+    return WorkerHost(cluster_id).run()
+
+
+class WorkerHost:
+    """Host of the scheduling loop that leaves the placed pods to the binding task."""
+
+    binds = False
+
+    def __init__(self, cluster_id: int) -> None:
+        self._cluster_id = cluster_id
+        self._until = time.monotonic() + TURN_SECONDS
+
+    def run(self) -> int:
+        """Run the loop under one lease after the other; return how many decisions were recorded."""
+        decided = 0
+        while is_any_due(self._cluster_id):
+            if time.monotonic() > self._until:
+                dispatch.send(self._cluster_id, dispatch.SCHEDULE)
+                break
+            lease = leading.take(self._cluster_id, f"{socket.gethostname()}/{os.getpid()}")
+            if lease is None:
+                break
+            try:
+                recorded, lost = self._lead(lease)
+            finally:
+                leading.give_up(lease)
+            decided += recorded
+            # Other clusters need this worker too; the sweep wakes the task again.
+            if lost or not (recorded or self.may_decide()):
+                break
+        return decided
+
+    def may_decide(self) -> bool:
+        cluster = Cluster.objects.filter(pk=self._cluster_id).only("id", "kind").first()
+        if cluster is None or cluster.kind != ClusterKind.KUBERNETES:
+            return cluster is not None
+        return in_step(cluster) and not in_shadow(self._cluster_id)
+
+    def still_leads(self, lease: Lease) -> bool:
+        return leading.renew(lease)
+
+    def _lead(self, lease: Lease) -> tuple[int, bool]:
+        """Iterate under one lease; return how many decisions were recorded, and whether too many batches were lost.
+
+        No iteration begins after `TURN_SECONDS`, except those that halve a refused batch or repeat a lost one.
+        """
+        name = Cluster.objects.values_list("name", flat=True).get(pk=self._cluster_id)
+        loop = SchedulingLoop(self, self._cluster_id, name, settings.HETSCHED_BATCH)
+        decided = conflicts = 0
+        while True:
+            began = time.monotonic()
+            found = loop.iterate(lease)
+            if found.state is BatchState.REFUSED:
+                continue
+            if found.state is BatchState.LOST:
+                conflicts += 1
+                if conflicts > MOST_CONFLICTS or not leading.renew(lease):
+                    return decided, True
+                time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
+                continue
+            decided += len(found.results)
+            if not found.more and not (found.results and is_any_due(self._cluster_id)):
+                return decided, False
+            if time.monotonic() > self._until:
+                return decided, False
+            conflicts = 0
+            if not found.more:
+                time.sleep(min(LONGEST_REST_SECONDS, RESTS * (time.monotonic() - began)))
