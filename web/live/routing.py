@@ -4,9 +4,9 @@ from typing import Any
 
 from django.urls import path, re_path
 
-from .sockets import live, not_found
+from .sockets import LiveConsumer, UnknownAddressConsumer
 
 # Channels routes to ASGI applications, which Django's types do not know.
-_application: Any = live
-_elsewhere: Any = not_found
+_application: Any = LiveConsumer.as_asgi()
+_elsewhere: Any = UnknownAddressConsumer.as_asgi()
 websocket_urlpatterns: list[Any] = [path("ws/live/", _application), re_path(r"", _elsewhere)]

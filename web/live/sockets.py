@@ -1,11 +1,11 @@
 """Serve one live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
 
 A subscription may also contain `"since":{topic: revision}` and `"merge":true`.
-Each socket has two tasks, a reader and a writer; the hub fills the writer's queue. Close codes: 4401 not or no longer
-logged in, 4403 not or no longer permitted, 4404 unknown address, 4429 too many sockets or messages, 1003 not text, 1009
-too long. Sockets are counted per address before authentication, and per user or token after it. Permissions are checked
-again when they change (`recall.py`), and every 30 seconds. Database reads go through the single thread that Channels
-reserves for them, so sockets never use more than one connection.
+The consumer receives; two tasks of each socket send what the hub queues for it and check permissions. Close codes:
+4401 not or no longer logged in, 4403 not or no longer permitted, 4404 unknown address, 4429 too many sockets or
+messages, 1003 not text, 1009 too long. Sockets are counted per address before authentication, and per user or token
+after it. Permissions are checked again when they change (`recall.py`), and every 30 seconds. Database reads go through
+the single thread that Channels reserves for them, so sockets never use more than one connection.
 Invariant: a socket always leaves the hub, however it ends.
 """
 
@@ -15,11 +15,15 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 import structlog
+from channels.consumer import get_handler_name
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from hetsched.access.addresses import counted_as
@@ -39,6 +43,7 @@ MESSAGES_PER_SECOND = 10
 BURST = 20
 MOST_WAITING = 500
 PROTOCOL = "hetsched.live.v1"
+NO_LAYER = ""  # an unconfigured alias: a channel per socket would cost a message of the layer per event and socket
 
 UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4404, 4429, 1003, 1009
 log = structlog.get_logger(__name__)
@@ -66,32 +71,6 @@ class SocketClosed(Exception):
 
     def __init__(self, code: int) -> None:
         self.code = code
-
-
-async def live(scope: Any, receive: Any, send: Any) -> None:
-    """Serve one WebSocket; an ASGI application."""
-    if (await receive())["type"] != "websocket.connect":
-        return
-    # A browser receives the close code only if the socket was accepted first.
-    await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
-    address = counted_as((scope.get("client") or ("",))[0])
-    try:
-        with _counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS):
-            known = await rights.who(rights.brought(scope))
-            asker = _checked(known.asker)
-            with _counted(asker.owner, settings.HETSCHED_SOCKETS_PER_USER), SOCKETS.track_inprogress():
-                await _Socket(known, asker, receive, send).run()
-    except SocketClosed as closed:
-        await send({"type": "websocket.close", "code": closed.code})
-    except OSError:
-        pass  # the client disconnected during a send
-
-
-async def not_found(scope: Any, receive: Any, send: Any) -> None:
-    """Close a WebSocket at an address that does not exist; an ASGI application."""
-    if (await receive())["type"] == "websocket.connect":
-        await send({"type": "websocket.accept", "subprotocol": _chosen(scope.get("subprotocols", ()))})
-        await send({"type": "websocket.close", "code": NOT_FOUND})
 
 
 @contextmanager
@@ -123,50 +102,105 @@ def _checked(asker: Subject | None) -> Subject:
     return asker
 
 
-class _Socket:
-    def __init__(self, known: rights.SubjectLookup, asker: Subject, receive: Any, send: Any) -> None:
-        self.known = known
-        self.asker = asker
-        self.receive = receive
-        self.send = send
+class UnknownAddressConsumer(AsyncWebsocketConsumer):
+    """Close a WebSocket at an address that does not exist."""
+
+    channel_layer_alias = NO_LAYER
+
+    async def connect(self) -> None:
+        await self.accept(_chosen(self.scope.get("subprotocols", ())))
+        await self.close(NOT_FOUND)
+        raise StopConsumer
+
+
+class LiveConsumer(AsyncWebsocketConsumer):
+    """One live socket; the hub subscribes to the channel layer once for all sockets."""
+
+    channel_layer_alias = NO_LAYER
+
+    known: rights.SubjectLookup
+    asker: Subject
+    hub: Hub
+
+    def __init__(self) -> None:
+        super().__init__()
         self.listener = Listener()
         # Topic in the hub -> the topic name that this client used.
         self.names: dict[str, str] = {}
-        self.hub: Hub
         self.tokens = float(BURST)
         self.last_message = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._counts = ExitStack()
 
-    async def run(self) -> None:
-        self.hub = await hub(socket_reads.snapshot, socket_reads.revisions, socket_reads.recent)
-        tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._recheck())]
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            with self._counts:
+                try:
+                    await super().__call__(scope, partial(self._next, receive), send)
+                finally:
+                    await self._leave()
+        except SocketClosed as closed:
+            await self.close(closed.code)
+        except OSError:
+            pass  # the client disconnected during a send
+
+    async def dispatch(self, message: Any) -> None:
+        """Handle a message without the base's check of database connections.
+
+        `web.live.database` keeps the connection of the sockets; the check takes its thread once per message and splits
+        the batches of lookups.
+        """
+        await getattr(self, get_handler_name(message))(message)
+
+    async def websocket_disconnect(self, message: Any) -> None:
+        raise StopConsumer
+
+    async def connect(self) -> None:
+        # A browser receives the close code only if the socket was accepted first.
+        await self.accept(_chosen(self.scope.get("subprotocols", ())))
+        count = self._counts.enter_context
+        address = counted_as((self.scope.get("client") or ("",))[0])
+        count(_counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
+        self.known = await rights.who(rights.brought(self.scope))
+        self.asker = _checked(self.known.asker)
+        count(_counted(self.asker.owner, settings.HETSCHED_SOCKETS_PER_USER))
+        count(SOCKETS.track_inprogress())
+        self.hub = await hub(socket_reads.snapshot, socket_reads.revisions, socket_reads.recent)
+        self._tasks = [asyncio.create_task(work) for work in (self._write(), self._recheck())]
+
+    async def _next(self, receive: Any) -> Any:
+        """Return the next message of the client. Raises: the exception that ended one of the tasks."""
+        incoming = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait([incoming, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            return incoming.result()
         finally:
+            incoming.cancel()
+
+    async def _leave(self) -> None:
+        if self._tasks:
             self.hub.leave(self.listener, list(self.names))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- in ------------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        while True:
-            event = await self.receive()
-            if event["type"] == "websocket.disconnect":
-                return
-            self._throttle()
-            text = event.get("text")
-            if text is None:
-                raise SocketClosed(NOT_TEXT)
-            if len(text) > MAX_TEXT or len(text.encode(errors="replace")) > MAX_TEXT:
-                raise SocketClosed(TOO_LONG)
-            try:
-                command = _command.decode(text)
-            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                self._send_error("", "MessageInvalid", str(error)[:300])
-                continue
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Obey a command of the client. Raises: SocketClosed."""
+        self._throttle()
+        if text_data is None:
+            raise SocketClosed(NOT_TEXT)
+        if len(text_data) > MAX_TEXT or len(text_data.encode(errors="replace")) > MAX_TEXT:
+            raise SocketClosed(TOO_LONG)
+        try:
+            command = _command.decode(text_data)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            self._send_error("", "MessageInvalid", str(error)[:300])
+        else:
             await self._obey(command)
 
     def _throttle(self) -> None:
@@ -221,7 +255,7 @@ class _Socket:
             listener.ready.clear()
             while listener.queue or listener.stale:
                 if listener.queue:
-                    await self._send(*listener.queue.popleft())
+                    await self._send_event(*listener.queue.popleft())
                 else:
                     await self._refresh(next(iter(listener.stale)))
 
@@ -233,13 +267,13 @@ class _Socket:
             await asyncio.sleep(1)
             return
         if text is not None:
-            await self._send(topic, text)
+            await self._send_event(topic, text)
         elif topic in self.listener.stale and topic in self.names:
             asked = self.names[topic]
             self._drop(topic)
             self._send_error(asked, "TopicUnknown", "there is no such topic any more")
 
-    async def _send(self, topic: str, text: str) -> None:
+    async def _send_event(self, topic: str, text: str) -> None:
         asked = self.names.get(topic, topic if topic == ERROR else None)
         if asked is None:
             return
@@ -249,7 +283,7 @@ class _Socket:
             text = socket_reads.redacted(topic, text, self.asker.namespaces)
             if topic != ERROR:
                 await socket_reads.watch(topic, text, self.asker.namespaces)
-        await self.send({"type": "websocket.send", "text": text})
+        await self.send(text)
 
     def _send_error(self, asked: str, code: str, detail: str) -> None:
         if len(self.listener.queue) > MOST_WAITING:
