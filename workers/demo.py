@@ -20,6 +20,7 @@ from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.traces.simulated_fleet import demo_workload
 from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message
 from hetsched.inventory.actions import next_demo_sequence
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.audit import Program
@@ -101,7 +102,7 @@ def _give_up(cluster: Cluster) -> int:
     given_up = 0
     for workload in Workload.objects.filter(cluster=cluster, state__in=refused, owner=_owner(cluster)):
         if workload.decided_at and workload.decided_at + duration(workload.manifest) <= timezone.now():
-            cancel(workload, actor=STREAM, reason="its owner cancelled it")
+            cancel(workload, actor=STREAM, reason=Message("its owner cancelled it"))
             given_up += 1
     return given_up
 

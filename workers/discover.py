@@ -38,6 +38,7 @@ from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.contracts.api.discovery import MOST_LISTED, Discovery, FieldConflict, SilentNode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
@@ -120,7 +121,9 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
     except InputError as error:
         return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
     except ApiFailure as failure:
-        return Discovery(reason="the API server rejects the request", missing=missing, failures=(str(failure)[:300],))
+        return Discovery(
+            reason=Message("the API server rejects the request"), missing=missing, failures=(str(failure)[:300],)
+        )
     silent = [SilentNode(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
     written = 0
     failures: list[str] = []
@@ -234,5 +237,5 @@ def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, str, list[
                 continue  # the node was deleted in the meantime
             failures.append(f"{write.name}: {write.what}: {failure}"[:300])
             if failure.status == 0:
-                return written, "the API server does not respond", failures
+                return written, Message("the API server does not respond"), failures
     return written, "", failures

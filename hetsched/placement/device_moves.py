@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.contracts.objects.node_report import GpuCard
 
@@ -48,9 +49,10 @@ def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Move
         if holder.has is None or set(holder.has) == {grant.index for grant in holder.grants}:
             continue
         if len(holder.has) != len(holder.grants):
-            moves.problems[holder.key] = (
-                f"it was granted {len(holder.grants)} cards but the kubelet allocated "
-                f"{_names(holder.has)}; the excess is not reserved"
+            moves.problems[holder.key] = Message(
+                "it was granted {n} cards but the kubelet allocated {text}; the excess is not reserved",
+                n=len(holder.grants),
+                text=_names(holder.has),
             )
             continue
         wanted[holder.key] = _onto(holder, cards)
@@ -66,9 +68,13 @@ def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Move
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
-        moves.problems[stays[-1]] = f"the kubelet allocated card {index}, which another pod also holds"
+        moves.problems[stays[-1]] = Message(
+            "the kubelet allocated card {card}, which another pod also holds", card=index
+        )
         for other in others:
-            moves.problems.setdefault(other, f"the kubelet allocated its card {index} to another pod as well")
+            moves.problems.setdefault(
+                other, Message("the kubelet allocated its card {card} to another pod as well", card=index)
+            )
         del wanted[stays[-1]]
     return moves
 

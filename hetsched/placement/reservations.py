@@ -9,13 +9,14 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.storage.json_fields import StructField
 
 # Release reasons of a reservation that another one of the same pod continues at the same revision.
-IN_PLACE, OTHER_CARDS = "the pod changed in place", "its node gave it other cards"
+IN_PLACE, OTHER_CARDS = "the pod changed in place", Message("its node gave it other cards")
 CONTINUED = (IN_PLACE, OTHER_CARDS)
 _continued = models.Q(release_reason__in=CONTINUED)
 

@@ -34,6 +34,7 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import api_of, in_shadow
@@ -155,7 +156,9 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
     each write and after a rejection.
     """
     if not is_ours():
-        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, "the pod is no longer assigned to this scheduler")
+        return BindingOutcome(
+            one.pod_id, BindingResult.UNKNOWN, Message("the pod is no longer assigned to this scheduler")
+        )
     began = time.perf_counter()
     try:
         before = provide(api, one) or allocate(api, one)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.api.decision import Evicted, Verdict
+from hetsched.contracts.message import as_message
 from hetsched.contracts.objects.cluster import ClusterContent, ElasticQuota
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
@@ -81,6 +82,7 @@ def test_victim_names_its_preemptor_until_its_next_decision(settings: Any) -> No
     record(cluster.pk, results, revision=fresh.revision, epoch=fresh.leader_epoch, snapshot="")
     low = Pod.objects.get(name="low")
     assert (low.state, low.message, low.node, low.allocation) == ("pending", "Preempted by default/high", None, None)
+    assert as_message(low.message).params == {"pods": "default/high"}
     consistent(cluster)
 
 

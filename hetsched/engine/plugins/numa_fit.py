@@ -15,6 +15,7 @@ Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -268,6 +269,33 @@ def _without_memory(
     yield Refusal("ZoneMemoryInsufficient", text, missing=(MEMORY,), resolvable=True), rows & short
 
 
+_FEW_CORES = Refusal(
+    "KubeletCoresInsufficient",
+    Message("the kubelet would reject it with {name}: too few whole cores are free", name=SMT_ALIGNMENT_ERROR),
+    (CPU,),
+    resolvable=True,
+)
+
+
+@lru_cache(maxsize=64)
+def _misaligned(policy: str, scope: str) -> Refusal:
+    template = "the kubelet would reject it with {name}: policy {policy}, scope {scope}"
+    text = Message(template, name=TOPOLOGY_AFFINITY_ERROR, policy=policy, scope=scope)
+    return Refusal("TopologyAffinityPredicted", text, resolvable=True)
+
+
+@lru_cache(maxsize=64)
+def _no_whole_core(threads: int) -> Refusal:
+    template = "the kubelet would reject it with {name}: its CPUs are no multiple of {number}, a whole core"
+    return Refusal("SmtAlignmentPredicted", Message(template, name=SMT_ALIGNMENT_ERROR, number=threads), (CPU,))
+
+
+@lru_cache(maxsize=64)
+def _few_cpus(reason: str) -> Refusal:
+    template = "the kubelet would reject it with {name}: too few CPUs are left for exclusive use"
+    return Refusal("KubeletCpusInsufficient", Message(template, name=reason), (CPU,), resolvable=True)
+
+
 def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
     """Yield the expected rejections of kubelets, one refusal for each error."""
     if admission is None:
@@ -278,31 +306,15 @@ def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iter
         setup = admission.setup(nodes, row)
         if reason == TOPOLOGY_AFFINITY_ERROR:
             scope = "pod" if setup.pod_scope else "container"
-            text = Message(
-                "the kubelet would reject it with {name}: policy {policy}, scope {scope}",
-                name=reason,
-                policy=setup.policy,
-                scope=scope,
-            )
-            said.setdefault(Refusal("TopologyAffinityPredicted", text, resolvable=True), []).append(row)
+            said.setdefault(_misaligned(setup.policy, scope), []).append(row)
         elif reason == SMT_ALIGNMENT_ERROR:
             threads = setup.kubelet.topology.cpus_per_core if setup.kubelet.topology is not None else 1
             if any(container.cpus % threads for container in admission.containers):
-                text = Message(
-                    "the kubelet would reject it with {name}: its CPUs are no multiple of {number}, a whole core",
-                    name=reason,
-                    number=threads,
-                )
-                refusal = Refusal("SmtAlignmentPredicted", text, (CPU,))
+                said.setdefault(_no_whole_core(threads), []).append(row)
             else:
-                text = Message("the kubelet would reject it with {name}: too few whole cores are free", name=reason)
-                refusal = Refusal("KubeletCoresInsufficient", text, (CPU,), resolvable=True)
-            said.setdefault(refusal, []).append(row)
+                said.setdefault(_FEW_CORES, []).append(row)
         elif reason:
-            text = Message(
-                "the kubelet would reject it with {name}: too few CPUs are left for exclusive use", name=reason
-            )
-            said.setdefault(Refusal("KubeletCpusInsufficient", text, (CPU,), resolvable=True), []).append(row)
+            said.setdefault(_few_cpus(reason), []).append(row)
     for refusal, refused in said.items():
         mask: Bools = np.zeros(nodes.n, np.bool_)
         mask[refused] = True

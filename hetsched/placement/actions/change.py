@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from django.db.models import Count
 from django.utils import timezone
 
+from hetsched.contracts.message import Message, stored
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -77,6 +78,8 @@ def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
 
 def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
     """Move pods whose state permits it and set these columns; return how many moved."""
+    if "message" in columns:
+        columns["message"] = stored(columns["message"])
     return _move(to, tuple(sorted(columns)))(pods=pod_ids, **columns)
 
 
@@ -122,7 +125,7 @@ class ClusterTransaction:
         if moved != len(pods):
             raise Conflict(f"{len(pods) - moved} of {len(pods)} pods cannot change to {to.value} any more")
         if to is State.CANCELLED:
-            self.end_nominations([pod.pk for pod in pods], "the pod was deleted")
+            self.end_nominations([pod.pk for pod in pods], Message("the pod was deleted"))
         self.touch(pods)
 
     def book(

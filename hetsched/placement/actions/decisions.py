@@ -27,7 +27,6 @@ from django.db import IntegrityError, connection
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.objects.allocation import Allocation
-from hetsched.contracts.pod_sentences import PREEMPTED
 from hetsched.contracts.waits import WaitsFor, bits_of
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
@@ -181,7 +180,7 @@ def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) 
     if not result.evicted or result.nominated is not None:
         return
     victims = _victims(change, result)
-    reason = PREEMPTED.format(pods=result.waiting.spec.key)
+    reason = Message("Preempted by {pods}", pods=result.waiting.spec.key)
     change.free(victims, reason)
     change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
     ended = [pod for pod in victims if pod.origin == Pod.IMPORTED]
@@ -237,12 +236,14 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
     before = [result for result in results if result.waiting.decision_id is not None]  # others have none
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
     if over:
-        change.end_nominations(over, "decided again")
+        change.end_nominations(over, Message("decided again"))
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
         for pod in [row.pod for row in rows if row.pod.key in overridden]:
-            change.end_nominations([pod.pk], f"{overridden[pod.key].waiting.spec.key} needs the resources")
+            change.end_nominations(
+                [pod.pk], Message("{pod} needs the resources", pod=overridden[pod.key].waiting.spec.key)
+            )
             Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
     fresh = [result for result in results if result.nominated is not None and result.evicted]
     for result in fresh:
@@ -262,7 +263,7 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
             for pod in victims
         )
         for pod in victims:
-            _audit(pod, f"To be preempted by {result.waiting.spec.key}", nominated.node_name)
+            _audit(pod, Message("To be preempted by {pod}", pod=result.waiting.spec.key), nominated.node_name)
     if fresh:
         change.discard_decisions()
         dispatch.wake(change.cluster.pk, dispatch.EVICT)

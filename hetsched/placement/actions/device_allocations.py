@@ -18,6 +18,7 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import GpuCard
@@ -116,8 +117,9 @@ class _Seen:
             ids = _ids(devices.get(one.pod.uid, {}) if one.pod.uid else {}, resources)
             self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
-                unclear[key] = (
-                    f"the kubelet allocated {', '.join(ids)}, which is not a whole card in the report of this node"
+                unclear[key] = Message(
+                    "the kubelet allocated {text}, which is not a whole card in the report of this node",
+                    text=joined(", ", ids),
                 )
             # A pod with unidentifiable devices stays where it is; only a pod without any allocation may be moved.
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None

@@ -18,7 +18,7 @@ from itertools import chain
 
 from django.db.models import Q
 
-from hetsched.contracts.pod_sentences import FILLED
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Node
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
@@ -38,13 +38,13 @@ def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) ->
     on_nodes = (unbound.filter(node__in=some) for some in parts(sorted(set(node_ids))))
     for pod in sorted(chain.from_iterable(on_nodes), key=_is_pod):
         candidates[pod.node_id or 0].append(pod)
-    count, displaced = 0, dict[str, list[Pod]]()
+    count, displaced = 0, dict[Message, list[Pod]]()
     for node in Node.objects.filter(pk__in=candidates).defer("report"):
         over = _over(node, candidates[node.pk])
         if over:
-            reason = FILLED.format(node=node.name, pods=by)
+            reason = Message("{node} was filled by {pods} before it was bound", node=node.name, pods=by)
             pods = [pod for pod in over if _is_pod(pod)]
-            change.free(pods, "a concurrent decision changed the pod")
+            change.free(pods, Message("a concurrent decision changed the pod"))
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
             displaced[reason] = pods
             held = {pod.hold_id for pod in over if not _is_pod(pod)}

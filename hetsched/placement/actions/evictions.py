@@ -20,7 +20,7 @@ import msgspec
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from hetsched.contracts.pod_sentences import HIDDEN, PREEMPTED
+from hetsched.contracts.message import HIDDEN, Message, joined
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
@@ -53,7 +53,7 @@ class ClaimedEviction(msgspec.Struct):
     @property
     def short(self) -> str:
         """Return the reason of the eviction, as the victim's message."""
-        return self.eviction.reason if self.nominee is None else PREEMPTED.format(pods=self.nominee.key)
+        return self.eviction.reason if self.nominee is None else Message("Preempted by {pods}", pods=self.nominee.key)
 
     @property
     def sentence(self) -> str:
@@ -136,7 +136,9 @@ def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
         change = ClusterTransaction(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
         Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
-        _give_up(change, [one.nominee.pk], f"{one.victim.key} may not be evicted: {message}")
+        _give_up(
+            change, [one.nominee.pk], Message("{pod} may not be evicted: {said}", pod=one.victim.key, said=message)
+        )
         change.close()
         dispatch.wake(cluster_id)
 
@@ -185,9 +187,9 @@ def give_up_late(cluster_id: int) -> int:
         staying = Eviction.objects.filter(nomination__in=rows, victim__state__in=_HOLDING)
         pods = sorted(rows.values_list("pod_id", flat=True))
         minutes = int(PATIENCE.total_seconds() // 60)
-        message = f"the pod was not deleted within {minutes} minutes"
+        message = Message("the pod was not deleted within {n} minutes", n=minutes)
         staying.update(state=Eviction.REFUSED, not_before=change.now + PATIENCE, message=message)
-        _give_up(change, pods, f"the victims were not deleted within {minutes} minutes")
+        _give_up(change, pods, Message("the victims were not deleted within {n} minutes", n=minutes))
         change.close()
         dispatch.wake(cluster_id)
     return len(pods)
@@ -235,10 +237,11 @@ def mark_victims(victim_ids: Sequence[int]) -> None:
     for one in chain.from_iterable(asked.filter(victim_id__in=some) for some in parts(victim_ids)):
         left = one.reason
         if one.nomination is not None:
-            left = PREEMPTED.format(pods=one.nomination.pod.key)
+            left = Message("Preempted by {pods}", pods=one.nomination.pod.key)
             _note_preemption(one.nomination, one.victim)
-        more = f": {one.victim.message}" if one.victim.state == State.FAILED and one.victim.message else ""
-        Pod.objects.filter(pk=one.victim_id).update(message=left + more)
+        if one.victim.state == State.FAILED and one.victim.message:
+            left = joined(": ", [left, one.victim.message])
+        Pod.objects.filter(pk=one.victim_id).update(message=left)
 
 
 def _note_preemption(nomination: Nomination, victim: Pod) -> None:

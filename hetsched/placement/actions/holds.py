@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 
 from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
@@ -194,10 +195,14 @@ def end_holds(cluster_id: int) -> int:
         return 0
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        ended = end(change, rows.filter(gone), Hold.LOST, "a node of the hold was deleted")
-        ended += end(change, rows.filter(over), Hold.USED, "its submission has ended")
-        ended += end(change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, "the remaining reservations expired")
-        ended += end(change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, "the hold expired without a submission")
+        ended = end(change, rows.filter(gone), Hold.LOST, Message("a node of the hold was deleted"))
+        ended += end(change, rows.filter(over), Hold.USED, Message("its submission has ended"))
+        ended += end(
+            change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, Message("the remaining reservations expired")
+        )
+        ended += end(
+            change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, Message("the hold expired without a submission")
+        )
         _close(change)
     return len(ended)
 
@@ -237,7 +242,7 @@ def use(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
         claimed = Hold.objects.filter(pk=hold_id, state=Hold.CLAIMED)
         pods = Pod.objects.filter(hold_id=hold_id)
         if not pods.filter(origin=Pod.HELD, state=State.RUNNING.value).exists():
-            claimed.update(state=Hold.USED, ended_at=change.now, end_reason="all its pods are placed")
+            claimed.update(state=Hold.USED, ended_at=change.now, end_reason=Message("all its pods are placed"))
             continue
         waiting = pods.exclude(origin=Pod.HELD).filter(state__in=[state.value for state in QUEUED])
         # In a live cluster more pods of the workload may arrive; elsewhere all exist already.

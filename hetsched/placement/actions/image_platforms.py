@@ -23,6 +23,7 @@ from hetsched.adapters.oci.facts import NO_PLATFORM, with_facts
 from hetsched.adapters.oci.reference import Reference, parse_reference
 from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
@@ -216,7 +217,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading
         if changed:
             change = ClusterTransaction(cluster)
             change.discard_decisions()
-            change.end_nominations(changed, "new facts about its images are known")
+            change.end_nominations(changed, Message("new facts about its images are known"))
             change.close()
             dispatch.wake(cluster_id)
     return len(changed)

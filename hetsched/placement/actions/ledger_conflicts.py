@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
+from hetsched.contracts.message import Message
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
@@ -35,7 +36,9 @@ def note_disagreement(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
         refusals = CommitRefusal.objects.filter(node=node)
         if refusals.count() >= MOST:
             minutes = int(WITHIN.total_seconds() // 60)
-            reason = f"quarantined: {MOST} reservations on the node conflicted within {minutes} minutes"
+            reason = Message(
+                "quarantined: {n} reservations on the node conflicted within {m} minutes", n=MOST, m=minutes
+            )
             cordon(Cluster.objects.get(pk=cluster_id), node.name, actor=SYSTEM, reason=reason)
             refusals.delete()
             cordoned.append(node.name)

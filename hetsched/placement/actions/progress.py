@@ -13,6 +13,7 @@ import msgspec
 from django.db import IntegrityError
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import advance
@@ -128,7 +129,7 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
             change,
             Hold.objects.filter(workload=workload, state=Hold.CLAIMED),
             Hold.USED,
-            "its submission was cancelled",
+            Message("its submission was cancelled"),
         )
         change.requeue()
         _audit(actor, "workload.cancel", workload, reason, {"pods": len(pods)})
@@ -180,7 +181,7 @@ def set_priority(
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
         Pod.objects.bulk_update(waiting, ["priority", "spec"], batch_size=100)
-        change.end_nominations([pod.pk for pod in waiting], "its priority changed")
+        change.end_nominations([pod.pk for pod in waiting], Message("its priority changed"))
         change.discard_decisions()
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)

@@ -136,7 +136,7 @@ def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
     """
     reason = require_reason(reason)
     with write_transaction():
-        if not stop(plan, f"stopped by {actor.name}"):
+        if not stop(plan, Message("stopped by {name}", name=actor.name)):
             raise InputError("RebalanceOver", "the plan has already ended", place="action")
         audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=plan_name(plan), reason=reason)
 
@@ -216,9 +216,9 @@ def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedM
     for move in moves:
         booking = board.state.bookings.get(move.pod_key)
         if booking is None or board.state.columns.names[booking.row] != move.source or booking.pod.uid != move.uid:
-            return None, f"{move.pod_key} is not on {move.source} any more"
+            return None, Message("{pod} is not on {node} any more", pod=move.pod_key, node=move.source)
         if move.pod_key in found.kept:
-            return None, f"{move.pod_key} is already moving to another node"
+            return None, Message("{pod} is already moving to another node", pod=move.pod_key)
         unit.append(booking)
     keys = {move.pod_key for move in moves}
     for booking in unit:
@@ -227,10 +227,17 @@ def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedM
             return None, f"{min(others)} joined the gang of {booking.pod.key}, and a gang moves as a whole"
     moved = board.move(tuple(unit))
     if moved is None:
-        return None, f"{moves[0].pod_key} cannot move now: no node fits, or a disruption budget prevents it"
+        return None, Message(
+            "{pod} cannot move now: no node fits, or a disruption budget prevents it", pod=moves[0].pod_key
+        )
     for move, outcome in zip(moves, moved.outcomes, strict=True):
         if outcome.node != move.target:
-            return None, f"{move.pod_key} would now be placed on {outcome.node}, not on {move.target}"
+            return None, Message(
+                "{pod} would now be placed on {node}, not on {target}",
+                pod=move.pod_key,
+                node=outcome.node or "",
+                target=move.target,
+            )
     return moved, ""
 
 
@@ -341,11 +348,13 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     kept = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
-        return not give_up(plan, f"{refused.victim.key} may not be evicted: {refused.message}")
+        return not give_up(
+            plan, Message("{pod} may not be evicted: {said}", pod=refused.victim.key, said=refused.message)
+        )
     for move in moves:
         pod = move.pod
         if pod is not None and pod.state in HOLDING_STATES:
-            return _wait(plan, move, f"{move.pod_key} was not deleted")
+            return _wait(plan, move, Message("{pod} was not deleted", pod=move.pod_key))
         successor = _successor(pod, move)
         if pod is not None and pod.spec.controller and successor is None:
             return _wait(plan, move, f"the replacement of {move.pod_key} was not placed")

@@ -23,6 +23,7 @@ import msgspec
 from django.conf import settings
 from django.db.models import Q
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
@@ -133,7 +134,7 @@ def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timed
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
         over = list(due.defer("spec").order_by("id"))
-        change.free(over, "the grace period of its containers is over")
+        change.free(over, Message("the grace period of its containers is over"))
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
         wake_nominees_of(change.cluster, [pod.uid for pod in over])
         change.requeue()

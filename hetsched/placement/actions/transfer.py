@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.cluster import ClusterContent
@@ -115,10 +116,10 @@ def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> N
     for spec in specs:
         own = known.get(spec.name)
         if own is None:
-            version = save_draft(spec, actor=actor, reason=f"import of {cluster}").version
-            activate_or_leave(spec.name, version, actor=actor, reason=f"import of {cluster}")
+            version = save_draft(spec, actor=actor, reason=Message("import of {cluster}", cluster=cluster)).version
+            activate_or_leave(spec.name, version, actor=actor, reason=Message("import of {cluster}", cluster=cluster))
         elif msgspec.structs.replace(own, version=spec.version) != spec and not is_kept(spec.name):
-            save_draft(spec, actor=actor, reason=f"import of {cluster}")
+            save_draft(spec, actor=actor, reason=Message("import of {cluster}", cluster=cluster))
 
 
 def _replace(cluster: Cluster, content: ClusterContent) -> None:

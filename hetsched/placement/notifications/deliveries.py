@@ -20,6 +20,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from hetsched.contracts.message import Message
 from hetsched.journal import audit, counters, figures
 from hetsched.storage.batches import parts
 from hetsched.storage.sealed_secrets import unseal
@@ -162,9 +163,9 @@ def _judge(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
         return
     because = ""
     if outcome.status == GONE:
-        because = "the endpoint responds with 410 Gone"
+        because = Message("the endpoint responds with 410 Gone")
     elif hook.given_up_in_a_row >= PAUSED_AFTER:
-        because = f"{PAUSED_AFTER} consecutive deliveries failed"
+        because = Message("{n} consecutive deliveries failed", n=PAUSED_AFTER)
     if because:
         row.update(enabled=False, paused_because=because, version=F("version") + 1)
         actor = audit.SYSTEM
@@ -175,7 +176,7 @@ def _judge(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
 
 def give_up_old(now: datetime) -> int:
     """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
-    expired = DeliveryOutcome(code="TooOld", message="the delivery expired after three days")
+    expired = DeliveryOutcome(code="TooOld", message=Message("the delivery expired after three days"))
     with write_transaction():
         old = Delivery.objects.select_for_update().filter(
             state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now

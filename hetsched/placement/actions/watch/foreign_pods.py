@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from hetsched.contracts.message import named
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.pod_sentences import named
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State

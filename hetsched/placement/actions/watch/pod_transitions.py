@@ -26,6 +26,7 @@ import msgspec
 from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
@@ -123,21 +124,21 @@ class PodTransitions:
         state = State(row.state)
         if state not in HOLDING:
             if seen.node_name and not seen.ended:
-                self.over[f"bound to {seen.node_name} by another scheduler"].append(row)
+                self.over[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
                 self._arrive(seen)
             elif seen.ended or seen.deleting:
-                self.over[seen.reason or "ended before it was placed"].append(row)
+                self.over[seen.reason or Message("ended before it was placed")].append(row)
             elif seen.spec is not None:
                 self.waiting[row.pk] = row, seen
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
-            self.over[f"bound to {seen.node_name} by another scheduler"].append(row)
+            self.over[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
             if not seen.ended:
                 self._arrive(seen)
             return
         if not seen.node_name:
             if seen.ended or (seen.deleting and state is State.PLACED):
-                self.over[seen.reason or "ended before it was bound"].append(row)
+                self.over[seen.reason or Message("ended before it was bound")].append(row)
             else:
                 self._compare(row, seen)
             return
@@ -174,8 +175,8 @@ class PodTransitions:
         cancelled = [row for rows in self.over.values() for row in rows]
         self.left = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
         left = held_by(row for row in self.absent if row.uid not in self.stopped)
-        change.free(ended, "the pod ended")
-        change.free([row for row in cancelled if State(row.state) in HOLDING], "the pod was deleted")
+        change.free(ended, Message("the pod ended"))
+        change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
         for message, rows in self.messages.items():
@@ -227,7 +228,7 @@ class PodTransitions:
                 Pod.objects.filter(pk=pk).update(
                     **asked, fingerprint=fingerprint(now.spec), attempts=0, not_before=None
                 )
-                self.change.end_nominations([pk], "its requests have changed")
+                self.change.end_nominations([pk], Message("its requests have changed"))
                 self.change.touch([row])
 
     def _book_again(self) -> None:
@@ -322,9 +323,10 @@ def _how_it_ended(seen: ObservedPod) -> str:
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
         return of_pod[:1000]
-    message = f"container {end.container} ended with exit code {end.exit_code}"
-    message = f"{message} ({end.reason})" if end.reason else message
-    return f"{message}; {of_pod}"[:1000] if of_pod else message
+    message = Message("container {name} ended with exit code {n}", name=end.container, n=end.exit_code)
+    if end.reason:
+        message = Message("{said} ({text})", said=message, text=end.reason)
+    return joined("; ", [message, of_pod[:1000]]) if of_pod else message
 
 
 def _what_it_waits_for(seen: ObservedPod) -> str:
