@@ -43,7 +43,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
         for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts")
     )
     if cache is not None:
-        cache._warm.clear()
+        cache._caches.clear()
     if queue is not None:
         queue._orders.clear()  # a rolled-back row gives its ID, and so its position in the order, to the next one
     if counting is None:

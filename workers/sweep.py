@@ -47,7 +47,7 @@ from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shad
 from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
-from hetsched.placement.scheduling_queue.active_queue import due_pods
+from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
 from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.binding_cycle import unbound
@@ -139,7 +139,7 @@ def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
 
 
 def _is_left_waiting(cluster_id: int) -> bool:
-    return due_pods(cluster_id).exists() and not leading.is_held(cluster_id)
+    return active_pods(cluster_id).exists() and not leading.is_held(cluster_id)
 
 
 def _settle_gangs(cluster_id: int) -> None:

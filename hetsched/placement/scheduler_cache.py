@@ -370,21 +370,21 @@ class SchedulerCache:
         self._schedulers.clear()
 
 
-_warm: dict[int, SchedulerCache] = {}
-_warm_lock = threading.Lock()
+_caches: dict[int, SchedulerCache] = {}
+_caches_lock = threading.Lock()
 
 
-def warm(cluster_id: int) -> SchedulerCache:
+def cache_of(cluster_id: int) -> SchedulerCache:
     """Return this process's cached state of a cluster."""
-    with _warm_lock:
-        found = _warm.get(cluster_id)
+    with _caches_lock:
+        found = _caches.get(cluster_id)
         if found is None:
-            found = _warm[cluster_id] = SchedulerCache(cluster_id)
+            found = _caches[cluster_id] = SchedulerCache(cluster_id)
         return found
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
     """Return a copy of the current state for a simulation, which may change it, and its revision."""
-    with warm(cluster_id).held() as loaded:
+    with cache_of(cluster_id).held() as loaded:
         loaded.state.digest()  # copies then share the rows' digests and hash only changed rows
         return loaded.state.fork(), loaded.revision

@@ -38,7 +38,7 @@ from hetsched.placement.actions.terminating_pods import end_remnants
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.cluster_policies import follow_policies
 from hetsched.scheduling.leases import Lease, following
 
@@ -53,7 +53,7 @@ REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
 OPTIONAL_TRIES = 5  # at least 15 seconds: a server that is merely busy responds within that time
 # Time of the last iteration per cluster; liveness fails when one is too old.
-turned: dict[int, float] = {}
+iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
 News = tuple[Resource, Event]
@@ -93,7 +93,7 @@ class Informer:
         count_seldom(self.lease.cluster_id)
         try:
             while not self._over():
-                self.turn()
+                self.iterate()
                 count_up(self.lease.cluster_id)
         finally:
             with suppress(DatabaseError):
@@ -108,7 +108,7 @@ class Informer:
         for resource in self._kinds:
             threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         """Collect events, write them, run one scheduling iteration, and renew the lease."""
         self._gather()
         if self._begun or self._in_step():
@@ -116,8 +116,8 @@ class Informer:
             self._apply()
         self._release()
         if self._host is not None:
-            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._host.turn()
-        now = turned[self.lease.cluster_id] = time.monotonic()
+            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._host.iterate()
+        now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
             self._renewed = now
             # a reflector thread may have set it in the meantime
@@ -275,7 +275,7 @@ class Informer:
     def _write(self, changes: Changes) -> None:
         followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
         if followed.arrivals_only and self._host is not None:
-            warm(self.lease.cluster_id).passed(followed.revision)
+            cache_of(self.lease.cluster_id).passed(followed.revision)
 
     def _left_behind(self) -> tuple[list[str], list[str]]:
         """Return the nodes and pods that the database has but the first lists do not."""

@@ -30,7 +30,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import bindable
 from hetsched.placement.scheduler_cache import SchedulerCache
-from hetsched.placement.scheduling_queue.active_queue import is_any_due
+from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
 from . import binding_cycle
 from .bindings_in_flight import BindingsInFlight
@@ -92,7 +92,7 @@ class InformerHost:
         if self._lease is not None:
             leading.give_up(self._lease)
 
-    def turn(self) -> bool:
+    def iterate(self) -> bool:
         """Run one scheduling iteration and write binding results; return whether more work is due at once."""
         self.bindings.take_results()
         more = self._decide()
@@ -122,7 +122,7 @@ class InformerHost:
         assert self._lease is not None
         self._looked, self._due = now, False
         try:
-            if not is_any_due(self._cluster.pk):
+            if not has_active_pods(self._cluster.pk):
                 self._keep_warm(now)
                 return False
             found = self._loop.iterate(self._lease)

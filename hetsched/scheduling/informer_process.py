@@ -28,7 +28,7 @@ from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
 from hetsched.scheduling.leases import Lease, following
 
-from .informer import Informer, turned
+from .informer import Informer, iterated_at
 from .informer_host import InformerHost
 from .leader_election import leadership
 
@@ -54,7 +54,7 @@ def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> Non
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
-        if all(time.monotonic() - at < STUCK_SECONDS for at in list(turned.values())):
+        if all(time.monotonic() - at < STUCK_SECONDS for at in list(iterated_at.values())):
             heartbeat.beat("watch")
         ended.wait(LOOK_SECONDS)
     for thread in threads.values():
@@ -99,7 +99,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
         log.exception("cluster watch ended", cluster=cluster.name)
         ended.wait(LOOK_SECONDS)
     finally:
-        turned.pop(cluster.pk, None)
+        iterated_at.pop(cluster.pk, None)
         following.give_up(lease)
         connections.close_all()
 

@@ -59,9 +59,9 @@ class SchedulingCycle:
     """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
 
     def __init__(
-        self, warm: SchedulerCache, loaded: ClusterSnapshot, specs: dict[str, PolicySpec], top_nodes: int
+        self, cache: SchedulerCache, loaded: ClusterSnapshot, specs: dict[str, PolicySpec], top_nodes: int
     ) -> None:
-        self.warm = warm
+        self.cache = cache
         self.loaded = loaded
         self.specs = specs
         self.top_nodes = top_nodes
@@ -74,11 +74,11 @@ class SchedulingCycle:
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
         self._rooms = BatchReservations(loaded, ())
-        self._force_deleted = ForceDeleted(loaded, warm.cluster_id)
+        self._force_deleted = ForceDeleted(loaded, cache.cluster_id)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
         if loaded.nominates:
-            self._spare(spared(warm.cluster_id))
+            self._spare(spared(cache.cluster_id))
 
     def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
         """Exclude victims whose eviction was recently refused."""
@@ -107,7 +107,7 @@ class SchedulingCycle:
         self._mixed = _mixed(waiting)
         self._rooms = BatchReservations(self.loaded, waiting)
         used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
-        if any(self.warm.policy(spec).wants_mix for spec in used):
+        if any(self.cache.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
         results: list[Result] = []
         left = Counter(pod.spec.namespace for pod in waiting)
@@ -132,7 +132,7 @@ class SchedulingCycle:
         """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
         took = time.perf_counter() - began
         self.took_seconds[position] += took
-        self.warm.spent[pod.namespace] += took
+        self.cache.spent[pod.namespace] += took
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
         """Return whether the batch may end between these two pods: their gangs differ, or their gang is complete."""
@@ -179,7 +179,7 @@ class SchedulingCycle:
             message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
             reason = Reason("GangMixed", "gang", 0, message)
             return self._refused(waiting, spec, Verdict.MISCONFIGURED, message, (reason,))
-        scheduler = self.warm.scheduler(spec)
+        scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
             scheduler.expire(time.monotonic())  # ends the backoff of gangs that is over
@@ -304,7 +304,7 @@ class SchedulingCycle:
     ) -> Result:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
-        scheduler = self.warm.scheduler(spec)
+        scheduler = self.cache.scheduler(spec)
         said = _placement(waiting.spec.key, outcome, f"{score:.1f}")
         return Result(
             waiting,

@@ -29,8 +29,8 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.journal import counters, figures
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
-from hetsched.placement.scheduler_cache import warm
-from hetsched.placement.scheduling_queue.active_queue import PendingPod, next_pods
+from hetsched.placement.scheduler_cache import cache_of
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, over_share
 from hetsched.policies.effective import active_specs
 
@@ -75,7 +75,7 @@ class SchedulingLoop:
     """Iterations for one cluster, of at most about `most` pods each."""
 
     def __init__(self, host: Host, cluster_id: int, name: str, most: int) -> None:
-        self.cache = warm(cluster_id)
+        self.cache = cache_of(cluster_id)
         self._host = host
         self._cluster_id = cluster_id
         self._name = name
@@ -127,7 +127,7 @@ class SchedulingLoop:
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
         """Return the pods to take the next batch from, and the default policy, which orders them."""
         policy = self.cache.default_policy()
-        return next_pods(self._cluster_id, policy, settings.HETSCHED_BATCH), policy
+        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH), policy
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; a single pod or gang that the database constraints reject is recorded as *not now*."""

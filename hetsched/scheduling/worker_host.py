@@ -21,7 +21,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
-from hetsched.placement.scheduling_queue.active_queue import is_any_due
+from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
 from .leases import Lease, leading
 from .scheduling_loop import BatchState, SchedulingLoop
@@ -50,7 +50,7 @@ class WorkerHost:
     def run(self) -> int:
         """Run the loop under one lease after the other; return how many decisions were recorded."""
         decided = 0
-        while is_any_due(self._cluster_id):
+        while has_active_pods(self._cluster_id):
             if time.monotonic() > self._until:
                 dispatch.send(self._cluster_id, dispatch.SCHEDULE)
                 break
@@ -96,7 +96,7 @@ class WorkerHost:
                 time.sleep(random.uniform(0, 0.02 * 2**conflicts))  # noqa: S311 - jitter, not a secret
                 continue
             decided += len(found.results)
-            if not found.more and not (found.results and is_any_due(self._cluster_id)):
+            if not found.more and not (found.results and has_active_pods(self._cluster_id)):
                 return decided, False
             if time.monotonic() > self._until:
                 return decided, False

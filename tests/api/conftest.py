@@ -62,7 +62,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
     monkeypatch.setattr(dispatch, "current_app", Broker())
     monkeypatch.setattr(health, "current_app", Broker())
     # A rolled-back test gives its IDs and revisions to the next one.
-    monkeypatch.setattr(scheduler_cache, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_caches", {})
     return woken
 
 

@@ -23,7 +23,7 @@ from hetsched.contracts.objects.node_report import KubeletGrant, NumaReport
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, submitted
 from workers import schedule
@@ -115,14 +115,14 @@ def test_a_pod_that_was_placed_here_counts_once(agent: Agent, fleet: Cluster) ->
     submitted(fleet, a_pod("four").cpu(4).guaranteed())
     assert node_of("four") == "n1"
     Pod.objects.update(uid="uid-four")
-    warm(fleet.pk).forget()
-    with warm(fleet.pk).held() as loaded:
+    cache_of(fleet.pk).forget()
+    with cache_of(fleet.pk).held() as loaded:
         assert loaded.state.columns.field("zone_cpu_free")[:, 0].tolist() == [0, 4000]
         state = loaded.state
     # Predicted in zone 0; the kubelet chose zone 1. The warm state follows without a new fold, and equals one.
     agent.report(exclusive={"uid-four": {"main": "4-7"}})
     assert numa().grants == (KubeletGrant("uid-four", "4-7"),)
-    with warm(fleet.pk).held() as loaded:
+    with cache_of(fleet.pk).held() as loaded:
         assert loaded.state is state
         assert state.columns.field("zone_cpu_free")[:, 0].tolist() == [4000, 0]
     fresh = load_state(fleet.pk).state

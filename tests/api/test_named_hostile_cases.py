@@ -33,7 +33,7 @@ def test_no_case_breaks_the_server(
             answer = ask(case.method, case.address, case.body or None, kind=case.kind)
             transaction.set_rollback(True)
         took.append(perf_counter() - began)
-        scheduler_cache._warm.clear()
+        scheduler_cache._caches.clear()
         refused = answer.status_code >= 400
         if answer.status_code >= 500 or refused and answer["Content-Type"] != "application/problem+json":
             broken.append(f"{case.name}: {answer.status_code} {answer.content[:200]!r}")

@@ -12,8 +12,8 @@ from django.utils import timezone
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.plugins.qos_sort import QosSort
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import warm
-from hetsched.placement.scheduling_queue.active_queue import next_pods
+from hetsched.placement.scheduler_cache import cache_of
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_pod
 from tests.scenes import ALICE, submitted
@@ -85,14 +85,14 @@ def test_each_request_is_read_once_however_often_the_queue_is_cut(
     asked: list[str] = []
     sort_key = QosSort.sort_key
     monkeypatch.setattr(QosSort, "sort_key", lambda self, pod: (asked.append(pod.key), sort_key(self, pod))[1])
-    with warm(waiting.pk).held():
-        policy = warm(waiting.pk).default_policy()
+    with cache_of(waiting.pk).held():
+        policy = cache_of(waiting.pk).default_policy()
     assert policy is not None
-    first = [pod.spec.key for pod in next_pods(waiting.pk, policy, 2)]
+    first = [pod.spec.key for pod in first_active_pods(waiting.pk, policy, 2)]
     assert (first, len(asked)) == (["flood/flood-0", "team/urgent"], 6)
     Pod.objects.filter(name="urgent").update(queued=False)
     Pod.objects.filter(name="g-1").update(priority=9)  # its place has to be found anew, and its gang comes with it
-    again = [pod.spec.key for pod in next_pods(waiting.pk, policy, 1)]
+    again = [pod.spec.key for pod in first_active_pods(waiting.pk, policy, 1)]
     assert (again[0], len(asked)) == ("flood/flood-0", 7)
 
 

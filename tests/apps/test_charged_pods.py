@@ -14,7 +14,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 
@@ -51,7 +51,7 @@ def ends(cluster: Cluster, name: str) -> None:
 
 
 def the_warm_state_is_the_loaded_one(cluster: Cluster) -> None:
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 

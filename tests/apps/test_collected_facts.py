@@ -28,7 +28,7 @@ from hetsched.journal.publish import merge
 from hetsched.placement.actions import follow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster
@@ -154,7 +154,7 @@ def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster
     state = load_state(cluster.pk).state
     assert state.stale() == ["n1", "n2"]
     assert int(state.columns.field("measured").sum()) == 0
-    with warm(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).held() as loaded:
         assert loaded.state.digest() == state.digest()
 
 

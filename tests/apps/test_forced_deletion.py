@@ -21,7 +21,7 @@ from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, end_rem
 from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import shared_now
 from tests.builders import PodBuilder, a_node, a_pod
@@ -67,14 +67,14 @@ def later(seconds: int = 121) -> None:
 
 
 def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluster) -> None:
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert KEY in kept.state.bookings
     seen(cluster, pods_gone=[KEY])
     assert dict(Pod.objects.values_list("name", "state")) == {"p": "cancelled", REMNANT: "running"}
     assert holders() == [REMNANT]
     assert list(ReservedCard.objects.filter(active=True).values_list("card_index", flat=True)) == [1]
     assert Reservation.objects.get(active=True).allocation == Allocation(gpus=(CardGrant(1, 1000, 0),))
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert end_remnants(cluster.pk) == 0
     assert check_invariants() == []
@@ -286,7 +286,7 @@ def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypa
     assert (decision.verdict, decision.reasons[-1].code) == ("not-now", "HeldByForceDeletedPod")
     assert decision.reasons[-1].message == text
     assert decision.summary.endswith(text)
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 

@@ -10,7 +10,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
 
@@ -45,14 +45,14 @@ def booked() -> dict[str, list[tuple[int, str | None, int]]]:
 
 def is_sound(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def test_a_pod_is_booked_where_it_is() -> None:
     cluster = cluster_of("A100-SXM4-40GB", "A100-SXM4-40GB")
     running(cluster, "p", 0)
-    with warm(cluster.pk).held():
+    with cache_of(cluster.pk).held():
         pass
     assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
     assert booked() == {"p": [(1, "GPU-1", 40960)]}
@@ -79,7 +79,7 @@ def test_two_pods_that_were_given_each_others_cards_change_places() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
-    with warm(cluster.pk).held():
+    with cache_of(cluster.pk).held():
         pass
     assert report_devices(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}

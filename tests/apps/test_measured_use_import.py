@@ -13,7 +13,7 @@ from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import export_cluster, import_cluster, release
 from hetsched.placement.lifecycle import State
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, placed
@@ -46,15 +46,15 @@ def test_expected_use_follows_earlier_pods() -> None:
 
 def test_a_warm_state_expects_the_same_and_gives_it_back() -> None:
     cluster = a_measured_cluster()
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         first = kept.state
     (pod,) = placed(cluster, "n1", a_web_pod("a"))
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state is first
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
         assert kept.state.columns.field("used")[0, 0] == 3500
     release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="done")
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.columns.field("used")[0, 0] == 1000
 
 

@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 
@@ -52,7 +52,7 @@ def sampled(cpu: str, at: str) -> Any:
 
 def used(cluster: Cluster) -> int:
     """Return the millicores currently in use on n1; a cached and a reloaded state have to agree."""
-    with warm(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).held() as loaded:
         kept = loaded.state.report_now(0).usage
     folded = load_state(cluster.pk).state.report_now(0).usage
     assert kept is not None

@@ -156,7 +156,7 @@ BUGS = (
     Bug(
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
         "workers/sweep.py",
-        "    return due_pods(cluster_id).exists() and not leading.is_held(cluster_id)\n", "    return False\n",
+        "    return active_pods(cluster_id).exists() and not leading.is_held(cluster_id)\n", "    return False\n",
         "tests/workers/test_sweep_and_binding.py::test_due_pods_without_a_leader_wake_the_scheduler",
     ),
     Bug(

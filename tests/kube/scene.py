@@ -50,7 +50,7 @@ def pod_of(api: Api, name: str) -> dict[str, Any]:
     return found
 
 
-def a_follower(api: Api, cluster: Cluster) -> Informer:
+def an_informer(api: Api, cluster: Cluster) -> Informer:
     lease = following.take(cluster.pk, "test")
     assert lease is not None
     follower = Informer(lease, api, threading.Event())
@@ -63,7 +63,7 @@ def eventually(follower: Informer, holds: Callable[[], bool], seconds: float = 3
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not come to hold"
-        follower.turn()
+        follower.iterate()
 
 
 def states() -> dict[str, str]:

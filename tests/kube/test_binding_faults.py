@@ -20,7 +20,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -34,7 +34,7 @@ def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     for name in ("n1", "n2"):
         make_node(api, name)
     make_pod(api, "p")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2 and states() == {"p": "pending"})
     follower._write_sync()
     assert schedule.run(cluster.pk) == 1

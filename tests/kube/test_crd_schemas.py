@@ -20,7 +20,7 @@ from hetsched.contracts.objects.node_report import CardLink, GpuCard
 from hetsched.inventory.models import Cluster, Node, Sync
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
-from tests.kube.scene import a_follower, eventually, make_node
+from tests.kube.scene import an_informer, eventually, make_node
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 CARDS = [
@@ -192,7 +192,7 @@ def test_kubectl_shows_them(
 @pytest.mark.django_db
 def test_created_objects_become_facts_of_the_node(api: Api, cluster: Cluster) -> None:
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     assert Node.objects.get().report.gpus is None
     create(api, NODE_GPUS, node_gpu(), dry=False)

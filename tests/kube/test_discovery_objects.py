@@ -38,7 +38,7 @@ from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make, make_node
+from tests.kube.scene import an_informer, eventually, make, make_node
 from tests.kube.test_rbac_permissions import Grant, grant
 from workers import discover
 
@@ -78,7 +78,7 @@ def take_in(api: Api, cluster: Cluster) -> None:
     """Run the informer until the nodes are in the database."""
     names = {one["metadata"]["name"] for one in json.loads(api.get(NODES.path()))["items"]}
     Connection.objects.filter(cluster=cluster).update(follower_until=None)
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: set(Node.objects.values_list("name", flat=True)) == names and follower._begun)
     follower.ended.set()
 

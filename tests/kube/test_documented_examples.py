@@ -19,7 +19,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane, find
-from tests.kube.scene import a_follower, eventually, pod_of, states
+from tests.kube.scene import an_informer, eventually, pod_of, states
 from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -58,7 +58,7 @@ def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.M
     for worker in (binding_cycle, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     apply(kubectl, "nodes", "numa-zones")
-    running = a_follower(api, cluster)
+    running = an_informer(api, cluster)
     eventually(running, lambda: Node.objects.count() == 4 and Node.objects.get(name="gpu-0").report.gpus is not None)
     eventually(running, lambda: Node.objects.get(name="numa-0").report.numa is not None)
     yield running

@@ -17,7 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
-from tests.kube.scene import a_follower, eventually, make, make_node, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, pod_of, states
 from workers import evict, schedule, sweep
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -32,7 +32,7 @@ def placed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     make_node(api, "n1")
     for name in ("g-0", "g-1", "g-2"):
         make_member(api, name)
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1 and len(states()) == 3)
     assert decide(follower) == 3
     yield follower

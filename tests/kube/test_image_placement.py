@@ -23,7 +23,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from tests.registry import Registry, a_registry
 from workers import images, schedule
 
@@ -45,7 +45,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     for position, arch in enumerate(2 * ARCHITECTURES):
         make_node(api, f"n{position}-{arch}", **{"kubernetes.io/arch": arch})
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 6)
     follower._write_sync()
     yield follower
@@ -134,7 +134,7 @@ def test_pull_secrets_are_read_where_a_role_says_so_and_nowhere_else(
             monkeypatch.setattr(images, "api_of", lambda _: ours)
             Connection.objects.update(read_pull_secrets=True)
             make_pod(api, "private", imagePullSecrets=[{"name": "pull"}], **with_image(name))
-            follower = a_follower(api, cluster)
+            follower = an_informer(api, cluster)
             eventually(follower, lambda: states() == {"private": "pending"})
             images.run(cluster.pk)
             assert "pull secret default/pull could not be read" in ImageIndex.objects.get().message

@@ -13,7 +13,7 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.informer_host import InformerHost
@@ -52,7 +52,7 @@ def is_bound(api: Api, name: str) -> bool:
 
 
 def the_ledger_agrees(cluster: Cluster) -> None:
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 

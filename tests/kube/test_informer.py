@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
@@ -23,7 +23,7 @@ def followed(api: Api, cluster: Cluster) -> Iterator[Informer]:
     """Run an informer for the cluster; the API server has one node and one pod with our scheduler name."""
     make_node(api, "n1")
     make_pod(api, "early")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     yield follower
     follower.ended.set()
 
@@ -51,7 +51,7 @@ def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluste
     following.give_up(followed.lease)
     api.send("DELETE", PODS.path(namespace="default", name="early"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n1"))
-    another = a_follower(api, cluster)
+    another = an_informer(api, cluster)
     eventually(another, lambda: states() == {"early": "cancelled"})
     assert not Node.objects.exists()
     another.ended.set()
@@ -62,5 +62,5 @@ def test_informer_without_its_lease_writes_nothing(api: Api, cluster: Cluster, f
     Connection.objects.update(follower_epoch=F("follower_epoch") + 1)
     make_pod(api, "late")
     for _ in range(20):
-        followed.turn()
+        followed.iterate()
     assert states() == {"early": "pending"}

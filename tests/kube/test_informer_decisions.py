@@ -87,7 +87,7 @@ def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, f
         eventually(followed, lambda: states() == {"late": "bound"})
         go_on.set()
         for _ in range(3):
-            followed.turn()
+            followed.iterate()
     assert len(calls) == 1
     assert states() == {"late": "bound"}
 
@@ -119,7 +119,7 @@ def test_nothing_is_decided_while_another_leads(
         eventually(followed, lambda: states() == {"waits": "pending"})
         for _ in range(20):
             live.look()
-            followed.turn()
+            followed.iterate()
         assert (states(), calls) == ({"waits": "pending"}, [])
         leading.give_up(theirs)
         eventually(followed, lambda: states() == {"waits": "bound"})
@@ -133,7 +133,7 @@ def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Inf
     make_pod(api, "second")
     eventually(followed, lambda: "second" in states())
     live.look()
-    live.turn()
+    live.iterate()
     assert states()["second"] == "pending"
     assert Reservation.objects.count() == 1
 
@@ -217,6 +217,6 @@ def test_where_wrong_uids_are_not_refused_nothing_more_is_decided(
         make_pod(api, "second")
         eventually(followed, lambda: "second" in states())
         live.look()
-        live.turn()
+        live.iterate()
     assert calls == []
     assert states() == {"first": "binding", "second": "pending"}

@@ -22,7 +22,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 from workers import create, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -52,12 +52,12 @@ class Asker:
 @pytest.fixture
 def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node, in which submissions may use the namespace default."""
-    monkeypatch.setattr(scheduler_cache, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_caches", {})
     for worker in (create, binding_cycle):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     follower._write_sync()
     yield follower
@@ -114,7 +114,7 @@ def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Clus
     hold = Asker()("holds/", status=201)
     there.ended.set()
     following.give_up(there.lease)
-    another = a_follower(api, cluster)
+    another = an_informer(api, cluster)
     make_pod(api, "seen", cpu="1")
     eventually(another, lambda: "seen" in states())
     assert Hold.objects.get().state == "held"

@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Pod
 from hetsched.scheduling.informer import Informer
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     monkeypatch.setattr(report, "api_of", lambda _: api)
-    scheduler_cache.warm(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).forget()
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()
@@ -41,7 +41,7 @@ def test_our_event_does_not_requeue_the_pod(api: Api, cluster: Cluster, followed
     eventually(followed, lambda: "after" in states())
     until = time.monotonic() + 0.5
     while time.monotonic() < until:
-        followed.turn()
+        followed.iterate()
     assert list(Pod.objects.order_by("id").values_list("name", "state")) == [
         ("wrong", "misconfigured"),
         ("after", "pending"),

@@ -17,7 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -44,9 +44,9 @@ def api(native: ControlPlane) -> Api:
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    scheduler_cache.warm(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).forget()
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()

@@ -17,7 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -29,7 +29,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "arm", **{"kubernetes.io/arch": "riscv64", "hetsched.io/isa": "rv64gcv"})
     make_node(api, "x86", **{"kubernetes.io/arch": "amd64"})
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2)
     follower._write_sync()
     yield follower

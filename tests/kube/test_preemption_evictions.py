@@ -25,12 +25,12 @@ from hetsched.placement.actions import evictions
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import matrix_of
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.faults import refusal, replies
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from tests.kube.test_pod_lifecycle import events_of
 from workers import evict, report, schedule, sweep
 
@@ -44,7 +44,7 @@ def followed(api: Api, cluster: Cluster, plane: Any, monkeypatch: pytest.MonkeyP
     for worker in (binding_cycle, evict, report):
         monkeypatch.setattr(worker, "api_of", lambda _: api)
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()
@@ -120,7 +120,7 @@ def nominated(api: Api, name: str = "urgent") -> str:
 
 def consistent(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         rebuilt = load_state(cluster.pk)
         assert kept.state.digest() == rebuilt.state.digest()
         assert (kept.state.columns.load == rebuilt.state.columns.load).all()

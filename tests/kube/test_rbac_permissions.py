@@ -36,7 +36,7 @@ from hetsched.scheduling.informer import Informer
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import clear, exactly, given, make_claim, make_class
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import bind, report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -117,7 +117,7 @@ def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: Contro
     make_node(api, "n1")
     assert [check.detail for check in check_cluster(live) if check.check.startswith("right ")] == []
     make(api, SCHEDULING_POLICIES, "dense", spec={"plugins": [{"name": "resource-fit"}]})
-    follower = a_follower(api_of(live), live)
+    follower = an_informer(api_of(live), live)
     eventually(follower, lambda: Node.objects.count() == 1 and PolicyObject.objects.count() == 1)
     make_pod(api, "small")
     make_pod(api, "big", cpu="64")

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import RUNS, BoundPod, Kubelet, PodOutcome, ends, refuses, waits
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -55,7 +55,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run an informer for a cluster with one node."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, Node.objects.exists)
     yield follower
     follower.ended.set()

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node without devices, and one with two."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    scheduler_cache.warm(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).forget()
     make_class(api)
     make_slice(api, "b", device("gpu-0", "a100", root=1), device("gpu-1", "h100", root=2))
     for name in ("a", "b"):
         make_node(api, name)
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2)
     yield follower
     follower.ended.set()

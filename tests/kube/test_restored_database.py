@@ -23,7 +23,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import end_all
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -33,10 +33,10 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Informer]:
     """Return a function that starts informers of a cluster with two nodes of 8 CPUs, one after the other."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    monkeypatch.setattr(scheduler_cache, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_caches", {})
     for name in ("n1", "n2"):
         make_node(api, name)
-    return lambda: a_follower(api, cluster)
+    return lambda: an_informer(api, cluster)
 
 
 def create(api: Api, follower: Informer, **pods: str) -> None:
@@ -84,7 +84,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     backup.read(tmp_path / "backup.gz")
     end_all()
     Sync.objects.all().delete()
-    scheduler_cache._warm.clear()
+    scheduler_cache._caches.clear()
     assert states() == {"stays": "bound", "ends": "bound", "waits": "pending"}
     decide(cluster)
     assert states()["waits"] == "pending"

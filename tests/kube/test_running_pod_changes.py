@@ -77,7 +77,7 @@ def running(api: Api, follower: Informer, name: str, **spec: Any) -> None:
 def stays_unbound(api: Api, follower: Informer, name: str, seconds: float = 2.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        follower.turn()
+        follower.iterate()
     return "nodeName" not in pod_of(api, name)["spec"]
 
 

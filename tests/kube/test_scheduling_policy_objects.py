@@ -18,7 +18,7 @@ from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
 from tests.kube import kinds
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, states
 from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -34,7 +34,7 @@ def definitions(plane: ControlPlane) -> Iterator[None]:
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     monkeypatch.setattr(report, "api_of", lambda _: api)
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     yield follower
     follower.ended.set()
     api.send("DELETE", SCHEDULING_POLICIES.path())
@@ -105,7 +105,7 @@ def test_object_deleted_without_a_running_informer_leaves_its_version(
     followed.ended.set()
     following.give_up(followed.lease)
     api.send("DELETE", PATH)
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: PolicyObject.objects.get().gone)
     assert Policy.objects.get(name="dense").active_version == 1
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("least-allocated"))

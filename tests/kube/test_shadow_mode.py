@@ -33,7 +33,7 @@ from hetsched.placement.queries.shadow_report import summary
 from hetsched.policies.actions import ensure_builtins
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from tests.system.processes import ROOT
 from workers import bind, create, evict, report, schedule, shadow, sweep
 
@@ -109,7 +109,7 @@ def test_every_binding_is_compared_and_nothing_is_written(
         assert time.monotonic() < until
         time.sleep(0.1)
     since = len(plane.audited())
-    follower = a_follower(api_of(live), live)
+    follower = an_informer(api_of(live), live)
     eventually(follower, lambda: Node.objects.count() == 3 and "before" in states())
     follower._write_sync()
     make_pod(api, "ours")

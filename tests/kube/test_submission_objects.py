@@ -19,7 +19,7 @@ from hetsched.placement.actions import Submission, begin_binding, cancel, submit
 from hetsched.placement.models import Pod, SubmittedObject, Workload
 from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet, ends
-from tests.kube.scene import a_follower, eventually, make_node, make_pod
+from tests.kube.scene import an_informer, eventually, make_node, make_pod
 from tests.scenes import placing, recorded
 from workers import create
 
@@ -38,7 +38,7 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(create, "api_of", lambda _: api)
     Connection.objects.filter(cluster=cluster).update(enrolled_namespaces=["default"])
     make_node(api, "n1")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)
     yield follower
     follower.ended.set()

@@ -19,7 +19,7 @@ from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 from workers import schedule
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -31,7 +31,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     for number in range(NODES):
         make_node(api, f"n{number}")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == NODES)
     follower._write_sync()
     yield follower

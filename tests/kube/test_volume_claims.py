@@ -20,7 +20,7 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from tests.kube.scene import a_follower, eventually, make, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -33,14 +33,14 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run an informer for a cluster with a node in each of the zones a and b, and two WaitForFirstConsumer classes."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     monkeypatch.setattr(binding_cycle, "LEFT_AFTER", timedelta(0))
-    scheduler_cache.warm(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).forget()
     for resource in (VOLUMES, STORAGE_CLASSES, CSI_NODES):
         api.send("DELETE", resource.path())
     for zone in ("a", "b"):
         make_node(api, zone, **{ZONE: zone})
     for name, provisioner in (("local", "kubernetes.io/no-provisioner"), ("made", "csi.example.org")):
         make(api, STORAGE_CLASSES, name, provisioner=provisioner, volumeBindingMode="WaitForFirstConsumer")
-    follower = a_follower(api, cluster)
+    follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 2)
     yield follower
     follower.ended.set()

@@ -15,7 +15,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
 from tests.kube.faults import Link, kill_api_server
-from tests.kube.scene import a_follower, eventually, make_node, make_pod, states
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 
 pytestmark = [pytest.mark.chaos, pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 AT_ONCE = {"gracePeriodSeconds": "0"}
@@ -35,7 +35,7 @@ def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyP
     make_node(api, "n2")
     make_pod(api, "runs", schedulerName="default-scheduler", nodeName="n1")
     make_pod(api, "waits")
-    follower = a_follower(link.api(), cluster)
+    follower = an_informer(link.api(), cluster)
     eventually(follower, lambda: states() == {"runs": "running", "waits": "pending"})
     yield follower
     follower.ended.set()
@@ -63,7 +63,7 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
     link.cut()
     much_happens(api)
     for _ in range(20):
-        followed.turn()
+        followed.iterate()
     followed._write_sync()
     assert states() == {"runs": "running", "waits": "pending"}  # no response does not mean that a pod is deleted
     assert Sync.objects.get(resource="pods").failures > 0

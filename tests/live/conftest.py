@@ -137,7 +137,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[i
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = ["testserver"]
     # A flushed test gives its IDs and revisions to the next one.
-    monkeypatch.setattr(scheduler_cache, "_warm", {})
+    monkeypatch.setattr(scheduler_cache, "_caches", {})
     monkeypatch.setattr(sockets, "_open", Counter())
     woken: list[int] = []
     monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task="": woken.append(cluster_id))

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.journal import figures
 from hetsched.journal.counters import Metric
-from hetsched.scheduling.extender import figures as extender
+from hetsched.scheduling.extender import metrics as extender
 from web.api.monitoring import prometheus
 from web.api.monitoring.fleet import Fleet
 

@@ -31,4 +31,4 @@ def eager(settings: Any) -> Iterator[None]:
     app.conf.update(task_always_eager=True, task_eager_propagates=True)
     yield
     app.conf.update(task_always_eager=False, task_eager_propagates=False)
-    scheduler_cache._warm.clear()
+    scheduler_cache._caches.clear()

@@ -93,7 +93,7 @@ def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest
     try:
         while not (informer._begun and host._lease):
             assert time.monotonic() < until
-            informer.turn()
+            informer.iterate()
         schedule = Scheduler.schedule
 
         def decided(self: Scheduler, *arguments: Any, **named: Any) -> Any:
@@ -107,7 +107,7 @@ def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest
             server.arrived.set()
             while not host.bindings.count:
                 assert time.monotonic() < until
-                informer.turn()
+                informer.iterate()
             assert server.bound.wait(60)
     finally:
         informer.ended.set()

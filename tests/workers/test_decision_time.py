@@ -18,9 +18,9 @@ from hetsched.engine.framework.policy import by_decision_time
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pending_order import forecast
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue import active_queue
-from hetsched.placement.scheduling_queue.active_queue import next_pods
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_cycle, scheduling_loop, worker_host
@@ -142,8 +142,8 @@ def test_another_process_knows_the_used_time(cluster: Cluster, clock: Clock) -> 
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
     run(cluster.pk)
-    warm(cluster.pk).forget()
-    warm(cluster.pk).spent.clear()
+    cache_of(cluster.pk).forget()
+    cache_of(cluster.pk).spent.clear()
     kept = Cluster.objects.get(pk=cluster.pk).decision_time
     assert list(kept) == [SLOW]
     assert kept[SLOW][0] == pytest.approx(1.5, abs=0.01)
@@ -194,9 +194,9 @@ def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster)
     ordered_by("qos-sort")
     fill(cluster, "flood", 30)
     fill(cluster, "good", 2)
-    with warm(cluster.pk).held():
-        policy = warm(cluster.pk).default_policy()
-    found = [pod.spec.namespace for pod in next_pods(cluster.pk, policy, 10)]
+    with cache_of(cluster.pk).held():
+        policy = cache_of(cluster.pk).default_policy()
+    found = [pod.spec.namespace for pod in first_active_pods(cluster.pk, policy, 10)]
     assert found.count("good") == 2
 
 
@@ -223,8 +223,8 @@ def test_a_batch_of_large_pods_is_read_for_a_bounded_time(cluster: Cluster, read
     ordered_by(plugin)
     fill(cluster, SLOW, 200)
     fill(cluster, "good", 1)
-    policy = warm(cluster.pk).default_policy()
-    found = [pod.spec.namespace for pod in next_pods(cluster.pk, policy, 500)]
+    policy = cache_of(cluster.pk).default_policy()
+    found = [pod.spec.namespace for pod in first_active_pods(cluster.pk, policy, 500)]
     assert found.count("good") == 1
     assert 25 <= found.count(SLOW) < 110
     assert len(read) == len(found)  # each once
@@ -240,8 +240,8 @@ def fill_gangs(cluster: Cluster, namespace: str, count: int, members: int) -> No
 
 def gangs_of(cluster: Cluster) -> dict[tuple[str, str], int]:
     """Return how many members of each gang the next batch has."""
-    policy = warm(cluster.pk).default_policy()
-    pods = [pod.spec for pod in next_pods(cluster.pk, policy, 500)]
+    policy = cache_of(cluster.pk).default_policy()
+    pods = [pod.spec for pod in first_active_pods(cluster.pk, policy, 500)]
     return Counter((pod.namespace, pod.gang.name) for pod in pods if pod.gang is not None)
 
 
@@ -344,7 +344,7 @@ def test_the_loop_of_a_live_cluster_shares_time_too(
     try:
         for _ in range(2):
             live.look()
-            live.turn()
+            live.iterate()
     finally:
         live.close()
     assert decided().count(SLOW) <= 4

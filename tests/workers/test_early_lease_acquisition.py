@@ -35,7 +35,7 @@ def leads_at_the_first_write(
     one = informer.Informer(lease, nothing, threading.Event(), kinds=[NODES, PODS], host=live)
     for kind in (NODES, PODS):
         one._news.put((kind, Synced(0)))
-    one.turn()
+    one.iterate()
     return led
 
 

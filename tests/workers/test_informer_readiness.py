@@ -16,7 +16,7 @@ from hetsched.scheduling.leases import following
 GPUS = OPTIONAL[0]
 
 
-def a_follower(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
+def an_informer(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
     nothing: Any = None
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     return Informer(lease, nothing, threading.Event(), kinds=kinds)
@@ -34,7 +34,7 @@ def a_follower(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
     ],
 )
 def test_an_optional_kind_is_waited_for_unless_it_cannot_be_had(failures: list[int], begins: bool) -> None:
-    follower = a_follower()
+    follower = an_informer()
     for kind in (NODES, PODS):
         follower._known[kind].note(Synced(0))
     for status in failures:
@@ -43,7 +43,7 @@ def test_an_optional_kind_is_waited_for_unless_it_cannot_be_had(failures: list[i
 
 
 def test_a_required_kind_is_always_waited_for() -> None:
-    follower = a_follower()
+    follower = an_informer()
     for kind in (PODS, GPUS):
         follower._known[kind].note(Synced(0))
     follower._known[NODES].note(Failed("no", 1.0, 404))
@@ -51,7 +51,7 @@ def test_a_required_kind_is_always_waited_for() -> None:
 
 
 def test_a_kind_that_is_not_read_any_more_ends_it_though_the_lease_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = a_follower()
+    follower = an_informer()
     follower._renewed -= 1000
 
     def renew(_: Any) -> bool:
@@ -59,5 +59,5 @@ def test_a_kind_that_is_not_read_any_more_ends_it_though_the_lease_is_renewed(mo
         return True
 
     monkeypatch.setattr(following, "renew", renew)
-    follower.turn()
+    follower.iterate()
     assert follower._lost

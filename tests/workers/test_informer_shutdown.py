@@ -64,7 +64,7 @@ def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatc
     def fail() -> None:
         raise RuntimeError("database unavailable")
 
-    monkeypatch.setattr(follower, "turn", fail)
+    monkeypatch.setattr(follower, "iterate", fail)
     others = set(threading.enumerate())
     with pytest.raises(RuntimeError):
         follower.run()
@@ -115,7 +115,7 @@ def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
     follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
     decides = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
     while Pod.objects.filter(state="pending").exists():
-        decides.turn()
+        decides.iterate()
     assert begun.wait(30)
     decides.close()
     assert not leading.is_held(cluster.pk)

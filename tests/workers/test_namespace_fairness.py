@@ -10,7 +10,7 @@ import pytest
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduling_queue.active_queue import next_pods
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
@@ -32,7 +32,7 @@ def fill(cluster: Cluster, namespace: str, count: int, *, priority: int = 0, cpu
 
 
 def shares(cluster: Any, limit: int) -> dict[str, int]:
-    return dict(Counter(pod.spec.namespace for pod in next_pods(cluster.pk, None, limit)))
+    return dict(Counter(pod.spec.namespace for pod in first_active_pods(cluster.pk, None, limit)))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_namespaces_take_turns(flooded: Any) -> None:
 
 
 def test_pods_of_one_batch_keep_the_order_of_submission(flooded: Any) -> None:
-    found = [pod.pod_id for pod in next_pods(flooded.pk, None, 100)]
+    found = [pod.pod_id for pod in first_active_pods(flooded.pk, None, 100)]
     assert found == sorted(found)
     assert len(found) == 72
 
@@ -60,7 +60,7 @@ def test_priority_goes_before_turns(flooded: Any) -> None:
 
 
 def test_a_batch_is_in_the_order_of_the_queue(flooded: Any) -> None:
-    found = [pod.pod_id for pod in next_pods(flooded.pk, None, 12)]
+    found = [pod.pod_id for pod in first_active_pods(flooded.pk, None, 12)]
     assert found == sorted(found)
 
 

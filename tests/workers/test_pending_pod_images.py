@@ -23,7 +23,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.placement.actions.image_platforms import KEPT, due_images, forget_images, with_known
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.scheduling_queue.active_queue import due_pods
+from hetsched.placement.scheduling_queue.active_queue import active_pods
 from tests.builders import a_node, a_pod
 from tests.registry import Registry, a_registry
 from workers import images, schedule, sweep
@@ -79,11 +79,11 @@ def test_a_pod_waits_for_its_index_and_is_decided_with_it(
     name = registry.image("app:1", "linux/amd64")
     comes(cluster, "p", name)
     assert dispatch.IMAGES in woken
-    assert not due_pods(cluster.pk).exists()
+    assert not active_pods(cluster.pk).exists()
     woken.clear()
     assert images.run(cluster.pk) == 1
     assert demand("p") == AMD
-    assert [pod.name for pod in due_pods(cluster.pk)] == ["p"]
+    assert [pod.name for pod in active_pods(cluster.pk)] == ["p"]
     assert dispatch.SCHEDULE in woken
     (row,) = ImageIndex.objects.all()
     assert (row.reference, row.platforms, row.code) == (name, ["linux/amd64"], "")
@@ -91,7 +91,7 @@ def test_a_pod_waits_for_its_index_and_is_decided_with_it(
     # The next pod finds the image in the cache, and is due immediately.
     comes(cluster, "q", name)
     assert demand("q") == AMD
-    assert due_pods(cluster.pk).count() == 2
+    assert active_pods(cluster.pk).count() == 2
     assert not due_images(cluster.pk).exists()
 
 
@@ -101,7 +101,7 @@ def test_unreadable_image_is_unknown_with_the_reason_and_retried(cluster: Cluste
     assert images.run(cluster.pk) == 0
     assert demand("p") == ImageDemand(None, unknown=True)
     assert "has no such image" in Pod.objects.get().spec.image_facts[0].unknown
-    assert due_pods(cluster.pk).exists()  # no longer waits for images
+    assert active_pods(cluster.pk).exists()  # no longer waits for images
     asked = len(registry.asked)
     images.run(cluster.pk)
     assert len(registry.asked) == asked  # not due yet
@@ -112,7 +112,7 @@ def test_unreadable_image_is_unknown_with_the_reason_and_retried(cluster: Cluste
     later()
     assert images.run(cluster.pk) == 1
     assert demand("p") == AMD
-    assert due_pods(cluster.pk).exists()
+    assert active_pods(cluster.pk).exists()
 
 
 def test_pauses_grow_and_a_registry_that_asks_for_peace_gets_it(cluster: Cluster, registry: Registry) -> None:
@@ -132,13 +132,13 @@ def test_pauses_grow_and_a_registry_that_asks_for_peace_gets_it(cluster: Cluster
 def test_the_wait_ends_with_the_bound(cluster: Cluster, registry: Registry, settings: Any) -> None:
     settings.HETSCHED_IMAGE_WAIT_SECONDS = 0
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
-    assert due_pods(cluster.pk).exists()
+    assert active_pods(cluster.pk).exists()
     assert demand("p") == ImageDemand(None, unknown=True)
     # It is decided without the index, waits for something else, and the index arrives later.
     Pod.objects.update(queued=False, state="not-now", not_before=timezone.now() + timedelta(hours=1))
     images.run(cluster.pk)
     assert demand("p") == AMD
-    assert due_pods(cluster.pk).exists()
+    assert active_pods(cluster.pk).exists()
 
 
 def test_a_tag_is_read_again_for_pods_that_wait_and_a_digest_never(cluster: Cluster, registry: Registry) -> None:
@@ -182,7 +182,7 @@ def test_unlisted_registries_are_not_called(cluster: Cluster, settings: Any, reg
         "this server is not allowed to read from other.example",
         "'no name' is no name of an image",
     ]
-    assert due_pods(cluster.pk).exists()
+    assert active_pods(cluster.pk).exists()
     assert not ImageIndex.objects.exists()
     settings.HETSCHED_PLAIN_REGISTRIES = []
     comes(cluster, "q", f"{registry.host}/app:1")

@@ -19,7 +19,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.decision_matrix import matrix_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, placing, submitted
@@ -41,7 +41,7 @@ def states() -> dict[str, str]:
 
 def consistent(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         rebuilt = load_state(cluster.pk).state
         assert kept.state.digest() == rebuilt.digest()
         assert (kept.state.columns.load == rebuilt.columns.load).all()

@@ -19,7 +19,7 @@ from hetsched.inventory.collection import configure
 from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.models import Cluster, Collector, Node
 from hetsched.placement.models import Decision
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, submitted
 from tests.system.processes import wait_until
@@ -161,5 +161,5 @@ def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
     (finding,) = check_cluster(cluster)
     assert not finding.ok
     assert monitoring.host in finding.detail
-    with warm(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).held() as loaded:
         assert loaded.state.digest() == load_state(cluster.pk).state.digest()

@@ -36,7 +36,7 @@ from hetsched.journal.publish import merge
 from hetsched.placement.actions import Result, export_cluster, follow
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.placement.scheduling_queue.active_queue import waiting
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
@@ -81,7 +81,7 @@ def decided(cluster: Cluster, name: str) -> Decision:
 
 def stale(cluster: Cluster) -> list[str]:
     """Return the nodes with stale samples; a cached and a reloaded state have to agree."""
-    with warm(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).held() as loaded:
         kept, digest = loaded.state.stale(), loaded.state.digest()
     folded = load_state(cluster.pk).state
     assert (kept, digest) == (folded.stale(), folded.digest())

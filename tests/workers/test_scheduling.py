@@ -22,7 +22,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import load_state, warm
+from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading
@@ -209,7 +209,7 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
 def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
-    real, seen = scheduling_loop.next_pods, []
+    real, seen = scheduling_loop.first_active_pods, []
 
     def overtaken(*arguments: Any) -> Any:
         seen.append(found := real(*arguments))
@@ -217,9 +217,9 @@ def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monke
             actions.set_priority(workload, 7, actor=ALICE, reason="urgent")
         return found
 
-    monkeypatch.setattr(scheduling_loop, "next_pods", overtaken)
+    monkeypatch.setattr(scheduling_loop, "first_active_pods", overtaken)
     assert worker_host.run(cluster.pk) == 1
-    with warm(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).held() as kept:
         assert kept.state.bookings["default/p"].pod.priority == 7
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 

@@ -24,7 +24,7 @@ from hetsched.engine.simulation.moves import Board
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Workload
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.storage.batches import parts
 
@@ -53,7 +53,7 @@ def returns(cluster: Cluster) -> bool:
 def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
     """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
     kept = _kept(cluster)
-    copy = warm(cluster.pk)
+    copy = cache_of(cluster.pk)
     with copy.held() as loaded:
         state, revision, node_ids = loaded.state.fork(), loaded.revision, dict(loaded.node_ids)
         policy = copy.policy(spec)

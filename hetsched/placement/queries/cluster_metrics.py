@@ -14,7 +14,7 @@ from hetsched.engine.cluster.balance import cluster_metrics
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.models import Measure
 from hetsched.policies.plan_contracts import Measured
 
@@ -25,7 +25,7 @@ _WAITING = sorted((State.PENDING.value, State.NOT_NOW.value))
 
 def measure(cluster: Cluster) -> Measured:
     """Return a cluster's current metrics."""
-    with warm(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).held() as loaded:
         figures = cluster_metrics(loaded.state)
     return Measured(
         gpu_allocation=figures.gpu_allocation,

@@ -26,7 +26,7 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.headroom import BookingBudget, Headroom
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 
 from .common_shapes import Common, common_shapes
 
@@ -102,7 +102,7 @@ class _Counter:
         if time.monotonic() >= self._shapes_due:
             self._shapes = common_shapes(self.cluster_id)
             self._shapes_due = time.monotonic() + SHAPES_SECONDS
-        copy = warm(self.cluster_id)
+        copy = cache_of(self.cluster_id)
         with copy.held() as loaded:
             policy, revision = copy.default_policy(), loaded.revision
             if policy is None:

@@ -10,7 +10,7 @@ import msgspec
 
 from hetsched.engine.simulation.node_capacity import NodeRoom, room_on
 from hetsched.inventory.models import Cluster
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 
 from .common_shapes import Common, common_shapes
 
@@ -27,7 +27,7 @@ class ShapeRoom(msgspec.Struct, frozen=True):
 def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
     """Return the headroom of every common shape on a node; empty without an active policy or such a node."""
     shapes = common_shapes(cluster.pk)
-    copy = warm(cluster.pk)
+    copy = cache_of(cluster.pk)
     with copy.held() as loaded:
         policy = copy.default_policy()
         row = loaded.state.row_of.get(node_name)

@@ -26,8 +26,8 @@ from django.utils import timezone
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import warm
-from hetsched.placement.scheduling_queue.active_queue import PendingPod, due, next_pods
+from hetsched.placement.scheduler_cache import cache_of
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, due, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import over_share
 from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH, LOOK_AGAIN
 from hetsched.storage.batches import parts
@@ -110,10 +110,10 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
 
 def forecast(cluster_id: int, limit: int) -> list[PendingPod]:
     """Return the first `limit` pods in the order in which they will be tried."""
-    copy = warm(cluster_id)
+    copy = cache_of(cluster_id)
     with copy.held() as loaded:
         policy = copy.default_policy()
-        pods = next_pods(cluster_id, policy, limit)
+        pods = first_active_pods(cluster_id, policy, limit)
         if policy is None:
             return pods[:limit]
         by_key = {pod.spec.key: pod for pod in pods}

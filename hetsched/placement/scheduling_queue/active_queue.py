@@ -84,11 +84,11 @@ def _images_known(now: datetime | Parameter) -> Q:
     return Q(images_until=None) | Q(images_until__lte=now)
 
 
-def due_pods(cluster_id: int) -> QuerySet[Pod]:
+def active_pods(cluster_id: int) -> QuerySet[Pod]:
     return Pod.objects.filter(due(), cluster_id=cluster_id)
 
 
-def is_any_due(cluster_id: int) -> bool:
+def has_active_pods(cluster_id: int) -> bool:
     """Return True if a pod of this cluster is due."""
     return _more_due_than(cluster_id, 0)
 
@@ -111,7 +111,7 @@ def _first(limit: int) -> PreparedQuery[Any]:
     return PreparedQuery(lambda: rows.values_list(*_FIELDS)[:limit])
 
 
-def next_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[PendingPod]:
+def first_active_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[PendingPod]:
     """Return pods, in submission order, that include the first `limit` in the order of `policy`.
 
     If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
@@ -141,7 +141,7 @@ def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[PendingPod]:
     Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
     only with its priority, so each request is read once.
     """
-    rows = list(due_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
+    rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
     ids = [(pk, priority) for pk, priority, _ in rows]
     known = _orders.get(cluster_id)
     keys = known.keys if known is not None and known.spec == policy.spec else {}
@@ -152,7 +152,7 @@ def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[PendingPod]:
     _orders[cluster_id] = _Order(policy.spec, found)
     # Pods that changed since the ids were read are missing or wait for the next batch.
     first = _take_turns([row for row in rows if row[:2] in found], found, limit)
-    pods, _ = _read(due_pods(cluster_id), [[pk] for pk in first])
+    pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first])
     return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id))
 
 
@@ -180,7 +180,7 @@ def waiting(
     `shared`: of equal priority, namespaces alternate.
     """
     if limit is None:
-        found = [PendingPod(*row) for row in due_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
+        found = [PendingPod(*row) for row in active_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
     elif shared or each_namespace:
         found = _in_turns(cluster_id, limit, each_namespace=each_namespace)
     else:
@@ -192,12 +192,12 @@ def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Pend
     """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace."""
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
-    rows = due_pods(cluster_id).annotate(turn=turn)
+    rows = active_pods(cluster_id).annotate(turn=turn)
     if each_namespace:
         ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
     else:
         ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
-    found, _ = _read(due_pods(cluster_id), [[pk] for pk in ids])
+    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids])
     return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 

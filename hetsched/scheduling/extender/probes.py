@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .bounded_server import BoundedServer
 from .connections import Pool
-from .figures import REGISTRY
+from .metrics import REGISTRY
 from .request_context import give_connections_back
 
 MOST_CONNECTIONS = 16

@@ -26,7 +26,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
 from hetsched.placement.actions.submissions import prepare
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import ClusterSnapshot, warm
+from hetsched.placement.scheduler_cache import ClusterSnapshot, cache_of
 from hetsched.policies.effective import active_specs
 
 from .pod_slots import PodSlots
@@ -47,12 +47,12 @@ class ExtenderCalls:
         self.cluster_id = cluster.pk
         self.seconds = seconds
         self.turns = PodSlots(seconds / 4)
-        self._warm = warm(cluster.pk)
+        self._cache = cache_of(cluster.pk)
         self._names: tuple[tuple[int, int], ClusterContent, PodReader] | None = None
 
     def warm_up(self) -> None:
         """Load the snapshot, so that the first pod does not wait for it."""
-        with self._warm.held():
+        with self._cache.held():
             pass
 
     def _cluster(self) -> tuple[Cluster, PodReader]:
@@ -98,15 +98,15 @@ class ExtenderCalls:
         if spec is None:
             raise InputError("PolicyUnknown", Message("policy {policy} has no active version", policy=repr(pod.policy)))
         try:
-            with self._warm.held(max(until - time.monotonic(), 0)) as loaded:
+            with self._cache.held(max(until - time.monotonic(), 0)) as loaded:
                 try:
-                    if self._warm.policy(spec).wants_mix:
+                    if self._cache.policy(spec).wants_mix:
                         loaded.state.use_mix(loaded.state.booked_mix())
-                    yield RequestContext(loaded, spec, self._warm.scheduler(spec))
+                    yield RequestContext(loaded, spec, self._cache.scheduler(spec))
                 except InputError:
                     raise
                 except Exception:
-                    self._warm.forget()  # drop the snapshot: the failed call may have left it inconsistent
+                    self._cache.forget()  # drop the snapshot: the failed call may have left it inconsistent
                     raise
         except TimeoutError:
             raise InputError("ExtenderBusy", "the scheduler cache is in use by other requests") from None

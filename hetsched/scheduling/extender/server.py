@@ -28,7 +28,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind
 
-from .answers import Extender
+from .extender import Extender
 from .probes import ProbeServer
 from .request_context import give_connections_back
 from .tls_server import Certificates, ExtenderResponse, TlsServer, Verb

@@ -31,7 +31,7 @@ from hetsched.contracts.message import Message, joined
 
 from .bounded_server import BoundedServer
 from .connections import HANDSHAKE_SECONDS, IDLE_SECONDS, Connections, Phase
-from .figures import CALLS, TURNED_AWAY
+from .metrics import CALLS, TURNED_AWAY
 
 PREFIX = "/extender/"
 FILES = ("tls.crt", "tls.key", "ca.crt")

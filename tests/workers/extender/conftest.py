@@ -12,7 +12,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.scheduling.extender import binding
-from hetsched.scheduling.extender.answers import Extender
+from hetsched.scheduling.extender.extender import Extender
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from tests.workers.extender.scene import ApiServer, InThisThread

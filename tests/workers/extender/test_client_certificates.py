@@ -23,7 +23,7 @@ from django.db import OperationalError
 from hetsched.adapters.http.certificates import make_pairs
 from hetsched.contracts.errors import InputError
 from hetsched.scheduling.extender import probes, server
-from hetsched.scheduling.extender.figures import REGISTRY
+from hetsched.scheduling.extender.metrics import REGISTRY
 from hetsched.scheduling.extender.probes import ProbeServer
 from hetsched.scheduling.extender.server import clients_of
 from hetsched.scheduling.extender.tls_server import Certificates, ExtenderResponse, TlsServer

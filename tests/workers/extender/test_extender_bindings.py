@@ -16,11 +16,11 @@ from hetsched.placement.actions import Contradiction, book_asked, follow
 from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state, warm
-from hetsched.placement.scheduling_queue.active_queue import due_pods
+from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.extender import binding
-from hetsched.scheduling.extender.answers import Extender
+from hetsched.scheduling.extender.extender import Extender
 from tests.builders import a_pod
 from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
 
@@ -52,8 +52,8 @@ def test_shared_gpu_is_reserved_and_written_in_the_binding(extender: Extender, a
     row = Pod.objects.get()
     assert (row.state, row.origin, row.policy) == ("bound", "asked", "hetsched")
     assert Decision.objects.get().summary.startswith("default/half placed on card, chosen by scheduler other")
-    assert not due_pods(live.pk).exists()
-    with warm(live.pk).held() as loaded:
+    assert not active_pods(live.pk).exists()
+    with cache_of(live.pk).held() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()
     assert check_invariants() == []
 
@@ -191,7 +191,7 @@ def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
     assert rivals == []
     monkeypatch.setattr(binding, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
     assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
-    with warm(live.pk).held() as loaded:
+    with cache_of(live.pk).held() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()
     assert check_invariants() == []
 
@@ -208,7 +208,7 @@ def test_capacity_released_at_that_moment_is_polled_for(
         first = Pod.objects.get(name="whole-0")
         follow(live.pk, Changes(pods_gone=[first.key], stopped={first.uid}), epoch=1)
 
-    monkeypatch.setattr("hetsched.scheduling.extender.answers.time.sleep", free)
+    monkeypatch.setattr("hetsched.scheduling.extender.extender.time.sleep", free)
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
     assert extender.filter(asked(third, *ALL)).node_names == ["card"]
     assert len(slept) == 1
@@ -226,7 +226,7 @@ def test_a_new_image_is_looked_up_first(
         (row,) = claim(live.pk, 10)
         note_looked(live.pk, [(row, ImageReading("sha256:" + "0" * 64, ("linux/riscv64",)))])
 
-    monkeypatch.setattr("hetsched.scheduling.extender.answers.time.sleep", look)
+    monkeypatch.setattr("hetsched.scheduling.extender.extender.time.sleep", look)
     pod = offered(api, "p")
     pod["spec"]["containers"][0]["image"] = "registry.test/job:1"
     assert extender.filter(asked(pod, *ALL)).node_names == ["risc"]

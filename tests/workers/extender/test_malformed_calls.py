@@ -16,7 +16,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.models import Pod
-from hetsched.scheduling.extender.answers import Extender
+from hetsched.scheduling.extender.extender import Extender
 from hetsched.scheduling.extender.server import Extenders, verbs
 from tests.workers.extender.scene import ApiServer, a_plain_pod
 

@@ -25,7 +25,7 @@ from hetsched.inventory.models import Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 
 from .. import request_scope
@@ -173,7 +173,7 @@ class NodeBalanceView(NodeScopedView):
 
 def balance_of(node: Node) -> facts.BalanceFacts:
     """Return the balance of a node from the engine's own columns."""
-    with warm(node.cluster_id).held() as loaded:
+    with cache_of(node.cluster_id).held() as loaded:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
         balance = float(node_balance(loaded.state)[row])

@@ -23,7 +23,7 @@ from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools
 from hetsched.engine.cluster.samples import STALE_SECONDS
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import cluster_topic
-from hetsched.placement.scheduler_cache import warm
+from hetsched.placement.scheduler_cache import cache_of
 from web.api.monitoring.metrics import load_sources
 
 from ..amounts import amount_words, percent, use
@@ -38,7 +38,7 @@ def balance(shell: Shell) -> HttpResponse:
     if shell.cluster is None:
         return shell.render("balance", {})
     shell.follow(cluster_topic(shell.cluster))
-    with warm(shell.cluster.pk).held() as loaded:
+    with cache_of(shell.cluster.pk).held() as loaded:
         state = loaded.state
         late = frozenset(state.stale())
         resources = _resources(state)
