@@ -18,7 +18,7 @@ from hetsched.placement.actions import Conflict, cancel, decisions, record, rele
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduling_queue.active_queue import backoff
+from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.storage.snapshot_read import shared_now

@@ -37,7 +37,8 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.holds import CAME
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
-from hetsched.placement.scheduling_queue.active_queue import PendingPod, backoff
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.placement.scheduling_queue.unschedulable_pods import missed
 from hetsched.policies.effective import active_versions
 from hetsched.storage.batches import parts

@@ -27,7 +27,7 @@ from .. import dispatch
 from ..lifecycle import FINISHED, HOLDING, UNPLACED, State
 from ..models import Hold, Pod, Workload
 from ..quotas import check_ceiling
-from ..scheduling_queue.active_queue import backoff
+from ..scheduling_queue.backoff_queue import backoff
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .holds import end
 from .live_submissions import withdraw

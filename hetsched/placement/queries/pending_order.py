@@ -4,7 +4,7 @@ A pending pod is in one of five queue states.
     due        the next batches take it, in the order of the cluster's default policy (`forecast`)
     back-off   it was tried, and is tried again at `not_before`
     images     it is tried when its images are read, or at `images_until`
-    resting    it was rejected and waits for a registered event, or for the flush (see `retry`)
+    resting    it was rejected and waits for a registered event, or for the flush
     gated      scheduling gates hold it back
 Only due pods have a position. The others are ordered by the time of their next try, unknown last, then by priority and
 age. A pod that never fits is in one of these states too and is tried again when the cluster changes; users see it apart

@@ -1,1 +1,1 @@
-"""The scheduling queue: active and backed-off pods, unschedulable pods, back-off from nodes, decision time."""
+"""The scheduling queue: active, backoff and unschedulable pods, back-off from nodes, decision time."""

@@ -1,8 +1,8 @@
-"""The scheduling queue: which pending pods the scheduler tries next.
+"""The active queue: which pending pods the scheduler tries next.
 
 Order: priority, then submission; other queue orders are the policy's own sort over all pending pods. A rejected pod
-waits for a relevant event (see `retry`) and for a back-off after each try (1, 2, 4, 8, then 10 s), so a few large pods
-do not fill every batch.
+waits for a relevant event (see `unschedulable_pods`) and for a back-off after each try (see `backoff_queue`), so a few
+large pods do not fill every batch.
 If one member of a gang is due, all pending members are taken with it, or they would miss each other forever. Gangs are
 read whole, by priority, then the decision time that their namespaces used, and namespaces alternate. When
 `LONGEST_READ_SECONDS` are over, the members of the other gangs wait for the next batch.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import count
@@ -39,9 +39,9 @@ from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from ..lifecycle import QUEUED
 from ..models import Pod
+from .backoff_queue import not_backed_off
 from .decision_time import over_share
 
-LONGEST_BACKOFF_SECONDS = 10
 LONGEST_READ_SECONDS = 0.5
 PART = 25  # pod specs per query
 IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters in shadow mode
@@ -68,15 +68,10 @@ class PendingPod(msgspec.Struct, frozen=True):
     hold_id: str | None = None
 
 
-def backoff(attempts: int) -> timedelta:
-    """Return the back-off after the n-th unsuccessful try."""
-    return timedelta(seconds=min(2 ** max(attempts - 1, 0), LONGEST_BACKOFF_SECONDS))
-
-
 def due(now: datetime | Parameter | None = None) -> Q:
     """Return the condition for pods that are due."""
     now = now or timezone.now()
-    return Q(queued=True) & (Q(not_before=None) | Q(not_before__lte=now)) & _images_known(now)
+    return Q(queued=True) & not_backed_off(now) & _images_known(now)
 
 
 def _images_known(now: datetime | Parameter) -> Q:
