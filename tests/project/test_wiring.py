@@ -1,5 +1,7 @@
 """Names that the settings hold as strings exist, and every task has its queue."""
 
+import gc
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -79,3 +81,9 @@ def test_pages_may_load_only_from_here(client: Client) -> None:
 def test_admin_is_behind_the_login(client: Client, db: Any) -> None:
     answer = client.get("/admin/", follow=True)
     assert answer.redirect_chain[-1][0].startswith("/login/")
+
+
+def test_web_server_excludes_its_imports_from_garbage_collection() -> None:
+    import_module("hetsched.project.asgi")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 100_000
