@@ -1,49 +1,76 @@
 """The built-in policies for tests, created once per process and copied by their rows afterwards.
 
 Faked here: on SQLite, in real time and inside a test's transaction, the rows that the first `ensure_builtins` of the
-process wrote are inserted again, with their keys, if their tables are as empty as they were then. Otherwise
-`ensure_builtins` runs.
+process added are inserted again if there are no clusters, no policies and no event about them yet. Keys of journal rows
+continue after the existing ones, and times are as long ago as at the first creation. Otherwise `ensure_builtins` runs.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import time_machine
 from django.db import connection
+from django.utils import timezone
 
+from hetsched.inventory.models import Cluster
+from hetsched.journal.models import Topic
 from hetsched.policies.actions import ensure_builtins
+from hetsched.policies.models import Policy, PolicyRevision
 
-Rows = list[tuple[Any, ...]]
-_copied: dict[str, Rows] = {}
+Row = tuple[Any, ...]
+_added: dict[str, list[Row]] = {}
+_copied_at: list[datetime] = []
 
 
 def builtin_policies() -> None:
     """Create the built-in policies that do not exist yet."""
     real_time = not time_machine.escape_hatch.is_travelling()
-    if connection.vendor != "sqlite" or not connection.in_atomic_block or not real_time:
+    if connection.vendor != "sqlite" or not connection.in_atomic_block or not real_time or not _is_first():
         ensure_builtins()
-    elif not _copied:
+    elif not _added:
         _create_and_copy()
-    elif any(_rows(table, limit=1) for table in _copied):
-        ensure_builtins()
     else:
+        age = timezone.now() - _copied_at[0]
         with connection.cursor() as cursor:
-            for table, rows in _copied.items():
+            for table, rows in _added.items():
                 values = ", ".join(["%s"] * len(rows[0]))
-                cursor.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
+                moved = [_moved(row, _last(table), age) for row in rows]
+                cursor.executemany(f"INSERT INTO {table} VALUES ({values})", moved)
+
+
+def _is_first() -> bool:
+    """Return whether there are no clusters, no policies and no event about a policy."""
+    present = (Cluster.objects, Policy.objects, PolicyRevision.objects, Topic.objects.filter(name="policies"))
+    return not any(rows.exists() for rows in present)
 
 
 def _create_and_copy() -> None:
-    before = {table: _rows(table) for table in connection.introspection.table_names()}
+    last = {table: _last(table) for table in connection.introspection.table_names()}
     ensure_builtins()
-    after = {table: _rows(table) for table in before}
-    changed = [table for table in before if before[table] != after[table]]
-    if not any(before[table] for table in changed):
-        _copied.update({table: after[table] for table in changed})
+    _copied_at.append(timezone.now())
+    for table, key in last.items():
+        if rows := _rows(table, after=key):
+            _added[table] = [_moved(row, -key, timedelta()) for row in rows]
 
 
-def _rows(table: str, limit: int = -1) -> Rows:
+def _moved(row: Row, offset: int, age: timedelta) -> Row:
+    """Return the row with its key moved, if it is a number, and its times."""
+    key, *rest = row
+    times = (value + age if isinstance(value, datetime) else value for value in rest)
+    return (key + offset if isinstance(key, int) else key, *times)
+
+
+def _last(table: str) -> int:
+    return int(_query(f"SELECT COALESCE(MAX(rowid), 0) FROM {table}")[0][0])
+
+
+def _rows(table: str, *, after: int) -> list[Row]:
+    return _query(f"SELECT * FROM {table} WHERE rowid > {after} ORDER BY rowid")
+
+
+def _query(statement: str) -> list[Row]:
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table} ORDER BY rowid LIMIT {limit}")
+        cursor.execute(statement)
         return cursor.fetchall()
