@@ -13,7 +13,6 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow, shadow_decisions
-from hetsched.placement.actions.shadow_decisions import judge
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.shadow_report import summary, worst
@@ -53,6 +52,11 @@ def on(node: str, pod: PodBuilder, scheduler: str = "default-scheduler") -> Obse
 
 def bound(lease: Lease, *pods: ObservedPod) -> None:
     take(lease, pods=list(pods), bound={pod.key for pod in pods})
+
+
+def judge(cluster_id: int) -> int:
+    """Compare the waiting pods; the time limit of one call is for a busy worker."""
+    return shadow_decisions.judge(cluster_id, seconds=60)
 
 
 def judged(name: str) -> Shadow:

@@ -24,12 +24,12 @@ from tests.scenes import ALICE, a_cluster, submitted
 from workers import schedule, sweep
 
 pytestmark = pytest.mark.django_db
-ROUNDS, HOURS = 9, 6
+ROUNDS, HOURS = 9, 7  # a day is no multiple of a round: rounds of different speed delete the same rows
 
 
 @pytest.fixture
 def rounds(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Advance six hours between rounds; finished work is kept for seven hours, summaries for a day."""
+    """Advance seven hours between rounds; finished work is kept for eight hours, summaries for a day."""
     settings.HETSCHED_KEEP_FINISHED_HOURS, settings.HETSCHED_KEEP_SUMMARIES_DAYS = HOURS + 1, 1
     monkeypatch.setattr(retention, "LATEST", 1)
     began = datetime(2026, 11, 1, tzinfo=UTC)
