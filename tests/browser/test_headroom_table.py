@@ -41,3 +41,20 @@ def test_a_figure_of_zero_says_why(visitor: Visitor) -> None:
     none.focus()
     expect(page.locator(".headroom-note")).to_contain_text("none fits in")
     expect(page.locator(".headroom-note")).to_contain_text("amd64 is needed")
+
+
+def test_copies_that_run_by_emulation_are_marked(visitor: Visitor) -> None:
+    def emulated(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        for shape in document["shapes"]:
+            shape["emulatedCounts"] = [0 for _ in shape["counts"]]
+        shape = document["shapes"][0]
+        shape["counts"][0], shape["exact"][0], shape["emulatedCounts"][0] = 33, True, 30
+        route.fulfill(response=answer, json=document)
+
+    visitor.page.route("**/api/v1/metrics/headroom/**", emulated)
+    page = visitor.open("/")
+    marked = page.locator("#headroom td a", has_text="*")
+    expect(marked).to_have_text(["33*"])
+    expect(marked).to_have_attribute("aria-label", re.compile(r"30 of them with emulation \(slower than native\)"))

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Console, Visitor
 
@@ -184,6 +184,31 @@ def test_nodes_are_drained_and_copied_before_the_question(visitor: Visitor) -> N
     expect(page.locator("#matrix")).to_contain_text("k1-1-copy-2")
     assert "drain=k1-0" in page.url
     assert "copy=k1-1%3A2" in page.url
+
+
+def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) -> None:
+    summary = "the displaced pod finds no other node; hpc/solver does not fit now: 0 of 47 nodes fit"
+    displaced = {
+        "pod": "hpc/solver",
+        "from": "k1-0",
+        "to": None,
+        "verdict": "not-now",
+        "message": "it does not fit now",
+    }
+
+    def failed(route: Route) -> None:
+        answer = route.fetch()
+        changes = {"verdict": "not-now", "summary": summary, "displaced": [displaced]}
+        route.fulfill(response=answer, json={**answer.json(), **changes})
+
+    visitor.page.route("**/api/v1/what-if/", failed)
+    page = visitor.open("/what-if/?cpu=1&drain=k1-0")
+    headline = page.locator("#result .verdict-line")
+    expect(headline.locator(".chip")).to_have_class("chip wait")
+    expect(headline).to_contain_text("the displaced pod finds no other node")
+    row = page.locator("#result tr", has_text="hpc/solver")
+    expect(row).to_contain_text("no node")
+    expect(row.locator(".chip")).to_have_class("chip wait")
 
 
 def test_every_node_is_grouped_by_reason_and_taken_away_as_a_table(visitor: Visitor) -> None:
