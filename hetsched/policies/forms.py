@@ -102,7 +102,7 @@ class PolicyForm(forms.Form):
         required=False,
         max_length=2000,
         widget=forms.TextInput(attrs={"size": 80}),
-        help_text=_("Why this draft, for others."),
+        help_text=_("Reason for this draft, shown to other users."),
     )
 
     def __init__(self, registry: Registry, *args: Any, spec: PolicySpec | None = None, **kwargs: Any) -> None:
@@ -199,7 +199,7 @@ class NamespaceRuleForm(forms.ModelForm):
         label=_("Allowed policies"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("None chosen: all of them."),
+        help_text=_("None selected: all are allowed."),
     )
 
     class Meta:

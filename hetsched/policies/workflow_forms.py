@@ -69,7 +69,7 @@ class ActedForm(forms.ModelForm):
 
     def act(self) -> Any:
         """Save the form's data through the action."""
-        raise TypeError("a form says what it does")
+        raise TypeError("subclasses implement act()")
 
     def _get_validation_exclusions(self) -> set[str]:
         return {field.name for field in self._meta.model._meta.fields}
@@ -81,15 +81,15 @@ class GoldenForm(ActedForm):
     manifest = forms.CharField(
         label=_("Pod"),
         widget=forms.Textarea(attrs={"rows": 10, "cols": 90, "spellcheck": "false"}),
-        help_text=_("The manifest of one pod, as YAML or JSON. It is judged on the cluster's nodes as if empty."),
+        help_text=_("Manifest of one pod, as YAML or JSON, evaluated on the empty nodes of the cluster."),
     )
     kind = forms.ChoiceField(
-        label=_("It must go"),
+        label=_("Expected placement"),
         choices=[
-            ("nodes", _("to one of these nodes: names with commas")),
-            ("selector", _("to a node with these labels: key=value with commas")),
-            ("isa", _("to a node that natively runs this instruction set")),
-            ("verdict", _("nowhere: never-fits or misconfigured")),
+            ("nodes", _("one of these nodes (comma-separated names)")),
+            ("selector", _("a node with these labels (comma-separated key=value)")),
+            ("isa", _("a node that natively runs this instruction set")),
+            ("verdict", _("no placement: never-fits or misconfigured")),
         ],
     )
     which = forms.CharField(label=_("Which"), max_length=2000, widget=forms.TextInput(attrs={"size": 60}))
@@ -138,7 +138,7 @@ class PlanForm(ActedForm):
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(
-        label=_("When"), choices=[("once", _("once, at a time")), ("condition", _("as a figure goes up and down"))]
+        label=_("When"), choices=[("once", _("once, at a set time")), ("condition", _("as a metric rises and falls"))]
     )
     version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
     at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
@@ -146,14 +146,17 @@ class PlanForm(ActedForm):
         label=_("Skip if late by, minutes"), required=False, min_value=0, max_value=10_080, initial=60
     )
     cluster = forms.ModelChoiceField(
-        label=_("Cluster"), queryset=Cluster.objects.defer("definitions"), required=False, help_text=_("Whose figure.")
+        label=_("Cluster"),
+        queryset=Cluster.objects.defer("definitions"),
+        required=False,
+        help_text=_("Cluster of the metric."),
     )
     metric = forms.ChoiceField(label=_("Figure"), choices=_METRICS, required=False)
     above = forms.FloatField(label=_("Above"), required=False)
     above_version = _number(label=_("activates version"))
     below = forms.FloatField(label=_("Below"), required=False)
     below_version = _number(label=_("activates version"))
-    minutes = _number(label=_("For so many minutes"), initial=10, max_value=1440)
+    minutes = _number(label=_("For this many minutes"), initial=10, max_value=1440)
 
     class Meta:
         model = PolicyPlan

@@ -67,7 +67,7 @@ class IsaParams(Params, frozen=True):
         Passes,
         msgspec.Meta(
             title="First pass",
-            description="native-first, or qemu-first: emulation where the pod allows it, native only if no node can.",
+            description="native-first, or qemu-first: emulation if the pod allows it, native only if no node can.",
         ),
     ] = "native-first"
 

@@ -42,7 +42,7 @@ class ClassSplitParams(Params, frozen=True):
 
 @plugin(
     "class-split",
-    summary="CPU pods stay off GPU nodes, strictly or as a preference.",
+    summary="Keep CPU pods off GPU nodes, strictly or as a preference.",
     params=ClassSplitParams,
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS}),

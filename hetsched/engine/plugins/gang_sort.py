@@ -16,7 +16,7 @@ from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 
 
-@plugin("gang-sort", summary="Higher priority first, gangs side by side, then submission order.", reads=Reads.STATIC)
+@plugin("gang-sort", summary="Higher priority first, gang members adjacent, then submission order.", reads=Reads.STATIC)
 class GangSort:
     by_priority = True
     together = True

@@ -77,7 +77,7 @@ class GpuFitParams(Params, frozen=True):
 
     check: Annotated[
         Literal["all", "model", "count"],
-        msgspec.Meta(title="Facts checked", description="All, only the model, or only how many cards are free."),
+        msgspec.Meta(title="Facts checked", description="All facts, only the model, or only the number of free GPUs."),
     ] = "all"
     links: Annotated[
         Literal["best", "ignore"],

@@ -55,7 +55,7 @@ class GpuHeadroomParams(Params, frozen=True):
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Need", description="CPU per GPU of the workload's mix, or of the cluster's median card."),
+        msgspec.Meta(title="Need", description="CPU per GPU of the workload mix, or of the cluster's median GPU."),
     ] = "mix"
     tightness: Annotated[
         float,

@@ -56,11 +56,11 @@ class IhepParams(Params, frozen=True):
     ] = "ratio"
     combine: Annotated[
         Literal["mean", "product"],
-        msgspec.Meta(title="Combination", description="Mean or product of card quality and similarity."),
+        msgspec.Meta(title="Combination", description="Mean or product of GPU quality and similarity."),
     ] = "mean"
     compute: Annotated[
         Literal["capability", "fp32", "cores"],
-        msgspec.Meta(title="Compute", description="A card's compute: CUDA compute capability, FP32 TFLOPS or cores."),
+        msgspec.Meta(title="Compute", description="Compute of a GPU: CUDA compute capability, FP32 TFLOPS or cores."),
     ] = "capability"
     compute_weight: Annotated[_Weight, msgspec.Meta(title="Compute weight", description="Share of compute.")] = 1.0
     bandwidth_weight: Annotated[
@@ -71,7 +71,7 @@ class IhepParams(Params, frozen=True):
     memory_weight: Annotated[_Weight, msgspec.Meta(title="Memory weight", description="Share of free memory.")] = 1.0
     pods: Annotated[
         Literal["all", "cpu", "gpu"],
-        msgspec.Meta(title="Pods", description="Score all pods, or only those without or with cards."),
+        msgspec.Meta(title="Pods", description="Score all pods, or only those without or with GPUs."),
     ] = "all"
 
 

@@ -67,7 +67,7 @@ class NumaFitParams(Params, frozen=True):
     ] = False
     cards: Annotated[
         Literal["prefer", "require"],
-        msgspec.Meta(title="Cards in the zone", description="Prefer a zone with the pod's cards, or require it."),
+        msgspec.Meta(title="Cards in the zone", description="Prefer a zone with the GPUs of the pod, or require it."),
     ] = "prefer"
     pods: Annotated[
         Literal["asking", "whole-cpus"],

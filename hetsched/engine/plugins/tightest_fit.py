@@ -33,9 +33,9 @@ class TightestFitParams(Params, frozen=True):
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1.0
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory.")] = 1.0
-    gpu: Annotated[_Share, msgspec.Meta(title="GPU weight", description="Share of free card milli.")] = 1.0
+    gpu: Annotated[_Share, msgspec.Meta(title="GPU weight", description="Share of the free thousandths of GPUs.")] = 1.0
     pods: Annotated[
-        Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those with cards.")
+        Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those with GPUs.")
     ] = "all"
 
 
@@ -73,7 +73,7 @@ def _inputs(
     return FormulaInput(_tightest_fit, (*asked.tolist(), *scale.tolist(), float(with_cards)))
 
 
-@plugin("tightest-fit", summary="Prefer the node with the least left over: packs tightly.", params=TightestFitParams)
+@plugin("tightest-fit", summary="Prefer the node with the least remaining capacity.", params=TightestFitParams)
 class TightestFit:
     params: TightestFitParams
     compiled_term = CompiledTerm((_tightest_fit,), _inputs, ("card_milli_free",), _whole_request)

@@ -113,7 +113,7 @@ COLUMNS = (
 FIELDS = (
     FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
     FilterField("namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
-    FilterField("policy", ValueKind(), gettext_lazy("by which it is decided"), lambda one: one.policy, found=True),
+    FilterField("policy", ValueKind(), gettext_lazy("policy that decides it"), lambda one: one.policy, found=True),
     FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
     FilterField("priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
     FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda one: one.attempts),
