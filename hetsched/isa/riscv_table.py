@@ -39,7 +39,7 @@ def _version(text: str) -> tuple[int, int]:
 VERSIONS = {name: _version(row["version"]) for name, row in EXTENSIONS.items() if "version" in row}
 
 
-class Condition(NamedTuple):
+class ImplicationRule(NamedTuple):
     """`name` implies `part` if all of `given` is present too and the width is `xlen` (None: any)."""
 
     name: str
@@ -49,7 +49,7 @@ class Condition(NamedTuple):
 
 
 _CONDITIONS = tuple(
-    Condition(name, frozenset(rule["if"]), rule.get("xlen"), rule["implies"])
+    ImplicationRule(name, frozenset(rule["if"]), rule.get("xlen"), rule["implies"])
     for name, row in EXTENSIONS.items()
     for rule in row.get("conditional", ())
 )

@@ -79,7 +79,7 @@ def replay(
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     mix = pods if workload is None else workload
     scheduler.state.use_mix(mix_of(mix))
-    watch = _Watch(scheduler.state, mix) if samples else None
+    watch = _ReplayMeasurements(scheduler.state, mix) if samples else None
     every = max(1, len(pods) // samples) if samples else len(pods) + 1
     outcomes: dict[str, Outcome] = {}
     evicted = 0
@@ -124,7 +124,7 @@ def _pending(outcomes: Iterable[Outcome]) -> int:
     return sum(outcome.node is None for outcome in outcomes)
 
 
-class _Watch:
+class _ReplayMeasurements:
     """Measurements of a running replay; the mix is counted once."""
 
     def __init__(self, state: ClusterState, workload: Sequence[PodSpec]) -> None:

@@ -26,15 +26,15 @@ class _Writer(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-class _Line(dict[str, Any]):
+class _FlowMapping(dict[str, Any]):
     """A mapping that is written on one line."""
 
 
-def _on_one_line(writer: yaml.SafeDumper, values: _Line) -> yaml.Node:
+def _on_one_line(writer: yaml.SafeDumper, values: _FlowMapping) -> yaml.Node:
     return writer.represent_mapping("tag:yaml.org,2002:map", values, flow_style=True)
 
 
-_Writer.add_representer(_Line, _on_one_line)
+_Writer.add_representer(_FlowMapping, _on_one_line)
 
 
 def manifest_of(spec: PolicySpec) -> str:
@@ -43,8 +43,8 @@ def manifest_of(spec: PolicySpec) -> str:
     body: dict[str, Any] = {"description": spec.description} if spec.description else {}
     body["plugins"] = [_plugin(use) for use in spec.plugins]
     if spec.ties != Ties():
-        body["ties"] = _Line(to_plain(spec.ties))
-    whole["metadata"] = _Line(whole["metadata"])
+        body["ties"] = _FlowMapping(to_plain(spec.ties))
+    whole["metadata"] = _FlowMapping(whole["metadata"])
     return _text({**whole, "spec": body})
 
 
@@ -59,8 +59,8 @@ def _text(whole: dict[str, Any]) -> str:
     return yaml.dump(whole, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
-def _plugin(use: PluginUse) -> _Line:
-    line = _Line(name=use.name)
+def _plugin(use: PluginUse) -> _FlowMapping:
+    line = _FlowMapping(name=use.name)
     if use.weight != 1:
         line["weight"] = int(use.weight) if use.weight == int(use.weight) else use.weight
     if use.params:

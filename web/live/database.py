@@ -42,7 +42,7 @@ def in_database(call: Callable[P, T]) -> SyncToAsync[P, T]:
     return _InDatabase(call, thread_sensitive=True)
 
 
-class _Asked(Generic[K, T]):
+class _PendingQueries(Generic[K, T]):
     """The pending queries of one event loop."""
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class QueryBatcher(Generic[K, T]):
 
     def __init__(self, answer: Callable[[K], T]) -> None:
         self._answer = answer
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Asked[K, T]] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _PendingQueries[K, T]] = WeakKeyDictionary()
 
     async def __call__(self, key: K) -> T:
         loop = asyncio.get_running_loop()
-        asked = self._loops.setdefault(loop, _Asked())
+        asked = self._loops.setdefault(loop, _PendingQueries())
         future = asked.waiting.get(key)
         if future is None:
             future = asked.waiting[key] = loop.create_future()
@@ -68,7 +68,7 @@ class QueryBatcher(Generic[K, T]):
             asked.answering = loop.create_task(self._take_turns(asked))
         return await asyncio.shield(future)
 
-    async def _take_turns(self, asked: _Asked[K, T]) -> None:
+    async def _take_turns(self, asked: _PendingQueries[K, T]) -> None:
         try:
             while asked.waiting:
                 turn = {key: asked.waiting.pop(key) for key in list(islice(asked.waiting, MOST_TOGETHER))}

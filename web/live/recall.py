@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 
 
-class _Watch:
+class _RevisionWatch:
     def __init__(self) -> None:
         self.number = -1
         self.changed = asyncio.Event()
@@ -44,12 +44,12 @@ class _Watch:
         self.task = None
 
 
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _RevisionWatch] = WeakKeyDictionary()
 
 
 async def until_rights_change(number: int, at_most_seconds: float) -> None:
     """Wait until permissions changed after this revision of the topic, or until the timeout."""
-    watch = _watches.setdefault(asyncio.get_running_loop(), _Watch())
+    watch = _watches.setdefault(asyncio.get_running_loop(), _RevisionWatch())
     watch.waiting += 1
     try:
         if watch.task is None:

@@ -67,7 +67,7 @@ PLACES = (
 IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])
 
 
-class Place(msgspec.Struct, frozen=True):
+class MenuEntry(msgspec.Struct, frozen=True):
     """One entry of the main navigation; `key` goes there after `g`."""
 
     section: str
@@ -81,17 +81,17 @@ class Place(msgspec.Struct, frozen=True):
         return self.section in IN_THE_BAR
 
 
-def places_for(subject: Subject) -> list[Place]:
+def places_for(subject: Subject) -> list[MenuEntry]:
     """Return the existing places that the user may open, in the order of the table."""
     routes = get_resolver().reverse_dict
     return [
-        Place(section, key, str(label), reverse(section), group)
+        MenuEntry(section, key, str(label), reverse(section), group)
         for section, key, label, group, action in PLACES
         if section in routes and subject.may(action)
     ]
 
 
-def grouped(places: list[Place]) -> list[tuple[str, list[Place]]]:
+def grouped(places: list[MenuEntry]) -> list[tuple[str, list[MenuEntry]]]:
     """Return (label, places) of every group that has any."""
     found = [(str(label), [place for place in places if place.group == name]) for name, label in GROUPS.items()]
     return [(label, members) for label, members in found if members]

@@ -107,14 +107,14 @@ class RightReview(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class _Review(msgspec.Struct):
+class _AccessReview(msgspec.Struct):
     allowed: bool = False
     reason: str = ""
     evaluation_error: str = msgspec.field(default="", name="evaluationError")
 
 
 class _Reviewed(msgspec.Struct):
-    status: _Review = msgspec.field(default_factory=_Review)
+    status: _AccessReview = msgspec.field(default_factory=_AccessReview)
 
 
 _reviewed = msgspec.json.Decoder(_Reviewed)
@@ -146,7 +146,7 @@ def is_served(api: Api, resource: Resource) -> bool:
     return any(found.get("name") == resource.plural for found in listed.get("resources", ()))
 
 
-def _asked(api: Api, right: Right, namespace: str) -> _Review:
+def _asked(api: Api, right: Right, namespace: str) -> _AccessReview:
     wanted = {
         "verb": right.verb,
         "group": right.resource.group,

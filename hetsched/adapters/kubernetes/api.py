@@ -79,7 +79,7 @@ class _Details(msgspec.Struct):
     causes: list[_Cause] | None = None
 
 
-class _Status(msgspec.Struct):
+class _ErrorStatus(msgspec.Struct):
     reason: str = ""
     message: str = ""
     details: _Details | None = None
@@ -90,15 +90,15 @@ class _ListMeta(msgspec.Struct):
     next_page: str = msgspec.field(default="", name="continue")
 
 
-class _List(msgspec.Struct):
+class _ObjectList(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] = []
 
 
 # Review kinds: a POST to them changes nothing.
 _ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
-_status = msgspec.json.Decoder(_Status)
-_list = msgspec.json.Decoder(_List)
+_status = msgspec.json.Decoder(_ErrorStatus)
+_list = msgspec.json.Decoder(_ObjectList)
 
 
 class Api:
@@ -237,7 +237,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
         said = _status.decode(body)
     except msgspec.DecodeError:
         # do not pass on text from a server that is no API server
-        said = _Status(message="the answer is not an API server's")
+        said = _ErrorStatus(message="the answer is not an API server's")
     wait = answer.headers.get("retry-after", "")
     causes = said.details.causes if said.details is not None else None
     return ApiFailure(

@@ -23,12 +23,12 @@ from hetsched.contracts.objects.workload import PodSpec
 T = TypeVar("T")
 
 
-class _Meta(msgspec.Struct):
+class _NameMeta(msgspec.Struct):
     name: str
 
 
-class _Node(msgspec.Struct):
-    metadata: _Meta
+class _CandidateNode(msgspec.Struct):
+    metadata: _NameMeta
 
 
 class _Nodes(msgspec.Struct):
@@ -73,12 +73,12 @@ class _Uid(msgspec.Struct):
     uid: str = ""
 
 
-class _Pod(msgspec.Struct):
+class _VictimPod(msgspec.Struct):
     metadata: _Uid
 
 
 class _Victims(msgspec.Struct, rename="pascal"):
-    pods: list[_Pod] | None = None
+    pods: list[_VictimPod] | None = None
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
@@ -127,7 +127,7 @@ class ExtenderBindingResult(msgspec.Struct, rename="pascal"):
     error: str = ""
 
 
-_node = msgspec.json.Decoder(_Node)
+_node = msgspec.json.Decoder(_CandidateNode)
 _args = msgspec.json.Decoder(Args)
 _preemption = msgspec.json.Decoder(PreemptionArgs)
 _binding = msgspec.json.Decoder(BindingArgs)

@@ -33,20 +33,20 @@ _MARGIN_SECONDS = 5.0
 _PATH = LEASES.path(namespace=NAMESPACE, name=NAME)
 
 
-class _Spec(msgspec.Struct):
+class _LeaseSpec(msgspec.Struct):
     holder: str | None = msgspec.field(default=None, name="holderIdentity")
     duration: int | None = msgspec.field(default=None, name="leaseDurationSeconds")
     transitions: int | None = msgspec.field(default=None, name="leaseTransitions")
     acquired: str | None = msgspec.field(default=None, name="acquireTime")
 
 
-class _Meta(msgspec.Struct):
+class _LeaseMeta(msgspec.Struct):
     version: str = msgspec.field(name="resourceVersion")
 
 
 class _Lease(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: _LeaseMeta
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 _lease = msgspec.json.Decoder(_Lease)
@@ -118,7 +118,7 @@ class Election:
 
     def _write(self, api: Api, found: _Lease | None, epoch: int, *, held: bool = True) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = found.spec if found else _Spec()
+        before = found.spec if found else _LeaseSpec()
         same = before.holder == self._name(epoch)
         meta: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE}
         if found is not None:

@@ -17,18 +17,18 @@ _NODE = frozenset({"nodeName"})
 _NOTHING = msgspec.Raw(b"")
 
 
-class _Meta(msgspec.Struct):
+class _PodMeta(msgspec.Struct):
     labels: msgspec.Raw = _NOTHING
     owners: msgspec.Raw = msgspec.field(default=_NOTHING, name="ownerReferences")
     annotations: dict[str, msgspec.Raw] = {}
 
 
-class _Object(msgspec.Struct):
-    metadata: _Meta
+class _PodObject(msgspec.Struct):
+    metadata: _PodMeta
     spec: dict[str, msgspec.Raw]
 
 
-_decoder = msgspec.json.Decoder(_Object)
+_decoder = msgspec.json.Decoder(_PodObject)
 
 
 def content_digest(body: bytes) -> int | None:

@@ -65,14 +65,14 @@ class Failed(msgspec.Struct, frozen=True):
 Event = Upserted | Deleted | Synced | ServerResponded | Failed
 
 
-class _Meta(msgspec.Struct):
+class _ListedMeta(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     resource_version: str = msgspec.field(default="", name="resourceVersion")
 
 
-class _Object(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
+class _ListedObject(msgspec.Struct):
+    metadata: _ListedMeta = msgspec.field(default_factory=_ListedMeta)
     code: int = 0  # code of a Status in an ERROR event
 
 
@@ -81,7 +81,7 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-_object = msgspec.json.Decoder(_Object)
+_object = msgspec.json.Decoder(_ListedObject)
 _event = msgspec.json.Decoder(_Event)
 
 
@@ -196,5 +196,5 @@ def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-def _key(meta: _Meta) -> str:
+def _key(meta: _ListedMeta) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

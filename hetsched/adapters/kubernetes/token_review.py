@@ -31,17 +31,17 @@ class _User(msgspec.Struct):
     extra: dict[str, list[str]] = {}
 
 
-class _Status(msgspec.Struct):
+class _TokenReviewStatus(msgspec.Struct):
     authenticated: bool = False
     user: _User = msgspec.field(default_factory=_User)
     audiences: list[str] = []
 
 
-class _Review(msgspec.Struct):
-    status: _Status = msgspec.field(default_factory=_Status)
+class _TokenReview(msgspec.Struct):
+    status: _TokenReviewStatus = msgspec.field(default_factory=_TokenReviewStatus)
 
 
-_decode = msgspec.json.Decoder(_Review).decode
+_decode = msgspec.json.Decoder(_TokenReview).decode
 _ACCOUNT = "system:serviceaccount:"
 
 

@@ -95,7 +95,7 @@ class FieldView:
             return []
         if type(found) is not list:
             self.fail("must be a list", key)
-        above = _List(self, key)
+        above = _ListView(self, key)
         return [FieldView(item, above, position) for position, item in enumerate(found)]
 
     def text(self, key: str, default: str = "") -> str:
@@ -212,7 +212,7 @@ class FieldView:
         return found
 
 
-class _List(FieldView):
+class _ListView(FieldView):
     """The parent of list items: its path is that of the list itself."""
 
     __slots__ = ()

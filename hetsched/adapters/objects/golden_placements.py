@@ -37,19 +37,19 @@ class GoldenDefinition(msgspec.Struct, frozen=True):
     policy: str
 
 
-class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _GoldenSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pod: dict[str, Any]
     expect: Expectation
     policy: str = ""
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _GoldenMeta(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Object(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec
+class _GoldenObject(msgspec.Struct, frozen=True):
+    metadata: _GoldenMeta
+    spec: _GoldenSpec
 
 
 def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterContent) -> list[GoldenDefinition]:
@@ -93,7 +93,7 @@ def _is_golden(document: Document) -> bool:
 
 def _read(document: Document, cluster: str, known: ClusterContent) -> GoldenDefinition:
     try:
-        found = msgspec.convert(document.object, _Object)
+        found = msgspec.convert(document.object, _GoldenObject)
         found.spec.expect.checked()
         if found.spec.expect.isa:
             required_isa(found.spec.expect.isa)

@@ -68,15 +68,15 @@ _ADMISSION = {
 }
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _FieldTable(msgspec.Struct, frozen=True):
     roots: dict[str, str]
     models: dict[str, dict[str, str]]
 
 
 @cache
-def _table() -> _Table:
+def _table() -> _FieldTable:
     return msgspec.json.decode(
-        (Path(__file__).parent.parent / "data" / "kubernetes_fields.json").read_bytes(), type=_Table
+        (Path(__file__).parent.parent / "data" / "kubernetes_fields.json").read_bytes(), type=_FieldTable
     )
 
 

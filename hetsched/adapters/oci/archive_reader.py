@@ -140,7 +140,7 @@ def _unpacker(start: bytes) -> Any:
     return None
 
 
-class _Replayed:
+class _ReplayedStream:
     """A stream from which one piece was read already: the first read returns it again."""
 
     def __init__(self, piece: bytes, stream: Any) -> None:
@@ -198,7 +198,7 @@ class CarefulTarInfo(tarfile.TarInfo):
         stream: Any = archive.fileobj
         content = stream.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
         _check_records(content[: self.size])
-        archive.fileobj = _Replayed(content, stream)  # type: ignore[assignment]
+        archive.fileobj = _ReplayedStream(content, stream)  # type: ignore[assignment]
         try:
             found: tarfile.TarInfo = super()._proc_pax(archive)  # type: ignore[misc]
         finally:

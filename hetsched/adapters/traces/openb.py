@@ -104,7 +104,7 @@ def _shape(cpu_millis: int, memory_mib: int, gpu: GpuDemand | None) -> Shape:
     )
 
 
-def _gpu(line: _Line) -> GpuDemand | None:
+def _gpu(line: _TraceRow) -> GpuDemand | None:
     count, milli = line.number("num_gpu", MOST_CARDS), line.number("gpu_milli", 1000)
     if not count:
         return None
@@ -119,7 +119,7 @@ def _gpu(line: _Line) -> GpuDemand | None:
     return GpuDemand(count=count, milli=milli, models=models, exact_models=bool(models))
 
 
-class _Line:
+class _TraceRow:
     """One data row: its cells by column, and its position."""
 
     __slots__ = ("_name", "_number", "row")
@@ -143,7 +143,7 @@ class _Line:
         return int(text)
 
 
-def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterator[_Line]:
+def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterator[_TraceRow]:
     """Yield the data rows of a list whose header has at least `columns`; values of `key` must be unique names."""
     try:
         text = data.decode("utf-8-sig")
@@ -165,7 +165,7 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
         for row in rows:
             if not row:
                 continue
-            line = _Line(name, rows.line_num, dict(zip(header, row, strict=False)))
+            line = _TraceRow(name, rows.line_num, dict(zip(header, row, strict=False)))
             if len(row) != len(header):
                 line.fail(key, f"the row has {len(row)} cells, the header {len(header)}")
             own = line.text(key)

@@ -125,14 +125,16 @@ class HeldByContainers:
         return {one for held in devices if held.resource == resource for one in held.ids}
 
 
-class GrantSource(Protocol):
+class MessageSender(Protocol):
     """Sender of messages to the control plane."""
 
     def add_listener(self, listener: Callable[[AgentAnswer], None]) -> None: ...
     def hurry(self) -> None: ...
 
 
-def card_keeper(node: str, sender: GrantSource, state: Path, environment: Mapping[str, str] = os.environ) -> CardKeeper:
+def card_keeper(
+    node: str, sender: MessageSender, state: Path, environment: Mapping[str, str] = os.environ
+) -> CardKeeper:
     """Return the GPU device plugins of this machine, with the grants that the sender receives. Raises: InputError."""
     source = AnsweredGrants(node, sender.hurry)
     sender.add_listener(source.receive)

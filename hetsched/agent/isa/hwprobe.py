@@ -36,10 +36,10 @@ def _ask_kernel(keys: tuple[int, ...]) -> dict[int, int] | None:
         return None
     import ctypes
 
-    class Pair(ctypes.Structure):
+    class HwprobePair(ctypes.Structure):
         _fields_ = (("key", ctypes.c_int64), ("value", ctypes.c_uint64))
 
-    pairs = (Pair * len(keys))(*(Pair(key, 0) for key in keys))
+    pairs = (HwprobePair * len(keys))(*(HwprobePair(key, 0) for key in keys))
     library = ctypes.CDLL(None, use_errno=True)
     failed = library.syscall(ctypes.c_long(_SYSCALL), pairs, ctypes.c_size_t(len(keys)), ctypes.c_size_t(0), None, 0)
     # The kernel returns an unknown key as -1.

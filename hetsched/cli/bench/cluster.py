@@ -43,27 +43,27 @@ _MIN_REPORTED_MS = 0.005
 _SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
 
 
-class _Spec(msgspec.Struct):
+class _BoundSpec(msgspec.Struct):
     node: str = msgspec.field(default="", name="nodeName")
 
 
-class _Meta(msgspec.Struct):
+class _EventMeta(msgspec.Struct):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
 
 
-class _Object(msgspec.Struct):
-    metadata: _Meta
+class _EventObject(msgspec.Struct):
+    metadata: _EventMeta
 
 
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec
+class _PodEvent(msgspec.Struct):
+    metadata: _EventMeta
+    spec: _BoundSpec
 
 
-_pod = msgspec.json.Decoder(_Pod)
-_object = msgspec.json.Decoder(_Object)
+_pod = msgspec.json.Decoder(_PodEvent)
+_object = msgspec.json.Decoder(_EventObject)
 
 
 class Rival(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _measure(
     """Return the rows of one scheduler, its backlog rate, and the number of unbound pods."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
-    with _Watch(api) as watch:
+    with _BindingWatch(api) as watch:
         _create(api, rival, "backlog", range(pods))
         with _running(rival.command(kubeconfig, folder), folder / "log") as process:
             watch.wait_for(1)  # the scheduler's start is not measured
@@ -268,7 +268,7 @@ def _settle(root: int) -> None:
             return
 
 
-class _Watch:
+class _BindingWatch:
     """Times when each pod was seen with a node."""
 
     def __init__(self, api: Api) -> None:
@@ -277,7 +277,7 @@ class _Watch:
         self._more = threading.Condition()
         self._reflector = Reflector(api, PODS, sleep=lambda s: None, ended=self._ended.is_set)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> _BindingWatch:
         threading.Thread(target=self._read, daemon=True).start()
         return self
 

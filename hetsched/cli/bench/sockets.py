@@ -33,7 +33,7 @@ _START_SECONDS = 120.0
 _PAUSE_SECONDS = (0.5, 2.0)  # pages reconnect with the same random pause
 
 
-class _Head(msgspec.Struct):
+class _EventHead(msgspec.Struct):
     topic: str
     revision: int
     type: str
@@ -41,7 +41,7 @@ class _Head(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_head = msgspec.json.Decoder(_Head)
+_head = msgspec.json.Decoder(_EventHead)
 _silent = logging.getLogger(f"{__name__}.frames")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
@@ -60,7 +60,7 @@ def merged(document: Any, patch: Any) -> Any:
     return result
 
 
-class _Socket:
+class _SocketClient:
     """Received events of one client, over any number of connections."""
 
     def __init__(self, url: str, token: str, topic: str, *, whole: bool) -> None:
@@ -79,7 +79,9 @@ class _Socket:
         while True:
             with contextlib.suppress(OSError):  # includes time-outs
                 async with asyncio.timeout(_START_SECONDS):
-                    _, line = await loop.create_connection(lambda: _Line(self), self.uri.host, self.uri.port)
+                    _, line = await loop.create_connection(
+                        lambda: _SocketConnection(self), self.uri.host, self.uri.port
+                    )
                 try:
                     async with asyncio.timeout(_START_SECONDS):
                         await line.greeted.wait()
@@ -108,10 +110,10 @@ class _Socket:
         return ""
 
 
-class _Line(asyncio.Protocol):
+class _SocketConnection(asyncio.Protocol):
     """One connection of a client."""
 
-    def __init__(self, client: _Socket) -> None:
+    def __init__(self, client: _SocketClient) -> None:
         self.greeted, self.over = asyncio.Event(), asyncio.Event()
         self._client = client
         self._frames = ClientProtocol(
@@ -161,8 +163,8 @@ class Sockets:
     """Many sockets on one topic, in a thread of their own."""
 
     def __init__(self, url: str, token: str, topic: str, count: int) -> None:
-        self._made = [_Socket(url, token, topic, whole=number < _WHOLE) for number in range(count)]
-        self._one = lambda: _Socket(url, token, topic, whole=True)
+        self._made = [_SocketClient(url, token, topic, whole=number < _WHOLE) for number in range(count)]
+        self._one = lambda: _SocketClient(url, token, topic, whole=True)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._began = 0.0
@@ -191,7 +193,7 @@ class Sockets:
         self._thread.join()
         self._loop.close()
 
-    def _start(self, made: _Socket) -> Any:
+    def _start(self, made: _SocketClient) -> Any:
         return asyncio.run_coroutine_threadsafe(made.run(), self._loop)
 
     def received(self) -> Iterator[tuple[int, float]]:

@@ -51,15 +51,17 @@ class CardFacts(msgspec.Struct, frozen=True):
         return self.reported_memory_mib or self.memory_mib
 
 
-class _Table(msgspec.Struct):
+class _AcceleratorTable(msgspec.Struct):
     accelerators: list[CardFacts]
     traces: dict[str, dict[str, str]]
     mig_profiles: dict[str, list[tuple[str, int, int, int] | str]]
 
 
 @cache
-def _table() -> _Table:
-    return msgspec.json.decode((files("hetsched.contracts") / "data" / "accelerators.json").read_bytes(), type=_Table)
+def _table() -> _AcceleratorTable:
+    return msgspec.json.decode(
+        (files("hetsched.contracts") / "data" / "accelerators.json").read_bytes(), type=_AcceleratorTable
+    )
 
 
 @cache

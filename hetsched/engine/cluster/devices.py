@@ -190,10 +190,10 @@ class DeviceState:
 
     def allocate(self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId]) -> list[DeviceGrant] | str:
         """Return devices for all open claims of a pod on a node, or the reason why there are none."""
-        return _Search(self, [*self._at.get(node, ()), *self._everywhere], taken).run(claims)
+        return _DeviceSearch(self, [*self._at.get(node, ()), *self._everywhere], taken).run(claims)
 
 
-class _Search:
+class _DeviceSearch:
     """Depth-first search for one pod on one node, over the requests of all its claims."""
 
     def __init__(self, ledger: DeviceState, places: Sequence[int], taken: set[DeviceId]) -> None:

@@ -91,7 +91,7 @@ def filled(pods: Sequence[PodSpec], shares: TeamShares, placed: Callable[[PodSpe
 
 def _filled(pods: list[PodSpec], shares: TeamShares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
     """Yield pods of one priority."""
-    line = _Line(pods, shares)
+    line = _ShareQueue(pods, shares)
     while line:
         group, members = line.draw()
         yield from members
@@ -108,7 +108,7 @@ def _step(pod: PodSpec) -> tuple[bool, str]:
 Group = tuple[str, str]  # team, namespace
 
 
-class _Line:
+class _ShareQueue:
     """Pods of one priority by team and namespace; the group with the lowest share is drawn next.
 
     Only the drawn group changes its shares, so two levels of heaps keep all others in order. A group whose pods were

@@ -16,7 +16,7 @@ from hetsched.contracts.api.decision import Evicted
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.engine.preemption.dry_run import Choice, Rule, Search
+from hetsched.engine.preemption.dry_run import Choice, Rule, VictimSearch
 from hetsched.engine.preemption.victims import Removable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
     )
 
 
-class _Everywhere(Search):
+class _Everywhere(VictimSearch):
     """Search that examines the most promising nodes independently."""
 
     def choices(self) -> list[Choice]:

@@ -90,7 +90,7 @@ def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = No
     budget = budget or SearchBudget()
     if not pod.ready:
         return ()
-    search: _Search = _Search(scheduler, pod, budget)
+    search: _FieldSearch = _FieldSearch(scheduler, pod, budget)
     if pod.gang is not None and scheduler.policy.permits_for(pod):
         roll = scheduler.state.gangs.roll_of(pod)
         if roll is None:
@@ -122,7 +122,7 @@ def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
     )
 
 
-class _Search:
+class _FieldSearch:
     """One search: the fields of one request, and the filters that test them."""
 
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: SearchBudget) -> None:
@@ -225,7 +225,7 @@ class _Search:
         return found if rows is None else rows[found]
 
 
-class _GangSearch(_Search):
+class _GangSearch(_FieldSearch):
     """Search for a gang: a change fits if the filters place the minimum number of members.
 
     `places` then runs the whole cycle, gang plugin and quotas included.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 
-class Pair:
+class CpuGpuShares:
     """One pod's CPU and GPU as shares of the largest node; `gpu` is 0 for a pod without a GPU demand."""
 
     __slots__ = ("_largest_cpu", "_largest_milli", "cpu", "gpu")

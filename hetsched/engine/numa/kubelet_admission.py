@@ -41,7 +41,7 @@ def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[C
     return tuple(found)
 
 
-class KubeletState(StateView, Protocol):
+class AdmissionState(StateView, Protocol):
     """The part of `ClusterState` that its kubelets' admission reads."""
 
     setups: Vocabulary[Setup]
@@ -53,7 +53,7 @@ class KubeletAdmission:
 
     __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
 
-    def __init__(self, shape: Shape, state: KubeletState, containers: tuple[ContainerDemands, ...]) -> None:
+    def __init__(self, shape: Shape, state: AdmissionState, containers: tuple[ContainerDemands, ...]) -> None:
         self.containers = containers
         pinned = any(container.cpus for container in containers)
         aligned = any(container.cards or container.devices for container in containers)
@@ -68,7 +68,7 @@ class KubeletAdmission:
         self._devices = [(name, state.resources.index[name]) for name in sorted(asked)]
 
     @staticmethod
-    def of(shape: Shape, state: KubeletState) -> KubeletAdmission | None:
+    def of(shape: Shape, state: AdmissionState) -> KubeletAdmission | None:
         """Return the verdicts on a shape, None if no kubelet of the cluster restricts it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
@@ -153,7 +153,7 @@ class KubeletAdmission:
         return setup.policy, setup.pod_scope, machine, containers, setup.kubelet
 
 
-def predicted(state: KubeletState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
+def predicted(state: AdmissionState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
     """Return the zones that a row's kubelet would assign to a pod, empty if it would reject it."""
     admission = KubeletAdmission.of(shape, state)
     facts = state.zones.nodes.get(row)

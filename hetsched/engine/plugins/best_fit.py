@@ -15,15 +15,15 @@ from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
-from hetsched.engine.gpu.openb_baselines import Pair
+from hetsched.engine.gpu.openb_baselines import CpuGpuShares
 
-_PREPARED: StateKey[Pair] = StateKey("best-fit")
+_PREPARED: StateKey[CpuGpuShares] = StateKey("best-fit")
 
 
 @plugin("best-fit", summary="Prefer the node with the least CPU and GPU left (best fit, as published).")
 class BestFit:
     def pre_score(self, request: Request, state: ClusterState) -> None:
-        request.memo[_PREPARED] = Pair(request, state)
+        request.memo[_PREPARED] = CpuGpuShares(request, state)
 
     def score(self, request: Request, nodes: Window) -> Floats:
         pair = request.memo[_PREPARED]

@@ -26,12 +26,12 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-_PREPARED: StateKey[_Survey] = StateKey("devices")
+_PREPARED: StateKey[_PreparedClaims] = StateKey("devices")
 
 Refused = tuple[Refusal, Bools]
 
 
-class _Survey(NamedTuple):
+class _PreparedClaims(NamedTuple):
     """Prepared claims of a pod: refusals with their nodes (N,), and the claims without an allocation."""
 
     refused: list[Refused]
@@ -95,7 +95,7 @@ class Devices:
         """Do nothing: the removal of the booking releases the choice."""
 
 
-def _survey(request: Request, state: ClusterState, only: int | None = None) -> _Survey | Refusal:
+def _survey(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
     """Settle the claims of a pod; with `only`, prepare no refusals of other rows."""
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
@@ -113,7 +113,7 @@ def _survey(request: Request, state: ClusterState, only: int | None = None) -> _
             refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
     if still_open and only is None:
         refused += _without(still_open, state)
-    return _Survey(refused, still_open)
+    return _PreparedClaims(refused, still_open)
 
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:

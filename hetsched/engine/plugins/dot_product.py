@@ -16,15 +16,15 @@ from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
-from hetsched.engine.gpu.openb_baselines import Pair
+from hetsched.engine.gpu.openb_baselines import CpuGpuShares
 
-_PREPARED: StateKey[Pair] = StateKey("dot-product")
+_PREPARED: StateKey[CpuGpuShares] = StateKey("dot-product")
 
 
 @plugin("dot-product", summary="Prefer the node whose free capacity aligns least with the request (as published).")
 class DotProduct:
     def pre_score(self, request: Request, state: ClusterState) -> None:
-        request.memo[_PREPARED] = Pair(request, state)
+        request.memo[_PREPARED] = CpuGpuShares(request, state)
 
     def score(self, request: Request, nodes: Window) -> Floats:
         pair = request.memo[_PREPARED]

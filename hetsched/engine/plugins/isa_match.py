@@ -35,7 +35,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.isa.image_fit import UNKNOWN_IMAGE, variant_warnings
 from hetsched.engine.isa.isa_fit import FIRST, SECOND, IsaParams, grant_of, ranks, refusal_of, run_on
 
-_PREPARED: StateKey[_Known] = StateKey("isa-match")
+_PREPARED: StateKey[_OfferRanks] = StateKey("isa-match")
 
 ANY = Allocation(isa=IsaGrant("any"))
 
@@ -52,7 +52,7 @@ class IsaMatchParams(IsaParams, frozen=True):
     ] = msgspec.field(default="warn", name="unknownImage")
 
 
-class _Known(NamedTuple):
+class _OfferRanks(NamedTuple):
     """Rank of the demand on each distinct offer, and the offers."""
 
     ranks: Ints
@@ -164,7 +164,7 @@ class IsaMatch:
         by_offer = ranks(state, self.params.mode, self.params.passes, request.shape.isa)
         if self._refuses_unknown(request.shape.isa):
             by_offer = np.zeros_like(by_offer)
-        request.memo[_PREPARED] = _Known(by_offer, state.offers.values)
+        request.memo[_PREPARED] = _OfferRanks(by_offer, state.offers.values)
 
     def _refuses_unknown(self, demand: IsaDemand) -> bool:
         return self.params.unknown_image == "refuse" and demand.images is not None and demand.images.unknown

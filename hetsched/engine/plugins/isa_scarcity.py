@@ -43,7 +43,7 @@ class IsaScarcityParams(Params, frozen=True):
         Literal["log", "share", "ratio"],
         msgspec.Meta(
             title="Measure",
-            description="log or share: number of alternative nodes. ratio: number of modules that the pod leaves unused.",
+            description="log or share: number of alternative nodes. ratio: number of modules unused by the pod.",
         ),
     ] = "log"
 

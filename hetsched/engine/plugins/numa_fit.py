@@ -40,7 +40,7 @@ from hetsched.engine.numa.resource_managers import SMT_ALIGNMENT_ERROR
 from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
 
-_PREPARED: StateKey[_Asked] = StateKey("numa-fit")
+_PREPARED: StateKey[_PreparedDemand] = StateKey("numa-fit")
 
 CAPACITY_UNREADABLE = Refusal(
     ZONE_PROBLEM,
@@ -77,7 +77,7 @@ class NumaFitParams(Params, frozen=True):
     ] = "asking"
 
 
-class _Asked(NamedTuple):
+class _PreparedDemand(NamedTuple):
     demand: ZoneDemand | None
     admission: KubeletAdmission | None
 
@@ -107,7 +107,7 @@ class NumaFit:
         request.memo[MEMO] = demand
         if demand is None and admission is None:
             return SKIP
-        request.memo[_PREPARED] = _Asked(demand, admission)
+        request.memo[_PREPARED] = _PreparedDemand(demand, admission)
         return None
 
     def filter(self, request: Request, nodes: Window) -> Bools:

@@ -31,7 +31,7 @@ from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction, ProtectedPods
-from hetsched.engine.preemption.dry_run import Rule, Search
+from hetsched.engine.preemption.dry_run import Rule, VictimSearch
 from hetsched.engine.preemption.victims import Removable
 
 
@@ -75,7 +75,7 @@ class Preemption:
         if not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, state.spared)
-        search = Search(diagnosis, request, state, rule, counts_amounts=diagnosis.policy.counts_resources)
+        search = VictimSearch(diagnosis, request, state, rule, counts_amounts=diagnosis.policy.counts_resources)
         return search.best(self.params.most_nodes)
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:

@@ -36,12 +36,12 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-_PREPARED: StateKey[_Survey] = StateKey("volumes")
+_PREPARED: StateKey[_PreparedVolumes] = StateKey("volumes")
 
 Refused = tuple[Refusal, Bools]
 
 
-class _Survey(NamedTuple):
+class _PreparedVolumes(NamedTuple):
     """Prepared claims of a pod: refusals with their nodes (N,), and the claims that wait for a volume."""
 
     refused: list[Refused]
@@ -115,7 +115,7 @@ class Volumes:
         """Do nothing: the removal of the booking releases the choice."""
 
 
-def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
+def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal:
     refused: list[Refused] = []
     waiting: list[PendingClaim] = []
     for use in request.shape.claims:
@@ -132,7 +132,7 @@ def _survey(request: Request, state: ClusterState) -> _Survey | Refusal:
             refused += _in_use(use.name, others, state)
     if len(waiting) > 1:
         refused.append(_together(waiting, refused, state))
-    return _Survey([*refused, *_full(request, state)], waiting)
+    return _PreparedVolumes([*refused, *_full(request, state)], waiting)
 
 
 def _without(waiting: PendingClaim, state: ClusterState) -> Refused:

@@ -66,7 +66,7 @@ class Choice(NamedTuple):
     broken: dict[str, str]  # pod key -> the disruption budget that its eviction violates
 
 
-class Search:
+class VictimSearch:
     """Search for the victims of one refused request; `counts_amounts`: requests must fit the nodes' allocatable."""
 
     def __init__(

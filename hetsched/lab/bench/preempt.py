@@ -125,7 +125,7 @@ def _important(number: int, case: Case) -> PodSpec:
 # -- the baseline ------------------------------------------------------------------------------------------------------
 
 
-class _Node(NamedTuple):
+class _LoopNode(NamedTuple):
     """Node in the loop."""
 
     allocatable: dict[str, int]
@@ -143,7 +143,7 @@ def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int,
     for number in range(case.swept):
         pod = _important(number, case)
         nodes = [
-            _Node(dict(report.allocatable), list(pods.values()))
+            _LoopNode(dict(report.allocatable), list(pods.values()))
             for report, pods in zip(scheduler.state.reports, scheduler.state.on_row, strict=True)
         ]
         began = time.process_time()
@@ -155,7 +155,7 @@ def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int,
     return spent * 1e6 / case.swept, case.swept, worse
 
 
-def _loop(nodes: Sequence[_Node], pod: PodSpec) -> Cost | None:
+def _loop(nodes: Sequence[_LoopNode], pod: PodSpec) -> Cost | None:
     best: Cost | None = None
     for at, node in enumerate(nodes):
         lower = [booking for booking in node.pods if booking.pod.priority < pod.priority]

@@ -34,7 +34,7 @@ _RISING, _FALLING = ((0, 0), (100, 10)), ((0, 10), (100, 0))
 _KNEE = ((0, 0), (50, 8), (100, 10))
 
 
-class _Case(NamedTuple):
+class _ScoreCase(NamedTuple):
     """One worked score: the use of the node including the pod, and both results."""
 
     title: str
@@ -46,12 +46,12 @@ class _Case(NamedTuple):
 
 
 _CASES = (
-    _Case("0:0 100:10, GPU 3 of 4, CPU 16 of 32", _RISING, 50, 3, 6.25, 63),
-    _Case("0:0 50:8 100:10, CPU 25 %", _KNEE, 25, None, 4, 40),
-    _Case("0:0 50:8 100:10, CPU 50 %", _KNEE, 50, None, 8, 80),
-    _Case("0:0 50:8 100:10, CPU 75 %", _KNEE, 75, None, 9, 90),
-    _Case("0:0 100:10, GPU 4 of 4, CPU 0 %", _RISING, 0, 4, 5, 100),
-    _Case("0:10 100:0, CPU 30 %", _FALLING, 30, None, 7, 70),
+    _ScoreCase("0:0 100:10, GPU 3 of 4, CPU 16 of 32", _RISING, 50, 3, 6.25, 63),
+    _ScoreCase("0:0 50:8 100:10, CPU 25 %", _KNEE, 25, None, 4, 40),
+    _ScoreCase("0:0 50:8 100:10, CPU 50 %", _KNEE, 50, None, 8, 80),
+    _ScoreCase("0:0 50:8 100:10, CPU 75 %", _KNEE, 75, None, 9, 90),
+    _ScoreCase("0:0 100:10, GPU 4 of 4, CPU 0 %", _RISING, 0, 4, 5, 100),
+    _ScoreCase("0:10 100:0, CPU 30 %", _FALLING, 30, None, 7, 70),
 )
 
 
@@ -100,7 +100,7 @@ def _fragments(policy: str) -> tuple[int, int, int]:
     return most, least, int(placed)
 
 
-def _score(case: _Case, mode: str) -> float:
+def _score(case: _ScoreCase, mode: str) -> float:
     """Return the binpack score of an empty node for a pod that brings it to the case's utilisation."""
     resources = {"cpu": 1} if case.cards is None else {"cpu": 1, "nvidia.com/gpu": 1}
     params = {"shape": case.curve, "resources": resources, "mode": mode}

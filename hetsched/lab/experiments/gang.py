@@ -44,7 +44,7 @@ GANG = PolicySpec(
 _SAMPLES = 50
 
 
-class _Case(NamedTuple):
+class _PublishedCase(NamedTuple):
     """One published case: slots, jobs as (members, least), and the final number of slots of each job."""
 
     title: str
@@ -54,9 +54,13 @@ class _Case(NamedTuple):
 
 
 _CASES = (
-    _Case("room for 3, 6 replicas, 3 needed", 3, {"job": (6, 3)}, {GANG.name: {"job": 3}, _RIVAL.name: {"job": None}}),
-    _Case("room for 3, 6 replicas, 4 needed", 3, {"job": (6, 4)}, {GANG.name: {"job": 0}, _RIVAL.name: {"job": None}}),
-    _Case(
+    _PublishedCase(
+        "room for 3, 6 replicas, 3 needed", 3, {"job": (6, 3)}, {GANG.name: {"job": 3}, _RIVAL.name: {"job": None}}
+    ),
+    _PublishedCase(
+        "room for 3, 6 replicas, 4 needed", 3, {"job": (6, 4)}, {GANG.name: {"job": 0}, _RIVAL.name: {"job": None}}
+    ),
+    _PublishedCase(
         "6 slots, JobA and JobB need 4 each",
         6,
         {"JobA": (4, 4), "JobB": (4, 4)},

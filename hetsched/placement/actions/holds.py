@@ -117,7 +117,7 @@ def held_already(owner: str, key: str, body_hash: str) -> CreatedHold | None:
     return None if known is None else CreatedHold(known.response["id"], known.response, replayed=True)
 
 
-class _Replayed(Exception):
+class _RepeatedHold(Exception):
     def __init__(self, submission: Submission) -> None:
         super().__init__()
         self.submission = submission
@@ -142,8 +142,8 @@ def submit_as_planned(
             row = _book(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
             submission = submit(row.pk)
             if submission.replayed:
-                raise _Replayed(submission)  # rolls back the new hold
-    except _Replayed as twin:
+                raise _RepeatedHold(submission)  # rolls back the new hold
+    except _RepeatedHold as twin:
         return twin.submission
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error

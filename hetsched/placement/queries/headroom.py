@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 20.0
 BOOKINGS = 20_000
 
 
-class Pool(msgspec.Struct, frozen=True):
+class NodePool(msgspec.Struct, frozen=True):
     """Nodes of one ISA family and pool; `selector` selects them by label, empty if no label does."""
 
     family: str
@@ -64,7 +64,7 @@ class HeadroomCounts(msgspec.Struct, frozen=True):
     policy: str
     policy_version: int
     counted_at: datetime
-    pools: list[Pool]
+    pools: list[NodePool]
     lines: list[Line]
 
 
@@ -142,7 +142,7 @@ def _same(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[C
     return old.revision == revision and deciding and [line.common for line in old.lines] == shapes
 
 
-def _pools(cluster_id: int, state: ClusterState) -> tuple[list[Pool], np.ndarray]:
+def _pools(cluster_id: int, state: ClusterState) -> tuple[list[NodePool], np.ndarray]:
     """Return the pools in the order of the node grid, and (N,) the pool of each row."""
     rows = Node.objects.filter(cluster_id=cluster_id).values_list("name", "isa_family", "pool")
     known = {name: (family, pool) for name, family, pool in rows}
@@ -152,7 +152,7 @@ def _pools(cluster_id: int, state: ClusterState) -> tuple[list[Pool], np.ndarray
     of_row = np.array([places[key] for key in keys], np.intp)
     sizes = Counter(keys)
     first = dict(zip(reversed(keys), reversed(state.reports), strict=True))
-    pools = [Pool(*key, sizes[key], _selector(key[1], first[key].labels)) for key in order]
+    pools = [NodePool(*key, sizes[key], _selector(key[1], first[key].labels)) for key in order]
     return pools, of_row
 
 

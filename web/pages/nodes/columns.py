@@ -15,44 +15,44 @@ from hetsched.inventory.tiles import shortened
 from ..amounts import amount_words, bytes_words, percent
 from ..lists.columns import Cell, Column
 from .fields import free, ratio, whole
-from .rows import NodeRow
+from .rows import NodeListRow
 
 ISA_SHOWN_CHARACTERS = 44
 _TONES = {"cordoned": "wait", "not-ready": "bad", "gone": "bad"}
 
 
-def _name_cell(row: NodeRow) -> Cell:
+def _name_cell(row: NodeListRow) -> Cell:
     return Cell(row.name, url=reverse("node", args=[row.name]))
 
 
-def _state_cell(row: NodeRow) -> Cell:
+def _state_cell(row: NodeListRow) -> Cell:
     words = {"ready": _("ready"), "cordoned": _("cordoned"), "not-ready": _("not ready"), "gone": _("removed")}
     return Cell(words[row.state], look="chip" if row.state in _TONES else "muted", tone=_TONES.get(row.state, ""))
 
 
-def _isa_cell(row: NodeRow) -> Cell:
+def _isa_cell(row: NodeListRow) -> Cell:
     if not row.isa:
         return Cell(_("unknown"), look="muted")
     short = shortened(row.isa, ISA_SHOWN_CHARACTERS)
     return Cell(short if short == row.isa else f"{short}…", look="mono", title=row.isa)
 
 
-def _bar_cell(row: NodeRow, resource: str) -> Cell:
+def _bar_cell(row: NodeListRow, resource: str) -> Cell:
     used = row.ratio(resource)
     return Cell(None) if used is None else Cell(percent(used), look="bar", tone=resource, ratio=used)
 
 
-def _amount_cell(row: NodeRow, resource: str, amount: Callable[[NodeRow], float | None]) -> Cell:
+def _amount_cell(row: NodeListRow, resource: str, amount: Callable[[NodeListRow], float | None]) -> Cell:
     found = amount(row)
     return Cell(None if found is None else amount_words(resource, int(found)))
 
 
-def _card_memory_cell(row: NodeRow) -> Cell:
+def _card_memory_cell(row: NodeListRow) -> Cell:
     found = row.summary.card_memory_bytes
     return Cell(None if found is None else bytes_words(found))
 
 
-def _reported_cell(row: NodeRow) -> Cell:
+def _reported_cell(row: NodeListRow) -> Cell:
     return Cell(row.updated_at, look="time")
 
 

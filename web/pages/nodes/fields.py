@@ -10,21 +10,21 @@ from hetsched.contracts.units import CPU, MEMORY
 
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, AnyKind, ChoiceKind, IsaKind, Labels, Model, NumberKind, Quantity, ValueKind
-from .rows import NodeRow
+from .rows import NodeListRow
 
 STATES = ("ready", "cordoned", "not-ready", "gone")
 FAMILIES = ("riscv", "arm", "x86", "unknown")
 
 
-def ratio(resource: str) -> Callable[[NodeRow], float | None]:
+def ratio(resource: str) -> Callable[[NodeListRow], float | None]:
     return lambda row: row.ratio(resource)
 
 
-def free(resource: str) -> Callable[[NodeRow], float | None]:
+def free(resource: str) -> Callable[[NodeListRow], float | None]:
     return lambda row: row.free(resource)
 
 
-def whole(resource: str) -> Callable[[NodeRow], int | None]:
+def whole(resource: str) -> Callable[[NodeListRow], int | None]:
     return lambda row: row.allocatable.get(resource)
 
 

@@ -12,7 +12,7 @@ from ..lists.view import Listing, ListView
 from ..shell import Shell, page
 from .columns import COLUMNS
 from .fields import FIELDS
-from .rows import NodeRow, add_summaries, node_rows
+from .rows import NodeListRow, add_summaries, node_rows
 
 LISTING = Listing(
     "nodes", FIELDS, COLUMNS, lambda row: row.words, example="isa>=rv64gcv  free.cpu>8  state=cordoned  label:pool=ci"
@@ -33,7 +33,7 @@ def nodes(shell: Shell) -> HttpResponseBase:
     return view.show(view.kept(rows), "nodes", {"total": len(rows)})
 
 
-def _values(rows: list[NodeRow], name: str) -> list[Any]:
+def _values(rows: list[NodeListRow], name: str) -> list[Any]:
     """Return the values of a field; for labels first the keys, then the values of one key."""
     field, _colon, key = name.partition(":")
     if field == "pool":

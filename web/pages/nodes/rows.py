@@ -41,7 +41,7 @@ class ReportSummary(msgspec.Struct, frozen=True):
     zones: int
 
 
-class NodeRow:
+class NodeListRow:
     """One node of the list; `add_summaries` sets `summary`."""
 
     __slots__ = (
@@ -83,15 +83,15 @@ class NodeRow:
 _kept: dict[int, tuple[tuple[int, int, datetime], ReportSummary]] = {}
 
 
-def node_rows(cluster: Cluster) -> list[NodeRow]:
+def node_rows(cluster: Cluster) -> list[NodeListRow]:
     """Return every node of a cluster by name."""
     rows = Node.objects.filter(cluster=cluster).order_by("name").values_list(*_COLUMNS)
-    found = [NodeRow(columns, cluster.layout_revision) for columns in rows]
+    found = [NodeListRow(columns, cluster.layout_revision) for columns in rows]
     _add_held_out([row for row in found if row.installed > row.cards and row.gpu_milli_used])
     return found
 
 
-def _add_held_out(rows: list[NodeRow]) -> None:
+def _add_held_out(rows: list[NodeListRow]) -> None:
     """Add the allocated share of GPUs that accept no new pods."""
     by_id = {row.id: row for row in rows}
     for some in parts(sorted(by_id)):
@@ -105,9 +105,9 @@ def _add_held_out(rows: list[NodeRow]) -> None:
             by_id[pk].held_out += sum(grant.milli for grant in grants if grant.index not in healthy[pk])
 
 
-def add_summaries(rows: Iterable[NodeRow]) -> None:
+def add_summaries(rows: Iterable[NodeListRow]) -> None:
     """Add the report facts to these rows."""
-    missing: dict[int, NodeRow] = {}
+    missing: dict[int, NodeListRow] = {}
     for row in rows:
         kept = _kept.get(row.id)
         if kept is not None and kept[0] == row.version:
