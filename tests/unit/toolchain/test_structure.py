@@ -33,6 +33,15 @@ OVERSIZED = {
 TERMS = {"binding", "booking", "matching", "packing", "clustering", "pending", "queueing", "routing", "scheduling"} | {
     "scoring", "sharing", "spelling", "terminating", "tipping", "training", "waiting"
 }  # fmt: skip
+# Classes of one name that hold the same kind of thing in two layers, or whose name is given from outside.
+SHARED_CLASS_NAMES = {
+    "Command", "Meta",  # of Django
+    "Eviction", "Policy", "Preemption",  # a row, and its value or plugin in the engine
+    "Document", "Problem", "Readiness", "Request",  # of two interfaces
+    "Attempt", "CardFacts", "Devices", "Gang", "Goal", "PluginInfo",  # of engine or contracts, and of REST
+}  # fmt: skip
+# The client repeats the bodies of REST, which it can read without Django.
+CLIENT_DOCUMENTS = "hetsched/client/documents.py"
 
 
 def modules() -> list[Path]:
@@ -44,6 +53,17 @@ def modules() -> list[Path]:
 def test_no_folder_grows_beyond_its_limit() -> None:
     sizes = Counter(str(path.parent) for path in modules())
     assert {folder: size for folder, size in sizes.items() if size > OVERSIZED.get(folder, MOST_MODULES)} == {}
+
+
+def test_class_names_are_unique() -> None:
+    """A name that two modules use for different things sends a reader to the wrong one."""
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef) and str(path) != CLIENT_DOCUMENTS:
+                places.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    repeated = {name: found for name, found in places.items() if len(found) > 1 and name not in SHARED_CLASS_NAMES}
+    assert (len(places) > 0, repeated) == (True, {})
 
 
 def test_no_file_contains_merge_conflicts() -> None:
