@@ -22,6 +22,8 @@ from hetsched.contracts.api.decision import (
     Tipping,
     Verdict,
 )
+from hetsched.contracts.api.explanation import Changed, Gang, NextStep
+from hetsched.contracts.api.workload import HeldPod, ItemProblem, ObjectRow, PodState
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from hetsched.contracts.objects.warnings import ManifestWarning
@@ -39,11 +41,6 @@ class Answer(Part, frozen=True, kw_only=True):
     """Base of a response; `document` is the whole document as the server sent it."""
 
     document: dict[str, Any] = {}
-
-
-class PodState(Part, frozen=True):
-    pod: str
-    state: str
 
 
 class Accepted(Answer, frozen=True):
@@ -82,16 +79,6 @@ class PodRow(Part, frozen=True):
     decided_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-
-
-class ObjectRow(Part, frozen=True):
-    """Object that a submission creates in a live cluster, with its state."""
-
-    kind: str
-    namespace: str
-    name: str
-    state: str
-    message: str
 
 
 class WorkloadRow(Answer, frozen=True):
@@ -167,35 +154,6 @@ class ReasonSpan(Part, frozen=True):
     decision: int | None
 
 
-class Difference(Part, frozen=True):
-    """One reason in two attempts: the number of refused nodes in each."""
-
-    plugin: str
-    code: str
-    message: str
-    before: int
-    now: int
-
-
-class Changed(Part, frozen=True):
-    """Differences between the latest attempt and the one before it."""
-
-    decision: int
-    verdicts: tuple[str, str]
-    policies: tuple[str, str]
-    nodes: tuple[int | None, int | None]
-    revisions: int
-    inventory: bool
-    reasons: tuple[Difference, ...]
-
-
-class NextStep(Part, frozen=True):
-    """Change with which a pod would be placed now, and the manifest to submit then."""
-
-    fit: NearestFit
-    manifest: dict[str, Any]
-
-
 class Outlook(Part, frozen=True):
     """Present outlook of a pending pod; `blockers` are the pods that would have to be evicted, by node."""
 
@@ -207,15 +165,6 @@ class Outlook(Part, frozen=True):
     blockers: tuple[tuple[Evicted, ...], ...]
 
 
-class Member(Part, frozen=True):
-    """One member of a gang."""
-
-    id: int
-    pod: str
-    state: str
-    decision: int | None
-
-
 class PreemptedBy(Part, frozen=True):
     """Pod that preempted another on a node; `pod_id` and `decision` are None once their rows are deleted."""
 
@@ -225,16 +174,6 @@ class PreemptedBy(Part, frozen=True):
     at: datetime
     pod_id: int | None = None
     decision: int | None = None
-
-
-class Gang(Part, frozen=True):
-    """Gang of a pod: placed members, required members, and the first cause of its failure, in words."""
-
-    name: str
-    placed: int
-    needed: int
-    broken_by: str | None
-    members: tuple[Member, ...]
 
 
 class PodWhy(Answer, frozen=True):
@@ -308,17 +247,6 @@ class QueuedPod(Answer, frozen=True):
     created_at: datetime | None = None
 
 
-class ItemProblem(Part, frozen=True):
-    """Problem of one item of a batch."""
-
-    index: int
-    status: int
-    code: str
-    detail: str
-    place: str = ""
-    hint: str = ""
-
-
 class ItemAnswer(Part, frozen=True):
     """Result of one item of a batch: its workload, or the problem."""
 
@@ -339,16 +267,6 @@ class BatchAnswer(Answer, frozen=True):
     accepted: int
     refused: int
     items: tuple[ItemAnswer, ...]
-
-
-class HeldPod(Part, frozen=True):
-    """Reservation for one pod; `held` false: a pod uses it, or the hold ended."""
-
-    pod: str
-    node: str
-    held: bool
-    cpus: tuple[str, ...] = ()
-    gpus: tuple[CardGrant, ...] = ()
 
 
 class HoldRow(Answer, frozen=True):

@@ -22,6 +22,7 @@ from rest_framework import exceptions
 
 from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.api.golden import GoldenPlacementBroken, Judged
+from hetsched.contracts.api.workload import ItemProblem
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
@@ -117,17 +118,6 @@ _LISTS = {
     "webhook": "webhooks/",
     "workload": "workloads/",
 }
-
-
-class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Problem of one item of a batch; the first item has index 0."""
-
-    index: int
-    status: int
-    code: str
-    detail: str
-    place: str = ""
-    hint: str = ""
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -18,7 +18,8 @@ import typer
 from rich.text import Text
 
 from hetsched.client import BatchAnswer, End, Goal, Refused
-from hetsched.client.documents import ItemAnswer, ItemProblem
+from hetsched.client.documents import ItemAnswer
+from hetsched.contracts.api.workload import ItemProblem
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from ..options import PodFiles, Strict, given_key, read_each

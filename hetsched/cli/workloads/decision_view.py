@@ -12,8 +12,9 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from hetsched.client.documents import Changed, Decision, Gang, Outlook, PodWhy, PreemptedBy, ReasonSpan
+from hetsched.client.documents import Decision, Outlook, PodWhy, PreemptedBy, ReasonSpan
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, funnel
+from hetsched.contracts.api.explanation import Changed, Gang
 from hetsched.contracts.objects.allocation import Allocation
 
 from ..output import duration, table

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters.objects.export.pods import pod_object
-from hetsched.contracts.api.decision import Evicted, NearestFit, Reason, Verdict
+from hetsched.contracts.api.decision import Evicted, Reason, Verdict
+from hetsched.contracts.api.explanation import Changed, Difference, Gang, Member, NextStep
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
@@ -53,38 +54,6 @@ class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
     decision: int | None
 
 
-class Difference(msgspec.Struct, frozen=True, rename="camel"):
-    """One reason in two attempts, with its number of nodes in each."""
-
-    plugin: str
-    code: str
-    message: str
-    before: int
-    now: int
-
-
-class Changed(msgspec.Struct, frozen=True, rename="camel"):
-    """The difference between an attempt and the one before it.
-
-    `revisions` is the number of cluster revisions in between; `inventory`: facts of nodes changed too.
-    """
-
-    decision: int
-    verdicts: tuple[str, str]
-    policies: tuple[str, str]
-    nodes: tuple[int | None, int | None]
-    revisions: int
-    inventory: bool
-    reasons: tuple[Difference, ...]
-
-
-class NextStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A change with which the pod would be placed now, and the manifest to submit."""
-
-    fit: NearestFit
-    manifest: dict[str, Any]
-
-
 class Outlook(msgspec.Struct, frozen=True, rename="camel"):
     """The current outlook of a pending pod; `blockers` are the pods that would have to leave, one tuple per node."""
 
@@ -98,15 +67,6 @@ class Outlook(msgspec.Struct, frozen=True, rename="camel"):
     blockers: tuple[tuple[Evicted, ...], ...]
 
 
-class Member(msgspec.Struct, frozen=True, rename="camel"):
-    """One member of a gang."""
-
-    id: int
-    pod: str
-    state: str
-    decision: int | None
-
-
 class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
     """The preemptor of a pod on a node, its decision and the time; ids are null once their rows are deleted."""
 
@@ -116,16 +76,6 @@ class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
     node: str
     decision: int | None
     at: str
-
-
-class Gang(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod's gang: the number of placed or running members, the minimum, and the first reason that broke it."""
-
-    name: str
-    placed: int
-    needed: int
-    broken_by: str | None
-    members: tuple[Member, ...]
 
 
 def binding(reasons: Sequence[Reason], placed_on: str = "") -> Reason | None:

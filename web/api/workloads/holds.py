@@ -22,9 +22,9 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.api.workload import HeldPod
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
@@ -61,16 +61,6 @@ class HoldAction(Request, frozen=True):
     action: Literal["extend", "cancel"]
     reason: str
     seconds: int = DEFAULT_SECONDS
-
-
-class HeldPod(Document, frozen=True):
-    """Capacity reserved for one pod; `held` is false once the pod uses it or the hold ended."""
-
-    pod: str
-    node: str
-    held: bool
-    cpus: list[str]
-    gpus: tuple[CardGrant, ...]
 
 
 class NewHold(Document, frozen=True):
@@ -295,7 +285,7 @@ def _held(room: Pod) -> HeldPod:
         pod=room.key,
         node=room.node.name if room.node else "",
         held=room.state == State.RUNNING.value,
-        cpus=[zone.cpus for zone in allocation.zones if zone.cpus] if allocation else [],
+        cpus=tuple(zone.cpus for zone in allocation.zones if zone.cpus) if allocation else (),
         gpus=allocation.gpus if allocation else (),
     )
 

@@ -22,6 +22,7 @@ from hetsched.access.subject import Subject
 from hetsched.access.tokens import allowance_of
 from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
+from hetsched.contracts.api.workload import PodState
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
@@ -69,11 +70,6 @@ class Submit(Request, frozen=True):
     hold: str = ""
     plan: str = ""
     strict: bool = False
-
-
-class PodState(Document, frozen=True):
-    pod: str
-    state: str
 
 
 class Accepted(Document, frozen=True):

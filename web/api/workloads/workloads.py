@@ -17,6 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.tokens import allowance_of
+from hetsched.contracts.api.workload import ObjectRow
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
@@ -98,19 +99,6 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     decided_at: str | None
     started_at: str | None
     finished_at: str | None
-
-
-class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Object that a submission creates in a live cluster: wanted, made, refused, unwanted or gone, with the reason.
-
-    A Job with an ended pod is ending, then succeeded or failed.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    state: str
-    message: str
 
 
 class WorkloadDetail(Document, frozen=True):

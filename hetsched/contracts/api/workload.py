@@ -1,0 +1,46 @@
+"""Parts of workloads, submissions and holds, as the server sends and the client reads them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.objects.allocation import CardGrant
+
+
+class PodState(msgspec.Struct, frozen=True, rename="camel"):
+    pod: str
+    state: str
+
+
+class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
+    """Object that a submission creates in a live cluster: wanted, made, refused, unwanted or gone, with the reason.
+
+    A Job with an ended pod is ending, then succeeded or failed.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    message: str
+
+
+class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Problem of one item of a batch; the first item has index 0."""
+
+    index: int
+    status: int
+    code: str
+    detail: str
+    place: str = ""
+    hint: str = ""
+
+
+class HeldPod(msgspec.Struct, frozen=True, rename="camel"):
+    """Capacity reserved for one pod; `held` is false once the pod uses it or the hold ended."""
+
+    pod: str
+    node: str
+    held: bool
+    cpus: tuple[str, ...]
+    gpus: tuple[CardGrant, ...]
