@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for part in _parts_needed(item):
             if part not in parts.PROGRAMS:
                 raise pytest.UsageError(f"{item.nodeid}: no part named {part!r}; tests/parts.py declares them")
+    twice = [nodeid for nodeid, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if twice:
+        raise pytest.UsageError(f"{twice[0]}: several tests have this ID, and xdist would run only one of them")
     items.sort(key=lambda item: (item.path.parent != _KUBE, item.path.parent not in _LONG))
     if EXAMPLES != 1:
         scale_examples(items, EXAMPLES)

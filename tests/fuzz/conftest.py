@@ -1,5 +1,7 @@
 """Faked here: the broker, the channel layer and every outbound call. Checked: that no input breaks the server."""
 
+import pytest
+
 from tests.api.conftest import (  # noqa: F401 - fixtures
     api,
     cluster,
@@ -9,3 +11,11 @@ from tests.api.conftest import (  # noqa: F401 - fixtures
     policies,
     quiet_surroundings,
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name the operation of a test in its ID: xdist runs only one of the tests with equal IDs."""
+    label = getattr(item, "operation_label", None)
+    if label is not None and label not in item.nodeid:
+        item._id = item.id.with_params(label)

@@ -38,7 +38,7 @@ from tests.api.test_route_permissions import TABLE
 from tests.builders import a_node, a_pod
 from workers.schedule import run
 
-CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "50"))
+CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "10"))
 # What says that a request has the wrong shape: never the answer to one that its schema allows.
 SHAPE = {
     "BodyMalformed",
