@@ -187,7 +187,7 @@ def _callback(request: HttpRequest) -> str:
 def _claims(request: HttpRequest) -> dict[str, Any]:
     """Return the verified claims of the provider.
 
-    Raises: Refused, and the errors of the library for an invalid response.
+    Raises: SignInRefused, and the errors of the library for an invalid response.
     """
     asked, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
     if request.GET.get("iss", issuer) != issuer:
@@ -222,7 +222,7 @@ def _roles(claims: dict[str, Any]) -> set[str]:
 def _account_of(claims: dict[str, Any]) -> Any:
     """Return the account of these claims with its current roles; create it at the first sign-in.
 
-    Raises: Refused.
+    Raises: SignInRefused.
     """
     subject, roles = str(claims["sub"]), _roles(claims)
     if not 0 < len(subject) <= 255 or "\0" in subject:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 def media_type(request: Any, *allowed: str) -> str:
     """Return the body's media type, one of `allowed`.
 
-    Raises: Refused 415, also for a charset other than UTF-8.
+    Raises: RequestRefused 415, also for a charset other than UTF-8.
     """
     found = request.content_type.lower() if hasattr(request, "content_type") else ""
     kind, _, parameters = found.partition(";")
@@ -70,7 +70,7 @@ def raw(request: Any, *, large: bool = False) -> bytes:
 def read(request: Any, document: type[T], *, large: bool = False) -> T:
     """Read a JSON body into a struct.
 
-    Raises: InputError with the field in `place`; Refused 415.
+    Raises: InputError with the field in `place`; RequestRefused 415.
     """
     media_type(request, JSON)
     return convert(plain(raw(request, large=large)), document)
@@ -79,7 +79,7 @@ def read(request: Any, document: type[T], *, large: bool = False) -> T:
 def wrapped(request: Any, document: type[T]) -> T | None:
     """Read a manifest from the field `manifest` of a document; None if the body is the manifest itself.
 
-    Raises: InputError; Refused 415 for media types other than JSON, YAML and CSV.
+    Raises: InputError; RequestRefused 415 for media types other than JSON, YAML and CSV.
     """
     if media_type(request, JSON, YAML, CSV) != JSON:
         return None

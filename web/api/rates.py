@@ -32,7 +32,7 @@ reads = LocalBuckets()
 
 
 def refuse_late(request: Any) -> None:
-    """Reject a request that waited too long, regardless of the caller. Raises: Refused 429."""
+    """Reject a request that waited too long, regardless of the caller. Raises: RequestRefused 429."""
     most = settings.HETSCHED_LONGEST_QUEUE_MILLIS
     waited = 1000 * getattr(request, "scope", {}).get("waited_seconds", 0.0)
     if not most or waited <= most:
@@ -65,7 +65,7 @@ def at_once(kind: str, subject: Subject) -> int | None:
 def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
     """Count a request of a subject, or `amount` submissions in one; return headers with the remaining number.
 
-    Raises: Refused 429.
+    Raises: RequestRefused 429.
     """
     limit = limit_of(kind, subject)
     if limit.per_minute == 0:
@@ -80,7 +80,7 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
 
 
 def take_strangers_turn(request: Any) -> dict[str, str]:
-    """Count a request that needs no credential, by the address it comes from. Raises: Refused 429."""
+    """Count a request that needs no credential, by the address it comes from. Raises: RequestRefused 429."""
     limit = Limit(settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE)
     if limit.per_minute == 0:
         return {}

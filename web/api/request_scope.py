@@ -29,7 +29,7 @@ CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only c
 def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
     """Return the cluster of this name, or the default without a name; `hint`: the problem lists the known clusters.
 
-    Raises: Refused 404, InputError `ClusterAmbiguous`.
+    Raises: RequestRefused 404, InputError `ClusterAmbiguous`.
     """
     name = name or settings.HETSCHED_DEFAULT_CLUSTER
     if name:
@@ -91,7 +91,7 @@ def may_change_hold(subject: Subject, hold: Hold) -> bool:
 def own_hold(subject: Subject, hold_id: str) -> Hold:
     """Return a hold that the caller may use or change: one of its own, or any for operators.
 
-    Raises: Refused 403, 404.
+    Raises: RequestRefused 403, 404.
     """
     found = holds(subject).select_related("cluster").filter(pk=hold_id).first()
     if found is None:
@@ -116,7 +116,7 @@ def forgotten(subject: Subject) -> QuerySet[ForgottenDecision]:
 def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
     """Reject namespaces outside the caller's scope.
 
-    Raises: Refused 403.
+    Raises: RequestRefused 403.
     """
     outside = sorted({name for name in namespaces if not subject.may_in(name)})
     if outside:
@@ -128,7 +128,7 @@ def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
 def check_unlimited(subject: Subject) -> None:
     """Reject a token that is limited to namespaces for an operation on a whole cluster.
 
-    Raises: Refused 403.
+    Raises: RequestRefused 403.
     """
     if subject.namespaces is not None:
         raise RequestRefused(
@@ -139,7 +139,7 @@ def check_unlimited(subject: Subject) -> None:
 def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
     """Filter a list by the query parameters: parameter name -> lookup.
 
-    Raises: Refused 404 for an unknown `cluster`.
+    Raises: RequestRefused 404 for an unknown `cluster`.
     """
     if "cluster" in fields and request.GET.get("cluster"):
         cluster_of(request.GET["cluster"])

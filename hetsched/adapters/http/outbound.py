@@ -97,7 +97,7 @@ def is_place(text: str) -> bool:
 
 
 def check(url: str, allowed: Allowed) -> SplitResult:
-    """Return the parts of an address after all checks that need no DNS look-up. Raises: Refused."""
+    """Return the parts of an address after all checks that need no DNS look-up. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
     try:
@@ -128,7 +128,7 @@ def call(
     seconds: float = SECONDS,
     quiet_seconds: float | None = None,
 ) -> OutboundResponse:
-    """Make one call; `quiet_seconds` limits the silence of the other side. Raises: Refused."""
+    """Make one call; `quiet_seconds` limits the silence of the other side. Raises: OutboundError."""
     parts = check(url, allowed)
     host, name = parts.netloc, parts.hostname or ""
     until = time.monotonic() + seconds
@@ -169,7 +169,7 @@ def reach(name: str, port: int, seconds: float) -> socket.socket:
     """Connect to a server that an operator configured, such as an API server; it may lie in a private network.
 
     Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services never.
-    Raises: Refused.
+    Raises: OutboundError.
     """
     found = _looked_up(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=True)
@@ -213,7 +213,7 @@ def _connected(addresses: list[str], port: int, host: str, seconds: float) -> so
 
 
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
-    """Resolve a host; if one of its addresses is not allowed, the whole host is refused. Raises: Refused."""
+    """Resolve a host; if one of its addresses is not allowed, the whole host is refused. Raises: OutboundError."""
     found = _looked_up(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=allowed.names(_with_port(name, port)))
     return found
@@ -226,7 +226,7 @@ def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
 
 
 def _looked_up(name: str, port: int, seconds: float) -> list[str]:
-    """Resolve a name in a thread, because the resolver has no timeout. Raises: Refused."""
+    """Resolve a name in a thread, because the resolver has no timeout. Raises: OutboundError."""
     found: list[list[str]] = []
 
     def ask() -> None:

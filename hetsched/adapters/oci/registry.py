@@ -63,7 +63,7 @@ class _Token(msgspec.Struct):
 
 
 def look_up(reference: Reference, allowed: Allowed, credential: RegistryCredential | None = None) -> ImageLookup:
-    """Read the platforms of an image from its registry. Raises: InvalidExpression."""
+    """Read the platforms of an image from its registry. Raises: ImageUnreadable."""
     if not allowed.reads(reference.host):
         raise ImageUnreadable("RegistryNotAllowed", f"this server is not allowed to read from {reference.host}")
     repository = _Repository(reference, allowed, credential)

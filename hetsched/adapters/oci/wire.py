@@ -42,7 +42,7 @@ class ImageUnreadable(Exception):
 
 
 def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = MAX_DOCUMENT_BYTES) -> OutboundResponse:
-    """Fetch one address; redirects are returned like other responses. Raises: InvalidExpression."""
+    """Fetch one address; redirects are returned like other responses. Raises: ImageUnreadable."""
     public = msgspec.structs.replace(allowed, hosts=allowed.hosts | {"*"})
     try:
         return outbound.call(url, public, headers=headers, most=most, seconds=SECONDS, quiet_seconds=QUIET_SECONDS)

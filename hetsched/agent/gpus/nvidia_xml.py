@@ -85,7 +85,7 @@ class Element:
 
 
 def parse(data: bytes) -> Element:
-    """Parse a document into elements. Raises: Refused."""
+    """Parse a document into elements. Raises: InvalidDocument."""
     if len(data) > MAX_BYTES:
         raise InvalidDocument(f"it is larger than {MAX_BYTES} bytes")
     top = Element("")

@@ -28,7 +28,7 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 class Device(msgspec.Struct, frozen=True):
     """Device: its node (empty: reachable from all nodes) and its facts.
 
-    `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes that are versions.
+    `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes of type version.
     `blocked` is the reason why it is not allocated.
     """
 

@@ -77,7 +77,7 @@ class SessionEndView(ApiView):
 
 
 def whose(subject: Subject, account: str) -> Any:
-    """Return the requested account, by default the caller's. Raises: Refused 403 or 404."""
+    """Return the requested account, by default the caller's. Raises: RequestRefused 403 or 404."""
     if not account or account == subject.user.get_username():
         return subject.user
     if not subject.may(Action.ADMIN):

@@ -83,7 +83,7 @@ def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
 
 
 def _message(request: Any) -> AgentMessage:
-    """Read the body. Raises: InputError `BodyTooLarge`, `BodyMalformed`, `BodyInvalid`; Refused 415."""
+    """Read the body. Raises: InputError `BodyTooLarge`, `BodyMalformed`, `BodyInvalid`; RequestRefused 415."""
     bodies.media_type(request, bodies.JSON)
     body = bodies.raw(request, large=True)
     if len(body) > MOST_MESSAGE_BYTES:

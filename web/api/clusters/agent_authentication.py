@@ -76,7 +76,7 @@ class AgentScheme(BearerScheme):
 def agent_of(request: Any) -> AgentIdentity:
     """Return the node of an authenticated agent.
 
-    Raises: Refused 403 for other callers.
+    Raises: RequestRefused 403 for other callers.
     """
     if isinstance(request.auth, AgentIdentity):
         return request.auth
@@ -117,7 +117,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
 
 
 def _brake(cluster: Cluster) -> None:
-    """Limit the TokenReviews per second. Raises: Refused 503."""
+    """Limit the TokenReviews per second. Raises: RequestRefused 503."""
     key = f"reviews-{cluster.pk}-{int(time.time())}"
     cache.add(key, 0, 2)
     try:

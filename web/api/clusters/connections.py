@@ -233,7 +233,7 @@ class ConnectionTestView(ApiView):
 
 
 def find(name: str) -> Cluster:
-    """Return the cluster of this name. Raises: Refused 404."""
+    """Return the cluster of this name. Raises: RequestRefused 404."""
     cluster = Cluster.objects.filter(name=name).first()
     if cluster is None:
         raise request_scope.no_cluster(name)

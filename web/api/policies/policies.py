@@ -248,7 +248,7 @@ class PolicyKeeperView(ApiView):
 def read_draft(request: Any, name: str = "") -> Draft:
     """Read a draft from JSON or from a SchedulingPolicy object; `name` is the name in the address.
 
-    Raises: InputError; Refused 415.
+    Raises: InputError; RequestRefused 415.
     """
     if bodies.media_type(request, bodies.JSON, bodies.YAML) == bodies.JSON:
         plain = bodies.plain(bodies.raw(request))
@@ -277,7 +277,7 @@ def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
 
 
 def find(name: str) -> Policy:
-    """Return a policy with its versions. Raises: Refused 404."""
+    """Return a policy with its versions. Raises: RequestRefused 404."""
     policy = Policy.objects.prefetch_related("revisions").filter(name=name).first()
     if policy is None:
         raise not_found("policy", name)
@@ -285,7 +285,7 @@ def find(name: str) -> Policy:
 
 
 def version_of(name: str, version: int) -> PolicyRevision:
-    """Return one version of a policy. Raises: Refused 404."""
+    """Return one version of a policy. Raises: RequestRefused 404."""
     rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
     revision = rows.filter(version=version).first() if version < 2**31 else None
     if revision is None:

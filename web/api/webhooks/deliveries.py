@@ -129,7 +129,7 @@ def visible(subject: Subject) -> QuerySet[Delivery]:
 
 
 def find(subject: Subject, delivery_id: str) -> Delivery:
-    """Return one delivery that the caller may see. Raises: Refused 404."""
+    """Return one delivery that the caller may see. Raises: RequestRefused 404."""
     row = visible(subject).filter(pk=delivery_id).first()
     if row is None:
         raise not_found("delivery", delivery_id)

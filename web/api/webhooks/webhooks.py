@@ -209,7 +209,7 @@ def visible(subject: Subject) -> QuerySet[Webhook]:
 
 
 def find(subject: Subject, webhook_id: str) -> Webhook:
-    """Return one webhook that the caller may see. Raises: Refused 404."""
+    """Return one webhook that the caller may see. Raises: RequestRefused 404."""
     hook = visible(subject).select_related("cluster").filter(pk=webhook_id).first()
     if hook is None:
         raise not_found("webhook", webhook_id)
@@ -244,7 +244,7 @@ def _fields(hook: Webhook) -> dict[str, Any]:
 def _wanted(asked: WebhookWanted, subject: Subject) -> WebhookSettings:
     """Return the requested settings, limited to the caller's scope.
 
-    Raises: Refused 403, 404; InputError `NamespaceInvalid`.
+    Raises: RequestRefused 403, 404; InputError `NamespaceInvalid`.
     """
     namespaces = check_namespaces(bodies.names(asked.namespaces))
     request_scope.check_namespaces(subject, namespaces)

@@ -182,7 +182,7 @@ class RebalanceActionsView(ApiView):
 def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
     """Compute the advice for the current state of a cluster.
 
-    Raises: InputError, Refused.
+    Raises: InputError, RequestRefused.
     """
     goal = Goal(asked.goal)
     question = Question(goal, _pods(cluster, goal, asked), asked.target, asked.most_moves, asked.most_tries)

@@ -38,7 +38,7 @@ def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
 
 
 def check_known(cluster: Cluster) -> None:
-    """Reject reservations based on facts that may be stale. Raises: Refused 409."""
+    """Reject reservations based on facts that may be stale. Raises: RequestRefused 409."""
     if in_shadow(cluster.pk):
         raise RequestRefused(
             409, "ClusterInShadow", f"cluster {cluster.name} is in shadow mode: another scheduler places its pods"
@@ -56,7 +56,7 @@ def check_known(cluster: Cluster) -> None:
 def book(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
     """Try a request and have `write` reserve the result; repeat while other writers are faster.
 
-    Raises: Refused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
+    Raises: RequestRefused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
     """
     for turns in range(MOST_CONFLICTS):
         with turn():
@@ -85,7 +85,7 @@ def submit_plan(
 ) -> Submission:
     """Submit a request if it still gets the result of its plan; `submit` gets the hold that reserves its capacity.
 
-    Raises: InputError `PlanInvalid`; Refused 422 `PlanMismatch`, or 412 with a new result.
+    Raises: InputError `PlanInvalid`; RequestRefused 422 `PlanMismatch`, or 412 with a new result.
     """
     signed = plan_tokens.read(token)
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)

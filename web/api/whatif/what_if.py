@@ -220,8 +220,7 @@ def with_query_cluster(asked: T, name: str) -> T:
 def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     """Simulate a request; nothing is written. Call it inside `turn`.
 
-    `names` is the seed of generated names; without it they are numbers.
-    Raises: InputError, Refused.
+    `names` is the seed of generated names; without it they are numbers. Raises: InputError, RequestRefused.
     """
     cluster: Cluster | None = None
     if isinstance(asked.cluster, str) and (not asked.cluster or _CLUSTER_NAME.fullmatch(asked.cluster)):

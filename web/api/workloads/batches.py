@@ -164,7 +164,7 @@ def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAns
 
 
 def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
-    """Write all items, or none. Raises: Refused `BatchRefused`."""
+    """Write all items, or none. Raises: RequestRefused `BatchRefused`."""
     with write_transaction():
         _take_locks([one for one in looked if isinstance(one, ParsedSubmission)], keys, subject)
         answers = [

@@ -94,7 +94,7 @@ class ParsedSubmission(msgspec.Struct, frozen=True):
 def accept(request: Any, subject: Subject) -> Submission:
     """Accept the submission in a request.
 
-    Raises: InputError, or Refused 403, 404, 409, 412, 415, 422, 429, 503.
+    Raises: InputError, or RequestRefused 403, 404, 409, 412, 415, 422, 429, 503.
     """
     key, body_hash = idempotency_key(request), fingerprint(request)
     looked = look_at(_read(request), subject, key, body_hash)
@@ -107,8 +107,8 @@ def accept(request: Any, subject: Subject) -> Submission:
 def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
     """Read a submission and check that its sender may make it; nothing is written.
 
-    `body_hash` identifies the body of the submission for its key.
-    Raises: InputError, or Refused as `accept` does.
+    `body_hash` identifies the body of the submission for its key. Raises: InputError, or RequestRefused as `accept`
+    does.
     """
     manifest = bodies.source(asked.manifest)
     cluster = request_scope.cluster_of(asked.cluster)
@@ -124,7 +124,7 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Parsed
 def take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
     """Accept one submission; `body_hash` identifies its body for its key.
 
-    Raises: InputError, or Refused as `accept` does.
+    Raises: InputError, or RequestRefused as `accept` does.
     """
     return undisturbed(lambda: _take(looked, subject, key, body_hash))
 
