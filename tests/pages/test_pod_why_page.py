@@ -52,6 +52,15 @@ def test_pending_pod_shows_reasons_over_time_and_changes(viewer: Client, waiting
     assert 'data-step="resource-fit"' in text
 
 
+def test_a_pod_without_a_current_decision_shows_its_earlier_ones(viewer: Client, waiting: Pod) -> None:
+    decide(waiting, 720, TAINT)
+    latest = decide(waiting, 1440, FULL)
+    Pod.objects.filter(pk=waiting.pk).update(decision=None)
+    page = viewer.get(f"/why/{waiting.pk}/")
+    assert page.status_code == 200
+    assert f"/decisions/{latest.pk}/?with=" in page.content.decode()
+
+
 def test_sections_of_the_decision_are_replaced_with_it(viewer: Client, waiting: Pod) -> None:
     made = decide(waiting, 720, FULL)
     text = viewer.get(f"/why/{waiting.pk}/").content.decode()

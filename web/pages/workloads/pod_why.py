@@ -67,6 +67,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
                 for span in spans
             ],
             "changed": changed(*decisions[-2:]) if len(decisions) > 1 else None,
+            "compared": decisions[-1].pk if decisions else None,
             "preemptions": Redaction(subject_of(shell.request).namespaces).preemptions(preemptions_of([pod])),
             "gang": gang
             and {
