@@ -110,7 +110,17 @@ def stored(text: str) -> str:
 
 def restored(text: str) -> str:
     """Return the message that a column stores; rows without parameters keep their text."""
-    return _message(_decoder.decode(text)) if text.startswith(_STORED) else text
+    if not text.startswith(_STORED):
+        return text
+    try:
+        return _message(_decoder.decode(text))
+    except (
+        msgspec.DecodeError,
+        LookupError,
+        AttributeError,
+        ValueError,
+    ):  # a text of an earlier version that begins alike
+        return text
 
 
 def as_text(value: Any) -> str:

@@ -63,6 +63,18 @@ def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
     assert restored(stored(str(forged))) == forged
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"template":"cut off',
+        '{"template":"{pod} waits","params":{"n":1}}',
+        '{"template":"{pod.x}","params":{"pod":"a/b"}}',
+    ],
+)
+def test_a_text_that_is_no_stored_message_is_kept(text: str) -> None:
+    assert restored(text) == text
+
+
 def test_documents_contain_the_english_text_and_columns_the_parameters() -> None:
     reason = Reason("CpuShort", "resource-fit", 1, NESTED)
     assert msgspec.json.decode(encode(reason))["message"] == to_plain(reason)["message"] == str(NESTED)
