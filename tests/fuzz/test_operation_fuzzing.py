@@ -103,7 +103,7 @@ def undone() -> Iterator[None]:
             yield
             transaction.set_rollback(True)
     finally:
-        scheduler_cache._warm.clear()
+        scheduler_cache._caches.clear()
 
 
 @schemathesis.check
