@@ -1,24 +1,31 @@
 """Request the eviction of preemption victims from the API servers of live clusters.
 
 Rows define the requests. Each attempt is claimed first, made outside any transaction, and recorded. If a nomination or
-a step of a rebalance plan has several victims, a dry run must succeed for each of them before the first eviction; the
-first rejection ends the nomination or the plan. A victim that is still being bound is evicted once it is bound. An
-accepted request proves nothing: the watch shows which pods are gone. No request is sent while the cluster is out of
-sync.
+a step of a rebalance plan has several victims, a dry run must succeed for each of them before the first eviction, and
+the disruption budgets must allow all of them together; the first rejection ends the nomination or the plan. A victim
+that is still being bound is evicted once it is bound. An accepted request proves nothing: the watch shows which pods
+are gone. No request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import structlog
 from celery import shared_task
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict, evict, mark_victim
+from hetsched.adapters.kubernetes.eviction import (
+    EvictionResponse,
+    EvictionResult,
+    ToEvict,
+    charge_budgets,
+    evict,
+    mark_victim,
+)
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -62,8 +69,7 @@ def run(cluster_id: int) -> int:
 def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
     """Evict the victims of one nomination or step; return how many leave."""
     there = [one for one in group if one.victim.state in _THERE]
-    for one in there if len(group) > 1 else ():
-        answer = evict(api, _to_evict(one), only_ask=True)
+    for one, answer in _dry_run(api, there) if len(group) > 1 else ():
         if not _goes_on(cluster, one, answer):
             return 0
         if answer.result is EvictionResult.UNKNOWN:
@@ -99,6 +105,13 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
             instance = f"{socket.gethostname()}/{os.getpid()}"
             mark_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
     return leave
+
+
+def _dry_run(api: Api, victims: Sequence[ClaimedEviction]) -> Iterator[tuple[ClaimedEviction, EvictionResponse]]:
+    """Yield the response of the API server to each eviction alone, then those of the budgets to all of them."""
+    for one in victims:
+        yield one, evict(api, _to_evict(one), only_ask=True)
+    yield from zip(victims, charge_budgets(api, [_to_evict(one) for one in victims]), strict=True)
 
 
 def _goes_on(cluster: Cluster, one: ClaimedEviction, answer: EvictionResponse) -> bool:

@@ -22,6 +22,7 @@ from tests.scenes import placed, submitted
 from workers import evict
 from workers.schedule import run
 
+from ..budget_server import BudgetServer
 from .conftest import POD, Api
 
 NEW = POD.replace("web", "new").replace("500m", "'4'")
@@ -256,6 +257,28 @@ def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
     go_on(live_gang.pk)
     assert Rebalance.objects.get().state == "stopped"
     assert set(Eviction.objects.values_list("state", flat=True)) == {"dropped"}
+
+
+def test_no_member_of_a_gang_is_evicted_where_one_budget_does_not_allow_all(
+    live_gang: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def evict_of(_: Any, victim: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
+        asked.append((victim.name, only_ask))
+        return EvictionResponse(EvictionResult.ASKED)
+
+    server = BudgetServer(allowed=1, ready={"g-0": "g0", "g-1": "g1"})
+    for name, value in (("evict", evict_of), ("in_step", lambda _: True), ("api_of", lambda _: server)):
+        monkeypatch.setattr(f"workers.evict.{name}", value)
+    Connection.objects.get_or_create(cluster=live_gang)
+    confirm(operator, advice(operator)["ETag"])
+    go_on(live_gang.pk)
+    evict.run(live_gang.pk)
+    assert asked == [("g-0", True), ("g-1", True)]
+    go_on(live_gang.pk)
+    message = "the disruption budget default/guard allows 1 of the evictions that belong together"
+    assert Rebalance.objects.get().message == f"default/g-1 may not be evicted: {message}"
 
 
 def test_a_plan_stops_at_a_gang_that_has_another_member_by_then(live_gang: Cluster, operator: Api) -> None:

@@ -71,9 +71,10 @@ def running(api: Api, follower: Informer, *names: str, **spec: Any) -> None:
     eventually(follower, lambda: all(states()[name] == "running" for name in names))
 
 
-def run_on(api: Api, name: str) -> None:
+def run_on(api: Api, name: str, *, ready: str = "False") -> None:
     path = PODS.path(namespace="default", name=name, part="status")
-    body = json.dumps({"status": {"phase": "Running"}}).encode()
+    conditions = [{"type": "Ready", "status": ready}]
+    body = json.dumps({"status": {"phase": "Running", "conditions": conditions}}).encode()
     api.send("PATCH", path, body, content=MERGE)
 
 
@@ -97,13 +98,13 @@ def is_over(name: str) -> bool:
     return states()[name] in ("failed", "cancelled")  # its end and its deletion may arrive as one event
 
 
-def budget(api: Api, name: str, app: str, *, allowed: int, healthy: int = 0) -> None:
-    """Create a budget for pods labelled `app`, with these allowed disruptions and desired healthy pods."""
+def budget(api: Api, name: str, app: str, *, allowed: int, healthy: int = 0, current: int = 1) -> None:
+    """Create a budget for pods labelled `app`: allowed disruptions, desired healthy pods and current ones."""
     selector = {"matchLabels": {"app": app}}
     make(api, BUDGETS, name, "default", spec={"selector": selector, "minAvailable": 1})
     status = {
-        "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": healthy,
-        "expectedPods": 1,
+        "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": current, "desiredHealthy": healthy,
+        "expectedPods": current,
     }  # fmt: skip
     path = BUDGETS.path(namespace="default", name=name, part="status")
     api.send("PATCH", path, json.dumps({"status": status}).encode(), content=MERGE)
@@ -250,6 +251,25 @@ def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Clu
     assert evict.run(cluster.pk) == 0
     assert not is_leaving(api, "free")
     assert sorted(Eviction.objects.values_list("state", flat=True)) == ["dropped", "refused"]
+
+
+@pytest.mark.parametrize(("allowed", "leaving"), [(1, 0), (2, 2)])
+def test_ready_victims_of_one_budget_are_charged_together(
+    api: Api, cluster: Cluster, followed: Informer, allowed: int, leaving: int
+) -> None:
+    # Each dry run alone passes with one allowed disruption: it leaves the budget unchanged.
+    running(api, followed, "a", "b", labels={"app": "guarded"})
+    for name in ("a", "b"):
+        run_on(api, name, ready="True")
+    budget(api, "guard", "guarded", allowed=allowed, current=2)
+    urgent(api, followed, cpu="8")
+    assert Eviction.objects.count() == 2
+    assert evict.run(cluster.pk) == leaving
+    assert [is_leaving(api, name) for name in ("a", "b")] == [leaving > 0] * 2
+    if not leaving:
+        refused = Eviction.objects.get(state=Eviction.REFUSED)
+        assert refused.message == "the disruption budget default/guard allows 1 of the evictions that belong together"
+        assert not Nomination.objects.filter(active=True).exists()
 
 
 def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Cluster, followed: Informer) -> None:

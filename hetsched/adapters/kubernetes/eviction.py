@@ -11,21 +11,34 @@ the request has no further effect. Results by response:
                                    the disruption controller has not processed yet, which carries Retry-After
 A victim gets one event. After the eviction, which writes a condition of its own, it gets the condition
 `DisruptionTarget` as kube-scheduler writes it. Both are informational: write errors are ignored.
-Source: Kubernetes policy/v1 Eviction; "API-initiated eviction"; "Pod disruption conditions".
+
+A dry run of an eviction leaves the budgets unchanged: of two pods under a budget with one allowed disruption both pass
+it, and after the first eviction the API server rejects the second. Pods that are evicted together are therefore charged
+to the budgets that select them. Only ready pods are: a pod that is pending, not ready, deleted or ended needs no
+allowed disruption once the dry run of its eviction has passed.
+Source: Kubernetes policy/v1 Eviction and PodDisruptionBudget; "API-initiated eviction"; "Pod disruption conditions";
+pkg/registry/core/pod/storage/eviction.go.
 """
 
 from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from hetsched.adapters.objects.fields import FieldView
+from hetsched.adapters.objects.quotas_and_budgets import disruption_budget
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cluster import DisruptionBudget
+from hetsched.contracts.objects.labels import selects
+
 from .api import Api, ApiFailure
 from .pod_events import LONGEST_NOTE, create_event, patch_status
-from .resources import PODS
+from .resources import BUDGETS, PODS
 
 _REFUSED = frozenset({400, 403, 422})
 _BUDGET = "DisruptionBudget"
@@ -101,3 +114,89 @@ def mark_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
             api, one, suffix=f"{one.uid[:8]}.{one.eviction_id:x}.p", action="Preempting", reason="Preempted",
             note=one.sentence, now=now, instance=instance,
         )  # fmt: skip
+
+
+# -- disruption budgets ------------------------------------------------------------------------------------------------
+
+
+class _ChargedBudget(msgspec.Struct):
+    """A budget with the disruptions that it allows and the ready pods charged to it."""
+
+    budget: DisruptionBudget
+    allowed: int
+    pods: int = 0
+
+
+def charge_budgets(api: Api, victims: Sequence[ToEvict]) -> list[EvictionResponse]:
+    """Return for each victim whether the budgets allow its eviction after those of the victims before it.
+
+    If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
+    """
+    try:
+        budgets = _budgets(api, {one.namespace for one in victims})
+        labels = [_ready_labels(api, one) if budgets else None for one in victims]
+    except ApiFailure as failure:
+        unknown = EvictionResponse(EvictionResult.UNKNOWN, str(failure), failure.retry_after_seconds)
+        return [unknown] * len(victims)
+    allowed = EvictionResponse(EvictionResult.ASKED)
+    pairs = zip(victims, labels, strict=True)
+    return [allowed if ready is None else _charge(budgets, one.namespace, ready) for one, ready in pairs]
+
+
+def _charge(budgets: Sequence[_ChargedBudget], namespace: str, labels: Mapping[str, str]) -> EvictionResponse:
+    for one in budgets:
+        if one.budget.namespace == namespace and selects(one.budget.selector, labels):
+            one.pods += 1
+            if one.pods > one.allowed:
+                name = f"{namespace}/{one.budget.name}"
+                message = f"the disruption budget {name} allows {one.allowed} of the evictions that belong together"
+                return EvictionResponse(EvictionResult.REFUSED, message)
+    return EvictionResponse(EvictionResult.ASKED)
+
+
+def _budgets(api: Api, namespaces: Collection[str]) -> list[_ChargedBudget]:
+    found = []
+    for item in api.list_all(BUDGETS)[0]:
+        root = FieldView(json.loads(item))
+        with suppress(InputError):  # the informer reports objects that cannot be read
+            budget = disruption_budget(root, ())
+            if budget.namespace in namespaces:
+                found.append(_ChargedBudget(budget, root.view("status").integer("disruptionsAllowed")))
+    return found
+
+
+def _ready_labels(api: Api, victim: ToEvict) -> Mapping[str, str] | None:
+    """Return the labels of a victim, None if it is not ready or no longer exists."""
+    try:
+        pod = _pod.decode(api.get(PODS.path(namespace=victim.namespace, name=victim.name)))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return None
+        raise
+    ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or ())
+    running = ready and pod.status.phase == "Running" and not pod.metadata.deletion
+    return (pod.metadata.labels or {}) if running and pod.metadata.uid == victim.uid else None
+
+
+class _EvictedMetadata(msgspec.Struct):
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    deletion: str | None = msgspec.field(name="deletionTimestamp", default=None)
+
+
+class _EvictedCondition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _EvictedStatus(msgspec.Struct):
+    phase: str = ""
+    conditions: list[_EvictedCondition] | None = None
+
+
+class _EvictedPod(msgspec.Struct):
+    metadata: _EvictedMetadata
+    status: _EvictedStatus = msgspec.field(default_factory=_EvictedStatus)
+
+
+_pod = msgspec.json.Decoder(_EvictedPod)

@@ -1,0 +1,47 @@
+"""Evictions that belong together are charged to disruption budgets before the first of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetsched.adapters.kubernetes.api import ApiFailure
+from hetsched.adapters.kubernetes.eviction import EvictionResult, ToEvict, charge_budgets
+from tests.budget_server import BudgetServer
+
+ASKED, REFUSED, UNKNOWN = EvictionResult.ASKED, EvictionResult.REFUSED, EvictionResult.UNKNOWN
+READY = {"a": "uid-a", "b": "uid-b", "c": "uid-c"}
+
+
+def results(namespace: str = "default", **more: Any) -> list[EvictionResult]:
+    server = BudgetServer(**{"allowed": 0, "ready": READY, **more})
+    victims = [ToEvict(number, namespace, name, f"uid-{name}", "") for number, name in enumerate("abc")]
+    return [one.result for one in charge_budgets(server, victims)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_as_many_as_the_budget_allows_pass(allowed: int, expected: int) -> None:
+    assert results(allowed=allowed) == [ASKED] * expected + [REFUSED] * (3 - expected)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"namespace": "other"},
+        {"ready": {}},
+        {"ready": dict.fromkeys("abc", "uid of another pod")},
+        {"metadata": {"labels": {"app": "other"}}},
+        {"metadata": {"labels": None}},
+        {"metadata": {"deletionTimestamp": "2026-11-21T10:00:00Z"}},
+        {"status": {"phase": "Pending"}},
+        {"status": {"conditions": None}},
+        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+    ],
+)
+def test_pods_that_need_no_allowed_disruption_are_not_charged(more: dict[str, Any]) -> None:
+    assert results(**more) == [ASKED] * 3
+
+
+def test_budgets_that_cannot_be_read_leave_the_result_unknown() -> None:
+    assert results(failure=ApiFailure(503, "ServiceUnavailable", "busy")) == [UNKNOWN] * 3
