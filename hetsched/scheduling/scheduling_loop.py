@@ -127,7 +127,7 @@ class SchedulingLoop:
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
         """Return the pods to take the next batch from, and the default policy, which orders them."""
         policy = self.cache.default_policy()
-        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH), policy
+        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH, self.cache.spent), policy
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; a single pod or gang that the database constraints reject is recorded as *not now*."""

@@ -50,6 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(scheduling_cycle, "time", SimpleNamespace(monotonic=found, perf_counter=found))
     monkeypatch.setattr(worker_host, "time", SimpleNamespace(monotonic=found, sleep=lambda seconds: None))
+    monkeypatch.setattr(active_queue, "time", SimpleNamespace(monotonic=found))
     really = Scheduler.schedule
 
     def slowly(self: Scheduler, pod: Any, **how: Any) -> Outcome:
@@ -213,7 +214,6 @@ def read(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return pod
 
     monkeypatch.setattr(active_queue, "PendingPod", slowly)
-    monkeypatch.setattr(active_queue, "time", SimpleNamespace(monotonic=clock))
     return found
 
 
@@ -255,6 +255,57 @@ def test_gangs_are_read_whole_for_a_bounded_time(cluster: Cluster, read: list[st
     assert found["good", "g0"] == found["good", "g1"] == 3
     assert {members for (namespace, _), members in found.items() if namespace == SLOW} == {20}
     assert len(read) <= 32 + 50 + 20 + 25
+
+
+def test_sort_keys_are_read_for_a_bounded_time_and_the_next_batch_continues(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: under another queue order, the first batch read the requests of all pending pods."""
+    ordered_by("qos-sort")
+    fill(cluster, SLOW, 200)
+    fill(cluster, "good", 2)
+    submitted(cluster, a_pod("urgent", SLOW), priority=5)
+    policy = cache_of(cluster.pk).default_policy()
+    assert policy is not None
+    keyed: list[str] = []
+    really = policy.sort_key
+
+    def slowly(pod: Any) -> Any:
+        clock.now += 0.01
+        keyed.append(pod.key)
+        return really(pod)
+
+    monkeypatch.setattr(policy, "sort_key", slowly)
+    names = [pod.spec.key for pod in first_active_pods(cluster.pk, policy, 500)]
+    # 25 keys take 0.25 s: after three parts 0.5 s are over. The urgent pod and those of the other namespace are read.
+    assert len(keyed) == len(names) == 75
+    assert {"good/p0", "good/p1", f"{SLOW}/urgent"} <= set(names)
+    for _ in range(2):
+        first_active_pods(cluster.pk, policy, 500)
+    assert len(keyed) == len(set(keyed)) == 203
+
+
+@pytest.mark.parametrize("plugin", ["gang-sort", "qos-sort", "fair-share"])
+def test_time_of_reading_is_charged_by_the_size_of_the_pods(cluster: Cluster, read: list[str], plugin: str) -> None:
+    """Regression: reading 30 gangs of large pods took half a second of each batch and was charged to no namespace."""
+    ordered_by(plugin)
+    fill_gangs(cluster, "good", 2, 2)
+    fill_gangs(cluster, SLOW, 2, 10)
+    for pod in Pod.objects.filter(namespace=SLOW):
+        pod.spec = msgspec.structs.replace(pod.spec, labels={f"k{number}": "v" * 60 for number in range(100)})
+        pod.save(update_fields=["spec"])
+    spent: dict[str, float] = {}
+    pods = first_active_pods(cluster.pk, cache_of(cluster.pk).default_policy(), 500, spent)
+    assert Counter(pod.spec.namespace for pod in pods) == {SLOW: 20, "good": 4}
+    assert sum(spent.values()) == pytest.approx(24 * 0.01)
+    assert spent["good"] < 0.02 < 0.2 < spent[SLOW]
+
+
+def test_time_of_reading_is_stored_with_the_cluster(cluster: Cluster, read: list[str]) -> None:
+    ordered_by("gang-sort")
+    fill_gangs(cluster, "gangs", 1, 10)
+    run(cluster.pk)
+    assert Cluster.objects.get().decision_time["gangs"][0] >= 0.1
 
 
 def test_gangs_are_read_by_priority_and_decision_time(cluster: Cluster, read: list[str]) -> None:

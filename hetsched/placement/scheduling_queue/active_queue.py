@@ -12,14 +12,16 @@ others by one batch and not by all of its own. A share of places is no share of 
 a namespace whose decisions took more than a second of the last minute comes after others of equal priority (see
 `decision_time`).
 Requests of up to 256 KiB per pod are read before a decision. If more than `PART` pods are due, a batch reads them in
-parts of `PART`, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of memory.
+parts of `PART`, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of memory. The
+same limit applies to the sort keys of other queue orders: pods without a known key wait for the next batch. The time of
+reading counts as decision time of the pods' namespaces.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from heapq import nsmallest
@@ -31,6 +33,7 @@ from django.db.models import Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
@@ -50,6 +53,9 @@ _FIELDS = (
     "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
     "hold_id",
 )  # fmt: skip
+
+
+Spent = MutableMapping[str, float]  # seconds of decision time, by namespace
 
 
 class PendingPod(msgspec.Struct, frozen=True):
@@ -106,18 +112,21 @@ def _first(limit: int) -> PreparedQuery[Any]:
     return PreparedQuery(lambda: rows.values_list(*_FIELDS)[:limit])
 
 
-def first_active_pods(cluster_id: int, policy: Policy | None, limit: int) -> list[PendingPod]:
+def first_active_pods(
+    cluster_id: int, policy: Policy | None, limit: int, spent: Spent | None = None
+) -> list[PendingPod]:
     """Return pods, in submission order, that include the first `limit` in the order of `policy`.
 
+    The time of reading is added to `spent`.
     If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
     the first pods of each namespace are read.
     """
     if policy is None or policy.sorts_by_priority:
         few = min(limit, PART)
-        return waiting(cluster_id, limit, shared=_more_due_than(cluster_id, few - 1))
+        return waiting(cluster_id, limit, shared=_more_due_than(cluster_id, few - 1), spent=spent)
     if policy.follows_placements:
-        return waiting(cluster_id, limit, each_namespace=True)
-    return _first_of(cluster_id, policy, limit)
+        return waiting(cluster_id, limit, each_namespace=True, spent=spent)
+    return _first_of(cluster_id, policy, limit, spent)
 
 
 class _Order(msgspec.Struct):
@@ -130,25 +139,31 @@ class _Order(msgspec.Struct):
 _orders: dict[int, _Order] = {}
 
 
-def _first_of(cluster_id: int, policy: Policy, limit: int) -> list[PendingPod]:
+def _first_of(cluster_id: int, policy: Policy, limit: int, spent: Spent | None) -> list[PendingPod]:
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
     Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
-    only with its priority, so each request is read once.
+    only with its priority, so each request is read once: by priority, namespaces alternate, and the next batch
+    continues after `LONGEST_READ_SECONDS`.
     """
     rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
-    ids = [(pk, priority) for pk, priority, _ in rows]
     known = _orders.get(cluster_id)
     keys = known.keys if known is not None and known.spec == policy.spec else {}
-    found = {one: keys[one] for one in ids if one in keys}
-    for some in parts([pk for pk, priority in ids if (pk, priority) not in found]):
-        for pk, priority, spec in Pod.objects.filter(pk__in=some).values_list("id", "priority", "spec"):
-            found[pk, priority] = policy.sort_key(spec)
+    found = {row[:2]: keys[row[:2]] for row in rows if row[:2] in keys}
+    unread = [row for row in rows if row[:2] not in found]
+    until = time.monotonic() + LONGEST_READ_SECONDS
+    for some in parts(_take_turns(unread, {row[:2]: (-row[1], row[0]) for row in unread}, len(unread)), PART):
+        began = time.monotonic()
+        read = list(Pod.objects.filter(pk__in=some).values_list("id", "priority", "spec"))
+        found |= {(pk, priority): policy.sort_key(spec) for pk, priority, spec in read}
+        _charge(spent, [spec for *_, spec in read], time.monotonic() - began)
+        if time.monotonic() > until:
+            break
     _orders[cluster_id] = _Order(policy.spec, found)
     # Pods that changed since the ids were read are missing or wait for the next batch.
     first = _take_turns([row for row in rows if row[:2] in found], found, limit)
-    pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first])
-    return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id))
+    pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], spent)
+    return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), spent)
 
 
 def _take_turns(
@@ -167,7 +182,12 @@ def _take_turns(
 
 
 def waiting(
-    cluster_id: int, limit: int | None, *, each_namespace: bool = False, shared: bool = False
+    cluster_id: int,
+    limit: int | None,
+    *,
+    each_namespace: bool = False,
+    shared: bool = False,
+    spent: Spent | None = None,
 ) -> list[PendingPod]:
     """Return the first due pods, in queue order, and the rest of their gangs; `limit` None for all of them.
 
@@ -177,13 +197,15 @@ def waiting(
     if limit is None:
         found = [PendingPod(*row) for row in active_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
     elif shared or each_namespace:
-        found = _in_turns(cluster_id, limit, each_namespace=each_namespace)
+        found = _in_turns(cluster_id, limit, spent, each_namespace=each_namespace)
     else:
+        began = time.monotonic()
         found = [PendingPod(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
-    return _with_gangs(cluster_id, found)
+        _charge(spent, [pod.spec for pod in found], time.monotonic() - began)
+    return _with_gangs(cluster_id, found, spent)
 
 
-def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[PendingPod]:
+def _in_turns(cluster_id: int, limit: int, spent: Spent | None, *, each_namespace: bool) -> list[PendingPod]:
     """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace."""
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
@@ -192,11 +214,11 @@ def _in_turns(cluster_id: int, limit: int, *, each_namespace: bool) -> list[Pend
         ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
     else:
         ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
-    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids])
+    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids], spent)
     return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
-def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]]) -> tuple[list[PendingPod], int]:
+def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]], spent: Spent | None) -> tuple[list[PendingPod], int]:
     """Read units of pods (ids) in this order until `LONGEST_READ_SECONDS` are over, each unit whole.
 
     Return those of their pods that are among `rows`, and how many units were read, at least the first.
@@ -206,12 +228,24 @@ def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]]) -> tuple[list[Pen
     read = 0
     for some in _packed(units):
         for ids in parts([pk for unit in some for pk in unit], PART):
+            began = time.monotonic()
             pods = {row[0]: PendingPod(*row) for row in rows.filter(pk__in=ids).values_list(*_FIELDS)}
+            _charge(spent, [pod.spec for pod in pods.values()], time.monotonic() - began)
             found += [pods[pk] for pk in ids if pk in pods]
         read += len(some)
         if time.monotonic() > until:
             break
     return found, read
+
+
+def _charge(spent: Spent | None, pods: Iterable[PodSpec], seconds: float) -> None:
+    """Add the time of reading these pods to their namespaces, by the sizes of the pods."""
+    if spent is None:
+        return
+    sizes = [(pod.namespace, len(encode(pod))) for pod in pods]
+    total = sum(size for _, size in sizes)
+    for namespace, size in sizes:
+        spent[namespace] = spent.get(namespace, 0.0) + seconds * size / total
 
 
 def _packed(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
@@ -233,7 +267,7 @@ def _gang_of(pod: PendingPod) -> _Gang | None:
     return None if pod.spec.gang is None else (pod.spec.namespace, pod.spec.gang.name)
 
 
-def _with_gangs(cluster_id: int, found: list[PendingPod]) -> list[PendingPod]:
+def _with_gangs(cluster_id: int, found: list[PendingPod], spent: Spent | None) -> list[PendingPod]:
     """Return these pods and the other pending members of their gangs, without the gangs that were not read in time."""
     gangs: dict[_Gang, list[PendingPod]] = defaultdict(list)
     for pod in found:
@@ -245,7 +279,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod]) -> list[PendingPod]:
     rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED).filter(_images_known(timezone.now()))
     missing = _missing(rows, gangs)
     order = [gang for gang in _in_gang_order(cluster_id, gangs) if gang in missing]
-    members, read = _read(rows, [missing[gang] for gang in order])
+    members, read = _read(rows, [missing[gang] for gang in order], spent)
     unread = set(order[read:])
     return [pod for pod in found if _gang_of(pod) not in unread] + members
 
