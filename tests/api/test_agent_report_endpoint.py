@@ -167,6 +167,14 @@ def test_unreadable_report_is_rejected(agent: Api, cluster: Cluster, body: bytes
     assert refused(agent, body) == (status, code)
 
 
+@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"x": ' + b"[" * 100_000])
+def test_report_that_is_not_json_states_the_reason_and_what_to_send(agent: Api, cluster: Cluster, body: bytes) -> None:
+    problem = agent("POST", "agent/reports/", body, kind="application/json", status=400).json()
+    assert problem["code"] == "BodyMalformed"
+    assert problem["detail"].startswith("it is not JSON: ")
+    assert problem["hint"] == "Send one JSON document in UTF-8"
+
+
 @pytest.mark.parametrize("spelt", ["16384.0", "1.6384e4"])
 def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster, spelt: str) -> None:
     body = msgspec.json.encode(message()).replace(b'"memoryMiB":16384', b'"memoryMiB":' + spelt.encode())

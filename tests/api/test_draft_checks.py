@@ -73,7 +73,10 @@ def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) 
     assert checked(viewer, DRAFT, "?against=2")["diff"]["same"]
     assert not checked(viewer, DRAFT, "?against=1")["diff"]["same"]
     unknown = viewer("POST", "policies/spread/check/?against=9", DRAFT)
-    assert unknown.json()["code"] == "PolicyVersionUnknown"
+    refused = unknown.json()
+    assert (refused["code"], refused["place"]) == ("PolicyVersionUnknown", "against")
+    assert refused["detail"] == "policy spread has no version 9"
+    assert refused["hint"] == "GET policies/spread/versions/ lists the existing ones"
 
 
 def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:

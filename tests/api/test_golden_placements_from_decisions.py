@@ -85,6 +85,10 @@ def test_a_policy_that_places_it_otherwise_breaks_it(admin: Api, decided: Decisi
 def test_a_decision_that_is_not_known_is_refused(admin: Api, decided: Decision) -> None:
     refused = admin("POST", "golden-placements/", agreed(decided, decision=10**6), status=400).json()
     assert (refused["code"], refused["place"]) == ("DecisionUnknown", "decision")
+    name = decided.cluster.name
+    assert refused["detail"] == f"cluster {name} has no decision 1000000"
+    assert refused["hint"] == f"GET decisions/?cluster={name} lists the existing ones"
+    admin("GET", f"decisions/?cluster={name}", status=200)
 
 
 def test_states_have_a_bound(admin: Api, decided: Decision, monkeypatch: pytest.MonkeyPatch) -> None:

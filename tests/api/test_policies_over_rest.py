@@ -86,7 +86,11 @@ def test_a_rollback_needs_something_to_go_back_to(admin: Api) -> None:
 
 
 def test_a_version_that_is_not_there_cannot_decide(admin: Api) -> None:
-    assert activate(admin, 99, status=400).json()["code"] == "PolicyVersionUnknown"
+    refused = activate(admin, 99, status=400).json()
+    assert (refused["code"], refused["place"]) == ("PolicyVersionUnknown", "version")
+    assert refused["detail"] == "policy hetsched has no version 99"
+    assert refused["hint"] == "GET policies/hetsched/versions/ lists the existing ones"
+    admin("GET", "policies/hetsched/versions/", status=200)
 
 
 def test_two_admins_with_the_same_tag(admin: Api) -> None:
