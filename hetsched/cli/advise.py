@@ -20,6 +20,7 @@ from hetsched.adapters.files import parse_workload
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, Question
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import in_order
 
@@ -104,7 +105,7 @@ def advise(
                 _confirm(client, name, {**body, "reason": reason}, confirm, output)
                 return
             answer = client.send("POST", f"clusters/{name}/advice/", body=encode(body), headers=_JSON)
-            found = msgspec.json.decode(answer.content, type=Advice)
+            found = msgspec.json.decode(answer.content, type=Advice, dec_hook=from_parts)
     if output is OutputFormat.JSON:
         print_json(found.document())
     else:

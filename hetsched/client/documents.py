@@ -25,6 +25,7 @@ from hetsched.contracts.api.decision import (
 from hetsched.contracts.api.explanation import Changed, Gang, NextStep
 from hetsched.contracts.api.workload import HeldPod, ItemProblem, ObjectRow, PodState
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.waits import WaitsFor
@@ -321,6 +322,6 @@ def read(document: Mapping[str, Any], kind: type[Read]) -> Read:
     Raises: InputError `AnswerUnreadable`: the server is not hetsched, or uses another contract.
     """
     try:
-        return msgspec.convert({**document, "document": document}, kind)
+        return msgspec.convert({**document, "document": document}, kind, dec_hook=from_parts)
     except (msgspec.ValidationError, TypeError) as error:
         raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
