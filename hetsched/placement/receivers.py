@@ -17,7 +17,7 @@ from hetsched.policies.signals import policy_activated
 from . import dispatch
 from .lifecycle import State
 from .models import Pod
-from .scheduling_queue.unschedulable_pods import stir
+from .scheduling_queue.unschedulable_pods import requeue_pods
 
 _MAY_FIT_NOW = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
@@ -29,7 +29,7 @@ def connect() -> None:
 
 
 def _inventory_changed(cluster: Cluster, events: frozenset[Event] = INVENTORY, **_: Any) -> None:
-    if stir(cluster, events, at_once=True):
+    if requeue_pods(cluster, events, at_once=True):
         dispatch.wake(cluster.pk)
 
 

@@ -29,26 +29,26 @@ class Nominees:
     def __init__(self, loaded: ClusterSnapshot) -> None:
         self._loaded = loaded
 
-    def take_off(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
+    def suspend(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
         """Remove a nominated pod from the snapshot at the start of its scheduling cycle."""
         nominee = self._loaded.nominees.pop(pod.key, None)
         booking = None if nominee is None else self._loaded.state.forget(pod.key)
         return None if nominee is None or booking is None else (nominee, booking)
 
-    def put_back(self, nominee: Nominee, booking: Booking) -> Nominated:
+    def restore(self, nominee: Nominee, booking: Booking) -> Nominated:
         """Restore a removed pod and its nomination."""
         self._loaded.state.restore(booking)
         self._loaded.nominees[booking.pod.key] = nominee
         return Nominated(self._loaded.node_ids[nominee.node], nominee.node, booking.allocation)
 
-    def left_to_go(self, nominee: Nominee) -> list[Booking]:
+    def remaining_victims(self, nominee: Nominee) -> list[Booking]:
         """Return the remaining victims of a nomination, including force-deleted ones that still hold resources."""
         bookings = self._loaded.state.bookings
         victims = [(key, uid, own_name(key, uid)) for key, uid in sorted(nominee.victims)]
         found = [name for key, uid, kept in victims for name in (key, kept) if _is_booked(bookings.get(name), uid)]
         return [bookings[name] for name in found]
 
-    def comes_true(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
+    def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
         """Return whether a pod removed from the snapshot would fit on its nominated node without its victims."""
         state = self._loaded.state
         row = state.row_of.get(nominee.node)
@@ -70,17 +70,17 @@ class Nominees:
         loaded, state = self._loaded, self._loaded.state
         keys = {one.pod for one in evicted}
         left = [booking.pod.key for booking in outcome.evicted]
-        gave_way = tuple(key for key in left if loaded.nominees.pop(key, None) is not None)
-        staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(gave_way)]
+        superseded = tuple(key for key in left if loaded.nominees.pop(key, None) is not None)
+        staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(superseded)]
         outcome.evicted = ()  # prevents a second restore
         if not staying:
-            return None, gave_way
+            return None, superseded
         for booking in staying:
             state.restore(booking)
         assert outcome.node is not None
         victims = frozenset((booking.pod.key, booking.pod.uid) for booking in staying)
         loaded.nominees[outcome.pod.key] = Nominee(outcome.node, victims)
-        return Nominated(loaded.node_ids[outcome.node], outcome.node, outcome.allocation), gave_way
+        return Nominated(loaded.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
 
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:

@@ -73,7 +73,7 @@ class SchedulingCycle:
         self._outcomes: dict[str, Outcome] = {}
         self._booked: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(loaded)
-        self._rooms = BatchReservations(loaded, ())
+        self._reservations = BatchReservations(loaded, ())
         self._force_deleted = ForceDeleted(loaded, cache.cluster_id)
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
@@ -105,7 +105,7 @@ class SchedulingCycle:
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in waiting}
         self._mixed = _mixed(waiting)
-        self._rooms = BatchReservations(self.loaded, waiting)
+        self._reservations = BatchReservations(self.loaded, waiting)
         used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
         if any(self.cache.policy(spec).wants_mix for spec in used):
             self.loaded.state.use_mix(self.loaded.state.booked_mix())
@@ -145,7 +145,7 @@ class SchedulingCycle:
         """Register the pods' gangs and return the pods in queue order, with the members of a gang adjacent."""
         state = self.loaded.state
         if policy is None:
-            state.gangs.announce(pods)
+            state.gangs.register(pods)
             return [pod for group in by_decision_time(pods, behind) for pod in together(group)]
         order = policy.queue(pods, state, behind)
         return order if policy.follows_placements else together(list(order))
@@ -183,10 +183,10 @@ class SchedulingCycle:
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
             scheduler.expire(time.monotonic())  # ends the backoff of gangs that is over
-        nominated = self._nominees.take_off(pod)
-        going = self._nominees.left_to_go(nominated[0]) if nominated else []
-        waits = bool(nominated and going and self._nominees.comes_true(scheduler, pod, nominated[0], going))
-        given = self._rooms.give(scheduler, waiting, self.top_nodes)
+        nominated = self._nominees.suspend(pod)
+        going = self._nominees.remaining_victims(nominated[0]) if nominated else []
+        waits = bool(nominated and going and self._nominees.would_fit(scheduler, pod, nominated[0], going))
+        given = self._reservations.give(scheduler, waiting, self.top_nodes)
         if given is not None:
             return self._use_reservation(waiting, spec, given, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
@@ -197,18 +197,18 @@ class SchedulingCycle:
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
             if nominated is not None and waits:
-                found = self._nominees.put_back(*nominated)
+                found = self._nominees.restore(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
             reasons = (*diagnosis.recorded, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
             summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
             refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
-            tired = for_anything("preemption", Message("")) if waiting.pod_id in self._refused_for else ()
-            return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *tired))
+            after_refusal = for_anything("preemption", Message("")) if waiting.pod_id in self._refused_for else ()
+            return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *after_refusal))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
         self._booked.append((position, outcome, scheduler))
         if outcome.evicted and self.loaded.nominates:
-            return self._have_leave(waiting, spec, outcome, top, evicted, scheduler)
+            return self._nominate(waiting, spec, outcome, top, evicted, scheduler)
         return self._placed(waiting, spec, outcome, top, evicted)
 
     def _use_reservation(
@@ -222,7 +222,7 @@ class SchedulingCycle:
         summary = Message(template, said=result.summary, n=given.hold_id)
         return msgspec.structs.replace(result, summary=summary, room=given.room)
 
-    def _have_leave(
+    def _nominate(
         self,
         waiting: PendingPod,
         spec: PolicySpec,
@@ -233,18 +233,18 @@ class SchedulingCycle:
     ) -> Result:
         """Nominate a pod for the node on which it fits after its victims have left."""
         before = {booking.pod.key: booking for booking in outcome.evicted}
-        found, gave_way = self._nominees.settle(outcome, evicted)
+        found, superseded = self._nominees.settle(outcome, evicted)
         if found is None:
-            return msgspec.structs.replace(self._placed(waiting, spec, outcome, top, ()), overridden=gave_way)
+            return msgspec.structs.replace(self._placed(waiting, spec, outcome, top, ()), overridden=superseded)
         state = scheduler.state
         own = state.forget(outcome.pod.key)
         assert own is not None
         diagnosis = self._diagnose(scheduler, spec, outcome.pod)
         state.restore(own)
-        leaving = tuple(one for one in evicted if one.pod not in gave_way)
+        leaving = tuple(one for one in evicted if one.pod not in superseded)
         going = [before[one.pod] for one in leaving]
         result = self._nominated(waiting, spec, found, diagnosis, going, leaving)
-        return msgspec.structs.replace(result, overridden=gave_way)
+        return msgspec.structs.replace(result, overridden=superseded)
 
     def _nominated(
         self,
@@ -270,8 +270,8 @@ class SchedulingCycle:
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a rejection; equal pods in a row without an allocation in between share the explanation."""
-        roll = scheduler.state.gangs.roll_of(pod)
-        if not pod.ready or (roll is not None and roll.refusal is not None):
+        group = scheduler.state.gangs.group_of(pod)
+        if not pod.ready or (group is not None and group.refusal is not None):
             return diagnose(scheduler, pod)
         if pod.owner in scheduler.state.avoided:
             return diagnose(scheduler, pod)  # its reasons depend on its owner
@@ -358,18 +358,18 @@ class SchedulingCycle:
                 self.failed = self.failed or results[position].room is not None  # its row still has the reservation
                 if results[position].nominated is not None:
                     evicted = ()  # the victims were not notified yet
-                gone = self._gone(waiting, self.specs[waiting.policy], outcome, scheduler)
+                undone = self._undone(waiting, self.specs[waiting.policy], outcome, scheduler)
                 # Its victims are evicted all the same: the next pod took their place.
-                results[position] = msgspec.structs.replace(gone, evicted=evicted)
+                results[position] = msgspec.structs.replace(undone, evicted=evicted)
                 self._charge(waiting.spec, position, began)
         if any(outcome.node is None for _, outcome, _ in self._booked):
-            return [_looked_at_again(result) for result in results]
+            return [_requeued(result) for result in results]
         return results
 
-    def _gone(self, waiting: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
+    def _undone(self, waiting: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
         """Explain a pod whose placement was undone, by the state of the gang it had to start with."""
-        roll = self.loaded.state.gangs.roll_of(waiting.spec)
-        if outcome.refusal is None or (roll is not None and roll.refusal is not None):
+        group = self.loaded.state.gangs.group_of(waiting.spec)
+        if outcome.refusal is None or (group is not None and group.refusal is not None):
             found = self._diagnose(scheduler, spec, waiting.spec)
             refused = self._refused(waiting, spec, found.verdict, found.summary, found.recorded)
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
@@ -379,7 +379,7 @@ class SchedulingCycle:
         return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
 
 
-def _looked_at_again(result: Result) -> Result:
+def _requeued(result: Result) -> Result:
     """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result

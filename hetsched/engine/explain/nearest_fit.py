@@ -92,10 +92,10 @@ def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = No
         return ()
     search: _FieldSearch = _FieldSearch(scheduler, pod, budget)
     if pod.gang is not None and scheduler.policy.permits_for(pod):
-        roll = scheduler.state.gangs.roll_of(pod)
-        if roll is None:
+        group = scheduler.state.gangs.group_of(pod)
+        if group is None:
             return ()
-        search = _GangSearch(scheduler, pod, budget, list(roll.members.values()))
+        search = _GangSearch(scheduler, pod, budget, list(group.members.values()))
     names = scheduler.state.columns.names
     answers: list[SufficientChange] = []
     found_fields: set[tuple[str, ...]] = set()
@@ -261,15 +261,15 @@ class _GangSearch(_FieldSearch):
         if self._budget.rows < 0:
             return False
         gangs, members = self._scheduler.state.gangs, self.changed(candidate)
-        rolls, resting = gangs.rolls, gangs.resting
+        groups, resting = gangs.groups, gangs.resting
         gangs.resting = {key: until for key, until in resting.items() if key != gang_key(self._pod)}
-        gangs.announce(members)
+        gangs.register(members)
         outcomes = [self._trial.schedule(member, preempts=False) for member in members]
         self._trial.settle()
         placed = sum(outcome.node is not None for outcome in outcomes)
         for outcome in reversed(outcomes):
             self._trial.undo(outcome)
-        gangs.rolls, gangs.resting = rolls, resting
+        gangs.groups, gangs.resting = groups, resting
         least = members[0].gang.min_available if members and members[0].gang is not None else 0
         return placed + self._booked >= least
 

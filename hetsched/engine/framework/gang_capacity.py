@@ -15,14 +15,14 @@ from hetsched.engine.cluster.state import ClusterState
 from .gangs import GangMembers
 
 
-def room_for(roll: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
+def room_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
     """Return an upper bound of the members that could be booked, by free (or, if `empty`, all) amounts alone.
 
     Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the result is
     never too low, and exact for one shape if only amounts decide.
     """
-    shapes = {id(pod.shape): pod.shape for pod in roll.members.values()}
-    by_identity = Counter(id(pod.shape) for pod in roll.members.values())  # most members share one object
+    shapes = {id(pod.shape): pod.shape for pod in group.members.values()}
+    by_identity = Counter(id(pod.shape) for pod in group.members.values())  # most members share one object
     counts: Counter[Shape] = Counter()
     for key, count in by_identity.items():
         counts[shapes[key]] += count

@@ -80,7 +80,7 @@ class Gangs:
 
     def __init__(self) -> None:
         self.booked: dict[str, set[str]] = {}
-        self.rolls: dict[str, GangMembers] = {}
+        self.groups: dict[str, GangMembers] = {}
         self.resting: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
@@ -96,31 +96,31 @@ class Gangs:
             if not members:
                 del self.booked[key]
 
-    def announce(self, pods: Iterable[PodSpec]) -> None:
+    def register(self, pods: Iterable[PodSpec]) -> None:
         """Set the complete list of pods that a driver is about to try, and discard the results of the previous one."""
-        self.rolls = {}
+        self.groups = {}
         for pod in pods:
             key = gang_key(pod)
             if key is None or pod.gates:
                 continue
-            roll = self.rolls.setdefault(key, GangMembers())
+            group = self.groups.setdefault(key, GangMembers())
             if pod.problems:
-                roll.unfit.append(pod.key)
+                group.unfit.append(pod.key)
             else:
-                roll.members[pod.key] = pod
-                roll.untried.add(pod.key)
+                group.members[pod.key] = pod
+                group.untried.add(pod.key)
 
     def try_now(self, pod: PodSpec) -> None:
         """Mark an announced member as tried."""
         if pod.gang is not None:
-            roll = self.roll_of(pod)
-            if roll is not None:
-                roll.untried.discard(pod.key)
+            group = self.group_of(pod)
+            if group is not None:
+                group.untried.discard(pod.key)
 
-    def roll_of(self, pod: PodSpec) -> GangMembers | None:
+    def group_of(self, pod: PodSpec) -> GangMembers | None:
         """Return the registry entry of an announced member, or None."""
-        roll = self.rolls.get(gang_key(pod) or "")
-        return roll if roll is not None and pod.key in roll.members else None
+        group = self.groups.get(gang_key(pod) or "")
+        return group if group is not None and pod.key in group.members else None
 
     def members_booked(self, key: str) -> int:
         return len(self.booked.get(key, ()))

@@ -155,7 +155,7 @@ class Policy:
 
         If the order follows placements, decide each pod before drawing the next. `behind`: see `by_decision_time`.
         """
-        state.gangs.announce(pods)
+        state.gangs.register(pods)
         groups = by_decision_time(pods, behind or {})
         return chain.from_iterable(
             self._ordered(group, state, lambda pod: pod.key in state.bookings) for group in groups

@@ -90,20 +90,20 @@ class Gang:
                 "gang {key}: there is no PodGroup of that name, and no label says how many members it needs", key=key
             )
             return msgspec.structs.replace(_refusal("GangUnknown", message), field=wishes.GANG_MIN_AVAILABLE)
-        roll = gangs.roll_of(request.pod)
-        if roll is not None and roll.refusal is not None:
-            return roll.refusal
+        group = gangs.group_of(request.pod)
+        if group is not None and group.refusal is not None:
+            return group.refusal
         if key in gangs.resting:
             refusal = _refusal("GangBackOff", Message("gang {key} rests after it could not be placed whole", key=key))
-            if roll is not None:
-                roll.refusal = refusal
+            if group is not None:
+                group.refusal = refusal
             return refusal
-        if roll is None:
+        if group is None:
             return None if gangs.members_booked(key) else _without_least_resources(key, gang, state)
-        if not roll.checked:
-            roll.checked = True
-            roll.refusal = _hopeless(key, gang, roll, state)
-        return roll.refusal
+        if not group.checked:
+            group.checked = True
+            group.refusal = _hopeless(key, gang, group, state)
+        return group.refusal
 
     def waits(self, request: Request) -> Message:
         gang = request.pod.gang
@@ -120,10 +120,10 @@ class Gang:
             for member in members if room.held else ():
                 room.allow(member, _NAME)
             return ALLOW
-        roll = gangs.roll_of(request.pod)
-        if roll is not None and len(members) + len(roll.untried) < gang.min_available:
-            roll.refusal = _incomplete(key, gang, roll, state=room.state)
-            return roll.refusal
+        group = gangs.group_of(request.pod)
+        if group is not None and len(members) + len(group.untried) < gang.min_available:
+            group.refusal = _incomplete(key, gang, group, state=room.state)
+            return group.refusal
         seconds = self.params.timeout_seconds if gang.timeout_seconds is None else gang.timeout_seconds
         late = _refusal(
             "GangTimedOut",
@@ -133,13 +133,13 @@ class Gang:
 
     def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
         pod, gangs = request.pod, room.state.gangs
-        key, gang, roll = gang_key(pod), pod.gang, gangs.roll_of(pod)
+        key, gang, group = gang_key(pod), pod.gang, gangs.group_of(pod)
         if key is None or gang is None:
             return
         booked = gangs.members_booked(key)
-        if booked >= gang.min_available or (roll is not None and roll.refusal is not None):
+        if booked >= gang.min_available or (group is not None and group.refusal is not None):
             return
-        if roll is None:
+        if group is None:
             if (gang.min_available - booked) * 100 > self.params.gap_percent * gang.min_available:
                 message = Message(
                     "gang {key} has {n} of {m} members placed: {pod} found no node",
@@ -150,16 +150,16 @@ class Gang:
                 )
                 self._send_away(key, _refusal("GangIncomplete", message), room)
             return
-        roll.missed(pod, None if roll.knows(pod.shape) else diagnose())
-        if booked + len(roll.untried) < gang.min_available:
-            roll.refusal = _incomplete(key, gang, roll, state=room.state)
-            self._send_away(key, roll.refusal, room)
+        group.missed(pod, None if group.knows(pod.shape) else diagnose())
+        if booked + len(group.untried) < gang.min_available:
+            group.refusal = _incomplete(key, gang, group, state=room.state)
+            self._send_away(key, group.refusal, room)
 
     def withdrawn(self, request: Request, room: PermitRoom) -> None:
-        key, gang, roll = gang_key(request.pod), request.pod.gang, room.state.gangs.roll_of(request.pod)
+        key, gang, group = gang_key(request.pod), request.pod.gang, room.state.gangs.group_of(request.pod)
         if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
             return
-        refusal = roll.refusal if roll is not None else None
+        refusal = group.refusal if group is not None else None
         message = Message("gang {key}: {pod} was taken back", key=key, pod=request.pod.key)
         self._send_away(key, refusal or _refusal("GangIncomplete", message), room)
 
@@ -206,9 +206,9 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
 
-def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState) -> Refusal | None:
+def _hopeless(key: str, gang: GangMember, group: GangMembers, state: ClusterState) -> Refusal | None:
     """Return why an announced gang cannot be placed, None if it has to be tried."""
-    members = roll.members.values()
+    members = group.members.values()
     for template, field, values in (
         (_PRIORITIES, "spec.priority", {pod.priority for pod in members}),
         (_SIZES, gang.min_field, {pod.gang.min_available for pod in members if pod.gang is not None}),
@@ -219,36 +219,36 @@ def _hopeless(key: str, gang: GangMember, roll: GangMembers, state: ClusterState
     booked = state.gangs.members_booked(key)
     if booked >= gang.min_available:
         return None
-    existing = _existing(key, roll, state)
+    existing = _existing(key, group, state)
     if existing < gang.min_available:
         message = Message("gang {key} has {n} of {m} members", key=key, n=existing, m=gang.min_available)
-        wrong = [Message("{pod} is misconfigured", pod=roll.unfit[0])] if roll.unfit else []
+        wrong = [Message("{pod} is misconfigured", pod=group.unfit[0])] if group.unfit else []
         return _refusal("GangTooSmall", joined("; ", [message, *wrong]))
     refusal = None if booked else _without_least_resources(key, gang, state)
     if refusal is not None:
         return refusal
     lacking = gang.min_available - booked
-    room = room_for(roll, state)
+    room = room_for(group, state)
     if room >= lacking:
         return None
-    most = room_for(roll, state, empty=True)
+    most = room_for(group, state, empty=True)
     if most < lacking:
         message = Message(_NEVER_ROOM_FOR_MORE if booked else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
     return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if booked else _ROOM, key=key, n=lacking, m=room))
 
 
-def _incomplete(key: str, gang: GangMember, roll: GangMembers, *, state: ClusterState) -> Refusal:
+def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: ClusterState) -> Refusal:
     """Describe the member on which a gang failed, and why it found no node."""
     booked = state.gangs.members_booked(key)
     message = Message("gang {key}: {n} of {m} members could be placed", key=key, n=booked, m=gang.min_available)
     because: tuple[Reason, ...] = ()
-    if roll.breaker is not None:
-        member, diagnosis = roll.breaker
+    if group.breaker is not None:
+        member, diagnosis = group.breaker
         because = _foremost(diagnosis.recorded)
         why = diagnosis.summary if because else Message("{pod} found no node", pod=member)
         message = joined("; ", [message, why])
-    never = _existing(key, roll, state) - len(roll.never) < gang.min_available
+    never = _existing(key, group, state) - len(group.never) < gang.min_available
     return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)
 
 
@@ -258,5 +258,5 @@ def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 
 
-def _existing(key: str, roll: GangMembers, state: ClusterState) -> int:
-    return len(state.gangs.booked.get(key, set()) | roll.members.keys())
+def _existing(key: str, group: GangMembers, state: ClusterState) -> int:
+    return len(state.gangs.booked.get(key, set()) | group.members.keys())

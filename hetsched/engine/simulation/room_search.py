@@ -125,7 +125,7 @@ class RoomSearch:
         """Make further steps; if one of them fails, make none."""
         state = self.board.state
         mark, resting = len(self._steps), dict(state.gangs.resting)
-        state.gangs.announce([step for step in steps if isinstance(step, PodSpec)])
+        state.gangs.register([step for step in steps if isinstance(step, PodSpec)])
         for step in steps:
             done = self._pod(step) if isinstance(step, PodSpec) else self.board.move(step)
             if done is None:

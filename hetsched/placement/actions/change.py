@@ -36,7 +36,7 @@ from hetsched.placement.queries.topics import (
     workload_head,
     workload_topic,
 )
-from hetsched.placement.scheduling_queue.unschedulable_pods import stir
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 from hetsched.storage.snapshot_read import shared_now
@@ -183,7 +183,7 @@ class ClusterTransaction:
         self._stir(Event.POD_RELEASED)
 
     def _stir(self, *events: Event) -> None:
-        stir(self.cluster, events, write=False)
+        requeue_pods(self.cluster, events, write=False)
         self._columns.add("stirred")
 
     # -- the end -------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor
 from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.scheduling_queue.node_backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
-from hetsched.placement.scheduling_queue.unschedulable_pods import stir
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import parts
 from hetsched.storage.write_lock import write_transaction
 
@@ -171,7 +171,7 @@ def forget_rejections(cluster_id: int, *, before: datetime) -> int:
 
 def _try_again(cluster: Cluster) -> None:
     """Requeue the pods in back-off at once; the caller holds the cluster's lock."""
-    stir(cluster, {Event.TIME}, at_once=True)
+    requeue_pods(cluster, {Event.TIME}, at_once=True)
     dispatch.wake(cluster.pk)
 
 

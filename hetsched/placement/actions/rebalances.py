@@ -38,7 +38,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
 from hetsched.placement.queries.advice import AdviceBasis, footing
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
-from hetsched.placement.scheduling_queue.unschedulable_pods import stir
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 
@@ -260,7 +260,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
         change.free(leaving, message)
         _keep_off(change.cluster, moves, pods, message)
         change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=message)
-        stir(change.cluster, {Event.POD_RELEASED}, at_once=True)
+        requeue_pods(change.cluster, {Event.POD_RELEASED}, at_once=True)
         change.close()
         at = change.cluster.revision
         results = [

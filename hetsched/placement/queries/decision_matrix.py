@@ -133,4 +133,4 @@ def announce_gang(state: ClusterState, decision: Decision) -> None:
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
         specs = (member.spec for member in members.order_by("id"))
-        state.gangs.announce([spec for spec in specs if spec.key not in state.bookings])
+        state.gangs.register([spec for spec in specs if spec.key not in state.bookings])

@@ -2,11 +2,11 @@
 
 Retrying all pods after every change would take the batches that new pods need; a missed event would leave a pod pending
 forever.
-A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`). `stir` records
-the events, in the transaction in which they happen, and queues the pods registered for them. A pod that was being
-decided at that time on an earlier state stays in the queue (`missed`). A pod that waits for time alone is queued again
-after `LOOK_AGAIN`. All others are flushed to the queue after `FLUSH`; a flushed pod that is then placed had registered
-the wrong events, and is counted.
+A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`).
+`requeue_pods` records the events, in the transaction in which they happen, and queues the pods registered for them. A
+pod that was being decided at that time on an earlier state stays in the queue (`missed`). A pod that waits for time
+alone is queued again after `LOOK_AGAIN`. All others are flushed to the queue after `FLUSH`; a flushed pod that is then
+placed had registered the wrong events, and is counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
 Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
 0).
@@ -34,7 +34,7 @@ FLUSH = timedelta(minutes=5)
 _REFUSED = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
-def stir(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
+def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
     """Queue the pods registered for one of these events, and record the events; return how many pods there were.
 
     The caller locked the cluster with `advance`. `at_once`: skip their back-off. `write` False: the caller writes

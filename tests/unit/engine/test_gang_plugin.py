@@ -393,9 +393,9 @@ def test_the_ledger_follows_bookings_however_they_come_and_go() -> None:
 def test_a_copy_knows_nothing_of_an_announced_queue() -> None:
     state = cluster(slots(4))
     pod = a_pod().gang("g", 2).build()
-    state.gangs.announce([pod])
-    assert state.gangs.roll_of(pod) is not None
-    assert state.fork().gangs.roll_of(pod) is None
+    state.gangs.register([pod])
+    assert state.gangs.group_of(pod) is not None
+    assert state.fork().gangs.group_of(pod) is None
 
 
 # -- through the compiled loop -----------------------------------------------------------------------------------------
