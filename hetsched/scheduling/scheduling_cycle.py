@@ -13,13 +13,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 import structlog
 
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
-from hetsched.contracts.message import Message, about, as_message, joined, named
+from hetsched.contracts.message import Message, about, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.waits import Event, WaitsFor
@@ -39,9 +38,10 @@ from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
 
-from .force_deleted import HELD, ForceDeleted
+from .force_deleted import ForceDeleted
 from .hold_use import BatchReservations, HoldAssignment
 from .nominations import Nominees, waits_for, was_refused
+from .result_messages import held_by, image_warnings, placement_summary, possible_preemption, unknown_images
 
 _SCORE_DIGITS = 6
 TURN_SECONDS = 1.25 * FREE_SECONDS  # the next batch then orders the namespace last, although its time decays
@@ -199,7 +199,7 @@ class SchedulingCycle:
             if nominated is not None and waits:
                 found = self._nominees.restore(*nominated)
                 return self._nominated(waiting, spec, found, diagnosis, going, ())
-            reasons = (*diagnosis.recorded, *_candidates(outcome), *self._refused_for.get(waiting.pod_id, ()))
+            reasons = (*diagnosis.recorded, *possible_preemption(outcome), *self._refused_for.get(waiting.pod_id, ()))
             summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
             refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
             after_refusal = for_anything("preemption", Message("")) if waiting.pod_id in self._refused_for else ()
@@ -257,7 +257,7 @@ class SchedulingCycle:
     ) -> Result:
         reason = waits_for(found.node_name, going)
         summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=reason.message)
-        summary = joined("; ", [summary, *_held_by(diagnosis)])
+        summary = joined("; ", [summary, *held_by(diagnosis)])
         result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
         leave = WaitsFor(
             "preemption", (Event.POD_RELEASED,), Message("the deletion of the victims on {node}", node=found.node_name)
@@ -305,12 +305,12 @@ class SchedulingCycle:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
         scheduler = self.cache.scheduler(spec)
-        said = _placement(waiting.spec.key, outcome, f"{score:.1f}")
+        said = placement_summary(waiting.spec.key, outcome, f"{score:.1f}")
         return Result(
             waiting,
             Verdict.PLACED,
             joined(
-                "; ", [said, *_unknown_images(waiting.spec), *_image_warnings(outcome), *self._by_requests(scheduler)]
+                "; ", [said, *unknown_images(waiting.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
             ),
             spec.name,
             spec.version,
@@ -391,12 +391,6 @@ def _alike(one: PodSpec, other: PodSpec) -> bool:
     return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 
-def _held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
-    """Return the part of a summary that names the blocking force-deleted pods, empty if there are none."""
-    held = any(reason.code == HELD for reason in diagnosis.reasons)
-    return (tuple(diagnosis.summary.params)[-1],) if held else ()
-
-
 def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
     """Return the gangs whose members name different policies; such members cannot wait for each other."""
     policies: dict[str, set[str]] = defaultdict(set)
@@ -405,50 +399,3 @@ def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
         if key is not None:
             policies[key].add(pod.policy)
     return {key for key, names in policies.items() if len(names) > 1}
-
-
-_POSSIBLE = "it would fit on {node} without {pods}, which are not evicted on this cluster"
-
-
-def _candidates(outcome: Outcome) -> tuple[Reason, ...]:
-    """Name the pods that could be preempted where the scheduler does not preempt."""
-    if outcome.eviction is None:
-        return ()
-    message = Message(_POSSIBLE, node=outcome.eviction.node, pods=named(outcome.eviction.victims))
-    return (Reason("PreemptionPossible", "preemption", 1, message),)
-
-
-def _placement(pod: str, outcome: Outcome, score: str) -> Message:
-    """Return where a pod is placed, on which GPUs, and in the place of which pods."""
-    where: dict[str, Any] = {"pod": pod, "node": outcome.node, "score": score}
-    cards: Any = outcome.allocation.gpus
-    if not cards:
-        said = Message("{pod} placed on {node}, score {score}", **where)
-    elif cards[0].milli < 1000:
-        template = "{pod} placed on {node} with {n}/1000 of card {card}, score {score}"
-        said = Message(template, n=cards[0].milli, card=cards[0].index, **where)
-    elif cards[1:]:
-        names = joined(", ", [card.index for card in cards])
-        said = Message("{pod} placed on {node} with cards {names}, score {score}", names=names, **where)
-    else:
-        said = Message("{pod} placed on {node} with card {card}, score {score}", card=cards[0].index, **where)
-    left = [booking.pod.key for booking in outcome.evicted]
-    return Message("{said}, in the place of {pods}", said=said, pods=named(left, 1)) if left else said
-
-
-def _unknown_images(pod: PodSpec) -> tuple[Message, ...]:
-    """Return a warning that a placed pod may not run because the platforms of its images are unknown."""
-    unknown = [facts for facts in pod.image_facts if facts.unknown]
-    if not unknown:
-        return ()
-    first = unknown[0]
-    if unknown[1:]:
-        template = "what {image} and {n} more is built for is not known: {said}"
-        return (Message(template, image=first.image, n=len(unknown) - 1, said=first.unknown),)
-    return (Message("what {image} is built for is not known: {said}", image=first.image, said=first.unknown),)
-
-
-def _image_warnings(outcome: Outcome) -> tuple[Message, ...]:
-    """Return which images the node's container runtime may reject."""
-    isa = outcome.allocation.isa
-    return tuple(map(as_message, isa.warnings or ())) if isa is not None else ()

@@ -1,0 +1,65 @@
+"""Messages of scheduling results: where a pod is placed, and what may keep it from running there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.message import Message, as_message, joined, named
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.framework.diagnosis import Diagnosis
+from hetsched.engine.framework.outcome import Outcome
+
+from .force_deleted import HELD
+
+_POSSIBLE = "it would fit on {node} without {pods}, which are not evicted on this cluster"
+
+
+def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
+    """Return the part of a summary that names the blocking force-deleted pods, empty if there are none."""
+    held = any(reason.code == HELD for reason in diagnosis.reasons)
+    return (tuple(diagnosis.summary.params)[-1],) if held else ()
+
+
+def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
+    """Name the pods that could be preempted where the scheduler does not preempt."""
+    if outcome.eviction is None:
+        return ()
+    message = Message(_POSSIBLE, node=outcome.eviction.node, pods=named(outcome.eviction.victims))
+    return (Reason("PreemptionPossible", "preemption", 1, message),)
+
+
+def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
+    """Return where a pod is placed, on which GPUs, and in the place of which pods."""
+    where: dict[str, Any] = {"pod": pod, "node": outcome.node, "score": score}
+    cards: Any = outcome.allocation.gpus
+    if not cards:
+        said = Message("{pod} placed on {node}, score {score}", **where)
+    elif cards[0].milli < 1000:
+        template = "{pod} placed on {node} with {n}/1000 of card {card}, score {score}"
+        said = Message(template, n=cards[0].milli, card=cards[0].index, **where)
+    elif cards[1:]:
+        names = joined(", ", [card.index for card in cards])
+        said = Message("{pod} placed on {node} with cards {names}, score {score}", names=names, **where)
+    else:
+        said = Message("{pod} placed on {node} with card {card}, score {score}", card=cards[0].index, **where)
+    left = [booking.pod.key for booking in outcome.evicted]
+    return Message("{said}, in the place of {pods}", said=said, pods=named(left, 1)) if left else said
+
+
+def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
+    """Return a warning that a placed pod may not run because the platforms of its images are unknown."""
+    unknown = [facts for facts in pod.image_facts if facts.unknown]
+    if not unknown:
+        return ()
+    first = unknown[0]
+    if unknown[1:]:
+        template = "what {image} and {n} more is built for is not known: {said}"
+        return (Message(template, image=first.image, n=len(unknown) - 1, said=first.unknown),)
+    return (Message("what {image} is built for is not known: {said}", image=first.image, said=first.unknown),)
+
+
+def image_warnings(outcome: Outcome) -> tuple[Message, ...]:
+    """Return which images the node's container runtime may reject."""
+    isa = outcome.allocation.isa
+    return tuple(map(as_message, isa.warnings or ())) if isa is not None else ()
