@@ -1,8 +1,8 @@
 """A real control plane in its own processes, and Chromium as its client.
 
-The plane and Chromium are started once; the plane has the demo cluster without its stream, so nothing changes unless a
-test changes it. Each test gets its own browser contexts, logged in, and fails if a page violated its content security
-policy or logged an error.
+The plane is started once and Chromium for each file; the plane has the demo cluster without its stream, so nothing
+changes unless a test changes it. Each test gets its own browser contexts, logged in, and fails if a page violated its
+content security policy or logged an error.
 Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`), their look.
 """
 
@@ -61,9 +61,9 @@ def console() -> Iterator[Console]:
         yield Console(plane)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    # Ends with the package: tests of other folders run event loops of their own in this thread.
+    # Ends with the file: Playwright keeps an event loop in this thread, in which Django and other tests cannot run.
     with sync_playwright() as playwright:
         program = parts.require("chromium")
         browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
