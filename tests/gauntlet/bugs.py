@@ -80,7 +80,7 @@ BUGS = (
     Bug(
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
         "hetsched/inventory/ledger.py",
-        "_as_decided_on().filter(leader_epoch=Parameter(\"epoch\"))", "_as_decided_on()",
+        "(0, _ANY) if epoch is None else (epoch, epoch)", "(0, _ANY)",
         "tests/apps/test_recording.py::test_a_stale_epoch_writes_nothing",
     ),
     Bug(
@@ -91,10 +91,10 @@ BUGS = (
         "tests/unit/adapters/test_effective_requests.py",
     ),
     Bug(
-        "K11", "a pod that nobody owns here never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
+        "K11", "a pod of another scheduler never frees its node", "volcano-sh/volcano#2265, Project-HAMi/HAMi#2923",
         "hetsched/placement/actions/watch/pod_transitions.py",
-        "if State(row.state) in HOLDING], \"the pod was deleted\")\n",
-        "if State(row.state) in HOLDING and row.workload_id], \"the pod was deleted\")\n",
+        "if State(row.state) in HOLDING], Message(\"the pod was deleted\"))\n",
+        "if State(row.state) in HOLDING and row.workload_id], Message(\"the pod was deleted\"))\n",
         "tests/apps/test_live_cluster_sync.py::test_pod_on_a_node_is_charged_for_any_scheduler",
     ),
     Bug(
@@ -167,7 +167,7 @@ BUGS = (
         "test_a_seeded_disagreement_ends_and_the_others_go_elsewhere",
     ),
     Bug(
-        "K22", "what was deleted while nobody watched stays", "kubernetes-client/python#1896",
+        "K22", "an object deleted while no watch was open stays", "kubernetes-client/python#1896",
         "hetsched/adapters/kubernetes/reflector.py",
         "        for key in sorted(missing):\n", "        for key in ():\n",
         "tests/unit/adapters/test_reflector_faults.py::"
