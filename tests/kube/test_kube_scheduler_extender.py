@@ -73,14 +73,6 @@ def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def shared(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
-    """Run one extender for tests on nodes of their own; yield its port and folder."""
-    folder = extended.certificates(tmp_path_factory.mktemp("extender") / "certificates").parent
-    with hetsched(plane, folder) as (port, _):
-        yield port, folder
-
-
 def logs(folder: Path) -> str:
     files = [*folder.glob("data/logs/extender.log"), *folder.glob("data/logs/watch.log"), folder / "kube-scheduler.log"]
     return "\n".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in files if log.exists())
@@ -244,19 +236,17 @@ def extended_client(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(
-    api: Api, plane: ControlPlane, shared: tuple[int, Path]
-) -> None:
-    port, folder = shared
-    make_node(api, "flooded", **{"kubernetes.io/arch": "amd64"})
+def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+    extended.certificates(tmp_path / "certificates")
+    make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
     names = [f"p{number}" for number in range(6)]
-    with flood(port, folder) as opened:
+    with hetsched(plane, tmp_path) as (port, _), flood(port, tmp_path) as opened:
         wait_until(lambda: opened[3] >= 140, what=lambda: f"a flood: {opened}", seconds=LONG)
-        assert [status_of_a_call(port, folder) for _ in range(20)] == [400] * 20  # each is answered
-        with extended.kube_scheduler(plane, folder, port, httpTimeout="30s") as log:
+        assert [status_of_a_call(port, tmp_path) for _ in range(20)] == [400] * 20  # each is answered
+        with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="30s") as log:
             for name in names:
                 make_pod(api, name, schedulerName=extended.NAME)
-                until_bound(api, [name], folder)
+                until_bound(api, [name], tmp_path)
     assert min(opened) >= 100, opened
     failed = [
         line for line in log.read_text().splitlines() if "extender" in line and ("EOF" in line or "reset" in line)
@@ -283,26 +273,27 @@ def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: 
 
 
 def test_preemption_and_rejections_are_explained_to_kube_scheduler(
-    api: Api, plane: ControlPlane, shared: tuple[int, Path]
+    api: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    port, folder = shared
+    extended.certificates(tmp_path / "certificates")
     classes = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
-    make_node(api, "preempted", **{"kubernetes.io/arch": "amd64"})
+    make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
     make(api, classes, "urgent", value=1000)
     try:
         with (
             Kubelet(api),
-            extended.kube_scheduler(plane, folder, port, httpTimeout="60s"),
+            hetsched(plane, tmp_path) as (port, _),
+            extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"),
         ):
             # 3 + 3 of 8 CPUs are used; 4 more need one of these pods to be preempted.
             for name in ("a", "b"):
                 make_pod(api, name, cpu="3", schedulerName=extended.NAME)
-            until_bound(api, ["a", "b"], folder)
+            until_bound(api, ["a", "b"], tmp_path)
             make_pod(api, "vector", schedulerName=extended.NAME, labels={"hetsched.io/isa": "rv64gcv"})
-            wait_until(lambda: "rv64" in conditions(api, "vector"), what=lambda: logs(folder), seconds=LONG)
+            wait_until(lambda: "rv64" in conditions(api, "vector"), what=lambda: logs(tmp_path), seconds=LONG)
             assert "0/1 nodes are available: 1 " in conditions(api, "vector")
             make_pod(api, "c", cpu="4", schedulerName=extended.NAME, priorityClassName="urgent")
-            until_bound(api, ["c"], folder)
+            until_bound(api, ["c"], tmp_path)
         assert len(set(bound(api)) & {"a", "b"}) == 1
         assert "hetsched.io/allocation" in pod_of(api, "c")["metadata"]["annotations"]
     finally:
