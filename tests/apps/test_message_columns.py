@@ -9,7 +9,7 @@ from django.utils import translation
 from hetsched.contracts.message import HIDDEN, Message
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.redaction import Redaction
-from hetsched.scheduling import scheduling_loop
+from hetsched.scheduling import worker_host
 from tests.builders import a_pod
 from tests.scenes import a_cluster, placed, submitted
 from web.pages.message_translation import translate
@@ -55,7 +55,7 @@ def test_a_text_that_looks_like_a_stored_message_is_read_back_as_it_is() -> None
 def test_a_decision_keeps_the_parameters_of_its_summary() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
-    scheduling_loop.run(cluster.pk)
+    worker_host.run(cluster.pk)
     summary = Decision.objects.get(pod__name="p").summary
     assert isinstance(summary, Message)
     assert summary.template == "{pod} placed on {node}, score {score}"
