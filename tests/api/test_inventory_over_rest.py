@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
@@ -234,6 +235,6 @@ def test_a_cluster_is_chosen_by_query(imported: Api, cluster: Any) -> None:
 def test_the_tile_of_the_list_is_that_of_the_live_grid(operator: Api, decided: str, cluster: Any) -> None:
     from hetsched.placement.queries.topics import snapshot
 
-    live = msgspec.json.decode(msgspec.json.encode(snapshot("cluster:lab").data))["nodes"]
+    live = msgspec.json.decode(encode(snapshot("cluster:lab").data))["nodes"]
     listed = {row["name"]: {k: v for k, v in row.items() if v is not None} for row in operator.get("nodes/")["items"]}
     assert listed == live

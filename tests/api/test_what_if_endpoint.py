@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import connection
 
 from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -136,7 +137,7 @@ def test_the_answer_on_an_inline_cluster_is_that_of_the_command_line(viewer: Api
         evaluated_at=answer["evaluatedAt"],
         explain=True,
     ).document()
-    assert answer == msgspec.json.decode(msgspec.json.encode(expected))
+    assert answer == msgspec.json.decode(encode(expected))
 
 
 def test_a_bare_manifest_with_its_wishes_in_the_query(viewer: Api) -> None:

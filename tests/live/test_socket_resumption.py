@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetsched.contracts.documents import encode
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import OutboxEvent, merge, message
 from hetsched.placement.queries import topics
@@ -106,7 +107,7 @@ async def assert_current(page: Page) -> None:
     for topic in list(page.documents):
         found = await in_thread(topics.snapshot)(topic)
         await page.receive_until(topic, found.revision)
-        assert page.documents[topic] == msgspec.json.decode(msgspec.json.encode(found.data)), topic
+        assert page.documents[topic] == msgspec.json.decode(encode(found.data)), topic
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hetsched.contracts.documents import encode
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal import publish
@@ -104,7 +105,7 @@ async def watching(viewers: Any, token: Any, cluster: Cluster) -> Callable[..., 
 async def fresh(topic: str) -> tuple[int, Any]:
     """Return a topic's revision and document as JSON has it."""
     found = await in_thread(topics.snapshot)(topic)
-    return found.revision, msgspec.json.decode(msgspec.json.encode(found.data))
+    return found.revision, msgspec.json.decode(encode(found.data))
 
 
 async def assert_current(viewer: Viewer) -> None:
