@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
-from hetsched.engine.plugins.qos_sort import QosSort
+from hetsched.engine.plugins.priority.qos_sort import QosSort
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods

@@ -1,8 +1,9 @@
 """Discover, check and describe plugins.
 
 A new plugin costs one file; forms, REST schema, docs and tests derive from its declaration. Every module of
-`hetsched.engine.plugins` is scanned, then the entry points of group `hetsched.plugins`. A class decorated with
-`@plugin` is registered under its name. Names, points and signatures are checked on loading; an error names the file.
+`hetsched.engine.plugins` and its groups is scanned, then the entry points of group `hetsched.plugins`. A class
+decorated with `@plugin` is registered under its name. Names, points and signatures are checked on loading; an error
+names the file.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def load_registry() -> Registry:
     from hetsched.engine import plugins as builtin  # the package imports this module's decorator
 
     found: dict[str, PluginInfo] = {}
-    names = sorted(f"{builtin.__name__}.{module.name}" for module in pkgutil.iter_modules(builtin.__path__))
+    names = sorted(module.name for module in pkgutil.walk_packages(builtin.__path__, f"{builtin.__name__}."))
     modules = [_loaded(name, partial(importlib.import_module, name)) for name in names]
     modules += [_loaded(entry.value, entry.load) for entry in _installed()]
     for module in modules:

@@ -9,7 +9,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.status import Refusal
-from hetsched.engine.plugins.gpu_fit import BUSY
+from hetsched.engine.plugins.gpu.gpu_fit import BUSY
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import Node, active, ask, built, cluster, policy_of, scheduler
 

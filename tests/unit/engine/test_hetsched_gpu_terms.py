@@ -12,8 +12,8 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.gpu.workload_mix import mix_of
-from hetsched.engine.plugins.gpu_headroom import Need, needs_by_capacity, needs_by_mix, stranded
-from hetsched.engine.plugins.gpu_scarcity import prices_of
+from hetsched.engine.plugins.gpu.gpu_headroom import Need, needs_by_capacity, needs_by_mix, stranded
+from hetsched.engine.plugins.gpu.gpu_scarcity import prices_of
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, active, built, cluster
 

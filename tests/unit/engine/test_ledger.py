@@ -22,7 +22,7 @@ from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.plugins.resource_fit import MOST_UNKNOWN
+from hetsched.engine.plugins.capacity.resource_fit import MOST_UNKNOWN
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, cluster, policy_of, rebuilt

@@ -154,12 +154,12 @@ def test_a_name_is_given_once(with_plugin: WithPlugin) -> None:
     taken = HEAD + "@plugin('taints', summary='x')\nclass P:\n    def sort_key(self, pod): ..."
     with pytest.raises(PluginError, match="'taints' is declared in both") as caught:
         with_plugin(taken, "twin")
-    assert "hetsched.engine.plugins.taints" in str(caught.value)
+    assert "hetsched.engine.plugins.constraints.taints" in str(caught.value)
     assert "hetsched.engine.plugins.twin" in str(caught.value)
 
 
 def test_a_plugin_that_a_module_only_imports_is_not_its_own(with_plugin: WithPlugin) -> None:
-    with_plugin("from hetsched.engine.plugins.taints import Taints")
+    with_plugin("from hetsched.engine.plugins.constraints.taints import Taints")
 
 
 def test_installed_packages_bring_plugins_by_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

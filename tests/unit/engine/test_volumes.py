@@ -31,7 +31,7 @@ from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.status import SKIP
-from hetsched.engine.plugins.volumes import Volumes
+from hetsched.engine.plugins.constraints.volumes import Volumes
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, ZONE, policy_of

@@ -1,0 +1,1 @@
+"""Fit and balance amounts of resources."""

@@ -1,0 +1,1 @@
+"""Keep the placement rules of Kubernetes."""

@@ -1,0 +1,1 @@
+"""Place the members of a gang together."""

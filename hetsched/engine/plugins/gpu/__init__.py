@@ -1,0 +1,1 @@
+"""Allocate GPUs and keep them unfragmented."""

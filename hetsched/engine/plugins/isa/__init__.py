@@ -1,0 +1,1 @@
+"""Match instruction sets."""

@@ -1,0 +1,1 @@
+"""Allocate NUMA zones and CPUs."""

@@ -1,0 +1,1 @@
+"""Order the queue, preempt pods and keep quotas."""
