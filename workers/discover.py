@@ -44,7 +44,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.connections import check_identity, discovery_api
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.scheduling.leases import Lease, discovering
 
 _MOST_FAILURES = 10

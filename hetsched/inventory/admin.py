@@ -8,8 +8,8 @@ from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.units import format_amount
 from hetsched.journal.admin import ReadOnlyAdmin, pretty, quantities
 
-from .collector import Collector
 from .models import Node
+from .models.collectors import Collector
 
 
 @admin.register(Node)

@@ -31,7 +31,7 @@ from .facts import AGENT, new_facts, settle
 from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
 from .models import Cluster, Node
-from .node_facts import NodeFacts
+from .models.node_facts import NodeFacts
 
 _replace = msgspec.structs.replace
 # An agent's start time may appear slightly later after its clock is corrected.

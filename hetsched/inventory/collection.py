@@ -39,12 +39,12 @@ from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic, require_reason
-from .collector import Collector
 from .facts import new_facts, settle
 from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, Node
-from .node_facts import NodeFacts
+from .models.collectors import Collector
+from .models.node_facts import NodeFacts
 from .signals import inventory_changed
 from .tiles import cluster_head
 

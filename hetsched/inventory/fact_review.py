@@ -23,7 +23,7 @@ from .actions import require_reason
 from .facts import named, new_facts, settle
 from .ledger import advance
 from .models import Cluster, Node
-from .node_facts import NodeFacts
+from .models.node_facts import NodeFacts
 from .overrides import read_override
 
 _replace = msgspec.structs.replace

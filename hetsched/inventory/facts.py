@@ -33,7 +33,7 @@ from .actions import FACT_COLUMNS, cluster_topic, describe, node_topic
 from .freshness import aged_report
 from .ledger import write_columns
 from .models import Cluster, Node
-from .node_facts import NodeFacts
+from .models.node_facts import NodeFacts
 from .overrides import in_maintenance, overridden
 from .signals import inventory_changed
 from .tiles import cluster_head, node_load, tile, without_nulls

@@ -19,11 +19,11 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic
-from .collector import Collector
 from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
 from .models import Cluster, Node
-from .node_facts import NodeFacts
+from .models.collectors import Collector
+from .models.node_facts import NodeFacts
 from .signals import inventory_changed
 from .tiles import cluster_head
 

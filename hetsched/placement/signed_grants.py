@@ -24,7 +24,7 @@ from hetsched.storage.sealed_secrets import derived
 
 from .lifecycle import HOLDING, State
 from .models import Pod
-from .reservations import Reservation
+from .models.reservations import Reservation
 
 _PURPOSE = "keys of node agents"
 

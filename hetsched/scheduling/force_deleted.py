@@ -18,7 +18,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.placement.holds import MARK
+from hetsched.placement.models.holds import MARK
 from hetsched.placement.queries.orphaned_pods import REMNANTS
 from hetsched.placement.scheduler_cache import ClusterSnapshot
 

@@ -19,7 +19,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.actions import Nominated
-from hetsched.placement.holds import MARK, own_name
+from hetsched.placement.models.holds import MARK, own_name
 from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
 
 

@@ -17,7 +17,7 @@ from hetsched.agent.command import AgentSettings
 from hetsched.agent.options import Reporting
 from hetsched.agent.program import Agent, build
 from hetsched.inventory.models import Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from tests.builders import a_node
 from tests.scenes import a_cluster
 

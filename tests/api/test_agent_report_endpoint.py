@@ -22,7 +22,7 @@ from hetsched.contracts.messages.agent_report import (
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.agent_messages import take_samples
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.signed_grants import agent_key

@@ -13,7 +13,7 @@ from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants

@@ -17,7 +17,7 @@ from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.agent_messages import agents_of, receive, take_samples
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import follow
 from hetsched.placement.models import Reservation

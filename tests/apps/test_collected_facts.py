@@ -21,7 +21,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.collection import allowed, asker, claim, configure, due, note_failure, remove, take_in
 from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.journal.publish import merge

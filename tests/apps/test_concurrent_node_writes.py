@@ -15,7 +15,7 @@ from hetsched.inventory import agent_messages, facts
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_node
 from tests.scenes import ALICE, a_cluster

@@ -16,7 +16,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.facts import new_facts, settle
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.placement.actions import release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod

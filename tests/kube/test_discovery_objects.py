@@ -34,7 +34,7 @@ from hetsched.inventory import agent_messages, connections
 from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.connections import connect
 from hetsched.inventory.models import Cluster, Connection, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from tests.kube import discovery_account, kinds
 from tests.kube.control_plane import ControlPlane

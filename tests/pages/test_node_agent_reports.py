@@ -19,7 +19,7 @@ from hetsched.contracts.messages.agent_report import (
 )
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.placement.models import Pod
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod

@@ -29,7 +29,7 @@ from hetsched.inventory.agent_messages import receive, take_samples
 from hetsched.inventory.collection import take_in
 from hetsched.inventory.freshness import aged, due_at
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.sample_expiry import age_samples
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge

@@ -13,7 +13,7 @@ from hetsched.contracts.messages.signatures import verify
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
-from hetsched.placement.reservations import Reservation
+from hetsched.placement.models.reservations import Reservation
 from hetsched.placement.signed_grants import agent_key, granted_on
 from hetsched.scheduling.binding_cycle import to_bind
 from tests.builders import a_node, a_pod

@@ -34,9 +34,9 @@ from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
 from hetsched.placement.bookings import BookedPod
-from hetsched.placement.holds import CAME
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
+from hetsched.placement.models.holds import CAME
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.placement.scheduling_queue.unschedulable_pods import missed

@@ -30,7 +30,7 @@ from hetsched.journal.audit import record as audit
 from hetsched.placement.bookings import BookedPod
 from hetsched.placement.device_moves import GpuHolder, Grants, Moves, moves_of
 from hetsched.placement.models import HandedOut, Pod, Reservation
-from hetsched.placement.reservations import OTHER_CARDS
+from hetsched.placement.models.reservations import OTHER_CARDS
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch

@@ -14,8 +14,8 @@ from django.db.models import DateTimeField, F
 from django.db.models.functions import Greatest, Now
 
 from hetsched.contracts.errors import InputError
-from hetsched.placement.holds import Hold
 from hetsched.placement.models import Workload
+from hetsched.placement.models.holds import Hold
 
 CLAIMED = timedelta(minutes=10)  # how long the pods of a submission may take to use the reserved capacity
 

@@ -32,9 +32,9 @@ from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
 from hetsched.placement.bookings import BookedPod
-from hetsched.placement.holds import MARK, Hold
 from hetsched.placement.lifecycle import FINISHED, QUEUED, State
 from hetsched.placement.models import IdempotencyKey, Pod
+from hetsched.placement.models.holds import MARK, Hold
 from hetsched.placement.quotas import keep_hold_within, names_of
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import parts

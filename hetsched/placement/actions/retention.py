@@ -21,7 +21,7 @@ from hetsched.placement.queries.topics import LATEST, workload_topic
 from hetsched.storage.write_lock import write_transaction
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
-from ..reservations import CONTINUED
+from ..models.reservations import CONTINUED
 
 
 def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:

@@ -31,7 +31,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal import counters, figures
 from hetsched.placement.models import Judgement, Reservation, Shadow
-from hetsched.placement.reservations import CONTINUED
+from hetsched.placement.models.reservations import CONTINUED
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache, load_state
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction

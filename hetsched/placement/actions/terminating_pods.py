@@ -29,9 +29,9 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import forget_gone
 from hetsched.placement.bookings import BookedPod
-from hetsched.placement.holds import own_name
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.models.holds import own_name
 from hetsched.placement.queries.orphaned_pods import REMNANTS
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now

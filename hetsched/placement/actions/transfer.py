@@ -52,9 +52,9 @@ from hetsched.storage.batches import parts
 from hetsched.storage.write_lock import write_transaction
 
 from ..bookings import BookedPod, insert, rewrite_loads
-from ..holds import MARK
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
+from ..models.holds import MARK
 from ..scheduler_cache import load_state
 from .submissions import submit
 

@@ -26,8 +26,8 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, record
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Delivery, SigningSecret, Webhook
+from hetsched.placement.models.webhooks import LONGEST_URL
 from hetsched.placement.notifications.deliveries import purpose, webhook_holder
-from hetsched.placement.webhooks import LONGEST_URL
 from hetsched.storage.named_locks import lock
 from hetsched.storage.sealed_secrets import seal
 from hetsched.storage.write_lock import write_transaction

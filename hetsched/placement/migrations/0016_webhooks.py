@@ -7,7 +7,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 from django.utils import timezone
 
-import hetsched.placement.webhooks
+import hetsched.placement.models.webhooks
 
 
 def carry_over(apps, schema_editor):
@@ -52,7 +52,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.CharField(
-                        default=hetsched.placement.webhooks.new_delivery_id,
+                        default=hetsched.placement.models.webhooks.new_delivery_id,
                         editable=False,
                         max_length=40,
                         primary_key=True,
@@ -122,7 +122,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.CharField(
-                        default=hetsched.placement.webhooks.new_webhook_id,
+                        default=hetsched.placement.models.webhooks.new_webhook_id,
                         editable=False,
                         max_length=40,
                         primary_key=True,

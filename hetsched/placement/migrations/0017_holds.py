@@ -3,7 +3,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-import hetsched.placement.holds
+import hetsched.placement.models.holds
 
 
 class Migration(migrations.Migration):
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.CharField(
-                        default=hetsched.placement.holds.new_hold_id, editable=False, max_length=40,
+                        default=hetsched.placement.models.holds.new_hold_id, editable=False, max_length=40,
                         primary_key=True, serialize=False,
                     ),
                 ),

@@ -48,7 +48,7 @@ from hetsched.lab.rerun import (
     side,
 )
 from hetsched.placement.models import Decision, Pod, Reservation
-from hetsched.placement.reservations import CONTINUED
+from hetsched.placement.models.reservations import CONTINUED
 from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision

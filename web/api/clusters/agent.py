@@ -28,7 +28,7 @@ from hetsched.contracts.messages.agent_message import (
 from hetsched.contracts.messages.agent_report import MachineProblem
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.placement.actions import follow_actual_cards
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants

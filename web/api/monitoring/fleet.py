@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from hetsched.inventory.agent_messages import agents_of
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.node_events import in_step
-from hetsched.inventory.node_facts import NodeFacts
 from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State

@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.placement.holds import MARK
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.models.holds import MARK
 
 from ..amounts import amount_words
 

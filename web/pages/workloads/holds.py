@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.actions import cluster_topic
-from hetsched.placement.holds import CAME
 from hetsched.placement.models import Hold, Pod, Reservation
+from hetsched.placement.models.holds import CAME
 from web.api import request_scope
 from web.api.workloads import holds as api
 

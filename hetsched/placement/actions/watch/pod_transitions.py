@@ -36,7 +36,7 @@ from hetsched.placement.bookings import BookedPod, counts_zone_memory, resized
 from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.reservations import IN_PLACE
+from hetsched.placement.models.reservations import IN_PLACE
 from hetsched.storage.batches import parts
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 from hetsched.storage.statements import change_many

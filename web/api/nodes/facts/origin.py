@@ -14,7 +14,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.facts import AGENT
 from hetsched.inventory.models import Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from web.api.documents import Document
 
 

@@ -10,7 +10,7 @@ from hetsched.contracts.objects.facts import FactInQuarantine, Said, conflicts
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.models import Node
-from hetsched.inventory.node_facts import NodeFacts
+from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.placement.models import Reservation
 from web.api.documents import Document
 

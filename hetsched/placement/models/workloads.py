@@ -26,49 +26,10 @@ from hetsched.storage.bulk_rows import new
 from hetsched.storage.json_fields import StructField
 from hetsched.storage.message_field import MessageField
 
-from .charges import Charge
-from .handouts import HandedOut
+from ..ids import sortable_id
+from ..in_place import fingerprint
+from ..lifecycle import CHOICES, LISTED, LIVE, State
 from .holds import Hold
-from .ids import sortable_id
-from .in_place import fingerprint
-from .lifecycle import CHOICES, LISTED, LIVE, State
-from .nominations import CommitRefusal, Eviction, HalfGang, Nomination, Preemption
-from .rebalances import Rebalance, RebalanceMove
-from .rejections import Rejection
-from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
-from .shadows import Judgement, Shadow
-from .webhooks import CallbackHost, Delivery, DeliveryAttempt, SigningSecret, Webhook
-
-__all__ = [
-    "CallbackHost",
-    "Charge",
-    "CommitRefusal",
-    "Decision",
-    "Delivery",
-    "DeliveryAttempt",
-    "Eviction",
-    "ForgottenDecision",
-    "HalfGang",
-    "HandedOut",
-    "Hold",
-    "IdempotencyKey",
-    "Judgement",
-    "Nomination",
-    "Pod",
-    "Preemption",
-    "Rebalance",
-    "RebalanceMove",
-    "Rejection",
-    "Reservation",
-    "ReservedCard",
-    "ReservedCpu",
-    "ReservedDevice",
-    "Shadow",
-    "SigningSecret",
-    "SubmittedObject",
-    "Webhook",
-    "Workload",
-]
 
 _live = sorted(state.value for state in LIVE)
 _known = models.Q(state__in=sorted(state.value for state in State))

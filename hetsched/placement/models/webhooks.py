@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster
 
-from .ids import sortable_id
+from ..ids import sortable_id
 
 LONGEST_URL = 2000
 

@@ -24,10 +24,6 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import Quarantined
 from hetsched.storage.json_fields import StructField
 
-from .collector import Collector  # noqa: F401 - a table of this app
-from .image_index import ImageIndex  # noqa: F401 - a table of this app
-from .node_facts import NodeFacts  # noqa: F401 - likewise
-
 DNS_LABEL = RegexValidator(
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", _("Lower-case letters, digits and '-', at most 63 characters.")
 )

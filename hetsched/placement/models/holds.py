@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster
 
-from .ids import sortable_id
+from ..ids import sortable_id
 
 CAME = "its pod came"  # the release reason of capacity that its pod uses now
 MARK = "~"  # invalid in Kubernetes names, so such a row never clashes with a pod
