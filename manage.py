@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Django's command line for this project."""
+"""Command line of Django for this project."""
 
 import os
 import sys

@@ -71,7 +71,7 @@ class Sender:
         self._thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """End the thread; a call in flight may end by itself."""
+        """Stop the thread without waiting for a call in flight."""
         with self._news:
             self._ended = True
             self._news.notify()

@@ -1,4 +1,4 @@
-"""ASGI application: HTTP to Django, WebSockets to the live pages, the checks of `doors.py` in front of both."""
+"""ASGI application: HTTP to Django and WebSockets to the live pages, checked first by `asgi_middleware.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import django
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.sessions import CookieMiddleware
 
-# The objects of imported modules live as long as the process: no collection walks them, neither now nor later.
+# The objects of imported modules live as long as the process: exclude them from garbage collection.
 gc.disable()
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 django.setup(set_prefix=False)

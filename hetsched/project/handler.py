@@ -4,9 +4,9 @@ Django's own ASGI handler gives every request its own thread and database connec
 thread for each middleware; on SQLite that took more processor time than the request itself. All middleware and views
 here are synchronous, so a request is one call in a pool of a few threads, which keep their connections (`CONN_MAX_AGE`;
 PostgreSQL has its pool). Long-polling requests and probes have a second thread pool: neither pool waits for the other,
-and the threads of the second keep no connection, for they are many. A response is closed in its thread before it is
-sent; a streamed response is closed after its end, in the thread that produced its parts. A request that found all
-threads busy knows how long it waited for one (`waited_seconds` of its scope): `web.api.rates` refuses requests that
+and the many threads of the second keep no connection. A response is closed in its thread before it is
+sent; a streamed response is closed after its end, in the thread that produced its parts. If all threads
+are busy, the scope of a request stores its waiting time (`waited_seconds`): `web.api.rates` refuses requests that
 waited too long. From the first request on, other threads send live events and webhooks and refresh counts, so no
 request waits for them. A large body is read only after the credential of its request was checked (`body_gate`).
 Invariant: a thread never starts a second request before the first one returned its connection.

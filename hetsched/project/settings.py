@@ -31,7 +31,7 @@ DATA_DIR = ENV.folder(
     "HETSCHED_DATA", Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hetsched"
 )
 
-# --- Who we are -------------------------------------------------------------------------------------------------------
+# --- Identity and environment -----------------------------------------------------------------------------------------
 DEBUG = ENV.flag("HETSCHED_DEBUG", default=False)
 HTTPS = ENV.choice("HETSCHED_HTTPS", ("off", "on", "proxy"))
 # Peers whose X-Forwarded-For and X-Forwarded-Proto are trusted. By default a proxy on this machine is trusted, but it
@@ -100,7 +100,7 @@ TEMPLATES = [
     }
 ]
 
-# --- Where the truth lies ---------------------------------------------------------------------------------------------
+# --- Database ---------------------------------------------------------------------------------------------------------
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 _database = ENV.database("DATABASE_URL", f"sqlite:///{DATA_DIR / 'hetsched.sqlite3'}")
 EMBEDDED = _database["ENGINE"].endswith("sqlite3")
@@ -127,7 +127,7 @@ CACHES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}}
 }
 
-# --- Messages: hints between processes --------------------------------------------------------------------------------
+# --- Channel layer and message broker ---------------------------------------------------------------------------------
 REDIS = ENV.redis("REDIS_URL", RedisAddress("redis://127.0.0.1:6379/0"))
 BROKER = ENV.redis("HETSCHED_BROKER_URL", REDIS)
 CHANNEL = ENV.redis("HETSCHED_CHANNEL_URL", REDIS)
@@ -142,7 +142,7 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     }
 }
 
-# --- The scheduler's own pace -----------------------------------------------------------------------------------------
+# --- Scheduler and periodic tasks -------------------------------------------------------------------------------------
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 # Whether the informer process of a live cluster also decides and binds; otherwise workers do, triggered by messages.
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
@@ -293,7 +293,7 @@ if HETSCHED_DISCOVER_SECONDS:
 if HETSCHED_DEMO:
     CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 
-# --- Doors ------------------------------------------------------------------------------------------------------------
+# --- Requests, limits and authentication ------------------------------------------------------------------------------
 # Manifests and cluster files may be large; everything else is small.
 HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)

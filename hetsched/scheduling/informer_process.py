@@ -1,7 +1,8 @@
-"""The process that follows live clusters, `python -m django watch`: one informer thread per cluster, by lease.
+"""The process that watches live clusters, `python -m django watch`: one informer thread per cluster, by lease.
 
-Clusters without an informer are looked for every `LOOK_SECONDS`. A failure to follow a cluster is recorded on its
-connection, and following is retried. The process is alive while every informer completes its iterations.
+Every `LOOK_SECONDS` it searches for clusters without an informer. A failure of an informer is recorded on the
+connection of its cluster, and the informer is restarted. The process is alive while every informer completes its
+iterations.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .leader_election import leadership
 
 LOOK_SECONDS = 5.0
 STUCK_SECONDS = 120.0
-COLLECT_AFTER = (50_000, 10, 10)  # few objects here are in cycles, and most of them live long
+COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most are long-lived
 log = structlog.get_logger(__name__)
 
 

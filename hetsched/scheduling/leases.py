@@ -1,4 +1,4 @@
-"""Leases on cluster rows: which process decides for a cluster, and which one watches it.
+"""Leases on cluster rows: the process that schedules a cluster, and the process that watches it.
 
 A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it raises the
 epoch. Writes under a lease carry its epoch, so a holder that was suspended beyond its lease can no longer write.

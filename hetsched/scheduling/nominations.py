@@ -1,4 +1,4 @@
-"""Nominated pods within one batch: which are assumed next to their victims, and whether the nomination is still valid.
+"""Nominated pods within one batch: assumption next to their victims, and validity of nominations.
 
 On a live cluster the engine places a pod as if its victims had left. Here the victims are restored next to it, and the
 pod waits. In its next scheduling cycle the nominated pod is removed from the snapshot first. While some of its victims

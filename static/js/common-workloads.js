@@ -2,7 +2,7 @@
 import { element, fill } from "./draw.js";
 import { yamlText } from "./manifest.js";
 
-// `choose` gets the part of a question that a chosen workload makes.
+// `choose` is called with the wishes or the manifest of the selected workload.
 export function offerCommonWorkloads(list, { cluster, words, choose }) {
   let table = null;
   let reading = false;

@@ -1,4 +1,4 @@
-// What a decision could have been, worked out by the server after the page is shown.
+// Alternatives of a decision; the server computes them after the page is shown.
 import { words as readWords } from "./draw.js";
 import { drawFurther } from "./result.js";
 

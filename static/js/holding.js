@@ -1,8 +1,8 @@
-// The button below an answer by which its room is kept for a while, where what was asked fits the cluster as it is.
+// The button below an answer that creates a hold for its placements, if the answer is about the real cluster.
 import { act } from "./dialog.js";
 import { element, keeping } from "./draw.js";
 
-const fields = "hold-fields"; // there for those who may submit
+const fields = "hold-fields"; // present for users who may submit
 
 export function holdButton(words, question, answer, cluster) {
   const { verdict, placements, evictions, displaced } = answer;

@@ -1,6 +1,6 @@
-// The keyboard: `g` and a letter goes to a place, `/` searches, `j` and `k` walk the rows of the page's first table.
+// Keyboard shortcuts: `g` and a letter opens a page, `/` searches, `j` and `k` move through the rows of the first table.
 //
-// Keys with Ctrl, Alt or Meta are the browser's, but for Ctrl+K; keys typed into a field or a dialog are text.
+// Keys with Ctrl, Alt or Meta are left to the browser, except Ctrl+K; keys in a field or a dialog are text.
 import { openDialog } from "./page.js";
 
 const ROW_LINK = "a[href]:not([data-value])";
@@ -20,7 +20,7 @@ function nextTab(step) {
   tabs[here + step]?.click();
 }
 
-// The focus lies on a row's first link, so Enter opens it without a word from us.
+// The first link of the row has the focus, so Enter opens it.
 function nextRow(step) {
   const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector(ROW_LINK) && row.checkVisibility());
   const here = rows.indexOf(document.activeElement?.closest("tr"));

@@ -1,16 +1,16 @@
-// The live connection: topics in, always-current documents out.
+// The live connection: subscribes to topics and keeps their documents current.
 //
-// The server sends a snapshot per topic, then merge patches with revisions that rise; several changes may come as one
-// patch, which says as `since` what it begins after. Who knows a document already, from its page or from before the
-// connection was lost, goes on where that ends ("replaying" until all of it is there). A gap is answered by asking for
-// the snapshot again; a lost connection comes back with growing, jittered pauses; a silent one is asked, and given up
-// when it does not answer. Listeners get the whole document and the patch, so a page redraws just what changed. The
-// document and the maps in it stay the same objects; what is in the maps is replaced.
+// The server sends a snapshot per topic, then merge patches with increasing revisions. One patch may contain several
+// changes; its `since` is the revision that it follows. A client that has a document, from its page or from a previous
+// connection, resumes after its revision (status "replaying" until it is current). After a gap the client requests the
+// snapshot. After a disconnect it reconnects with exponential backoff and jitter. It probes a silent connection and closes
+// it if there is no answer. Listeners get the whole document and the patch, so that a page redraws only changes. The
+// document and its maps stay the same objects; the values of the maps are replaced.
 
 const QUIET_SECONDS = 25;
 const ANSWER_SECONDS = 8;
 const LONGEST_PAUSE_SECONDS = 15;
-// Logged out, or not allowed (any more): trying again changes nothing.
+// Signed out or forbidden: reconnecting does not help.
 const FINAL_CODES = new Set([4401, 4403]);
 
 const isMap = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -25,7 +25,7 @@ function mergePatch(target, patch) {
   return merged;
 }
 
-// As `mergePatch`, in place for the document and its maps: copying five thousand entries for one change takes a frame.
+// Like `mergePatch`, but in place for the document and its maps: a copy of 5,000 entries takes as long as a frame.
 function applyPatch(document_, patch) {
   for (const [key, value] of Object.entries(patch)) {
     if (value === null) delete document_[key];
@@ -56,8 +56,7 @@ export class Live {
     window.addEventListener("online", () => this.connect());
   }
 
-  // `listener(document, patch)`: patch is null when the whole document is new. `known` is a {revision, document} that the
-  // page came with.
+  // `listener(document, patch)`: patch is null for a snapshot. `known`: {revision, document} of the page, or null.
   subscribe(topic, listener, known = null) {
     const { revision, document: document_ } = known ?? { revision: null, document: null };
     this.topics.set(topic, { listener, revision, document: document_, held: 0, whole: false, begun: false });
@@ -76,12 +75,12 @@ export class Live {
     for (const listener of this.statusListeners) listener(status);
   }
 
-  // How many changes came while the view was held still.
+  // Number of changes received while paused.
   get held() {
     return [...this.topics.values()].reduce((sum, topic) => sum + topic.held, 0);
   }
 
-  // Holding still keeps the documents current; letting go shows them as they are by then.
+  // While paused, documents stay current, but listeners are called only on resume.
   pause(paused) {
     this.paused = paused;
     if (!paused) {
@@ -157,7 +156,7 @@ export class Live {
     else topic.listener(topic.document, patch);
   }
 
-  // A sleeping laptop or a dropped route closes nothing: ask for the last topic again, and hang up when nothing comes.
+  // A sleeping laptop or a lost route closes no socket: probe with the last topic, and disconnect if nothing arrives.
   listen() {
     if (this.socket?.readyState !== WebSocket.OPEN) return;
     const now = Date.now();
@@ -189,7 +188,7 @@ export class Live {
 
 let shared = null;
 
-// One connection for all that a page follows.
+// One connection for all topics of a page.
 export function liveOfPage() {
   shared ??= new Live();
   return shared;
@@ -197,8 +196,8 @@ export function liveOfPage() {
 
 const STATUS_CLASS = { connecting: "", live: "good", stale: "wait", replaying: "info", refused: "bad", paused: "info" };
 
-// Shows the connection's state in an element whose data attributes hold the words: how old what is shown is once it is
-// stale, and how many changes wait while it is held still.
+// Shows the status of the connection with the words in the data attributes of the element: the age of the data if it is
+// stale, and the number of pending changes while paused.
 export function showStatus(live, element) {
   const words = element.dataset;
   const show = () => {

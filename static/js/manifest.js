@@ -1,9 +1,9 @@
-// From the fields of the what-if form to a Kubernetes object, and from there to YAML and to commands.
+// Converts the fields of the what-if form to a Kubernetes object, and the object to YAML and commands.
 
 const PLAIN = /^[A-Za-z][A-Za-z0-9./-]*$/;
 const NOT_STRINGS = new Set(["true", "false", "yes", "no", "on", "off", "null", "y", "n"]);
 
-// "a=b, c=d" as a mapping; a word without "=" has the empty value.
+// Parses "a=b, c=d" into a mapping; a key without "=" has an empty value.
 function pairs(text) {
   const found = {};
   for (const piece of text.split(",").map((one) => one.trim()).filter(Boolean)) {
@@ -14,7 +14,7 @@ function pairs(text) {
   return found;
 }
 
-// "dedicated=batch:NoSchedule, gpu" as tolerations; what is left out tolerates all.
+// Parses "dedicated=batch:NoSchedule, gpu" into tolerations; omitted parts match all values.
 function tolerationsOf(text) {
   return text.split(",").map((one) => one.trim()).filter(Boolean).map((piece) => {
     const [rest, effect] = piece.split(":");
@@ -26,7 +26,7 @@ function tolerationsOf(text) {
   });
 }
 
-// One pod, or a Job of as many as there are replicas. Empty fields ask for nothing.
+// A Pod, or a Job with one pod per replica. Empty fields request nothing.
 export function manifestOf(fields) {
   const requests = {};
   if (fields.cpu) requests.cpu = fields.cpu;
@@ -70,7 +70,7 @@ export function manifestOf(fields) {
   };
 }
 
-// Block style; a string is quoted unless no reader could take it for anything else.
+// Writes YAML in block style; strings that another type could match are quoted.
 function yamlOf(value, indent = "") {
   if (Array.isArray(value)) {
     if (!value.length) return " []";
@@ -89,7 +89,7 @@ const scalar = (text) => (PLAIN.test(text) && !NOT_STRINGS.has(text.toLowerCase(
 
 export const yamlText = (object) => `${yamlOf(object).trimStart()}\n`;
 
-// The address of a what-if about this object; null where it is too long for an address.
+// URL of a what-if for this object; null if it is too long for a URL.
 const LONGEST_ADDRESS = 6000;
 export function whatIfAddress(object, cluster) {
   const pasted = encodeURIComponent(yamlText(object));
@@ -97,7 +97,7 @@ export function whatIfAddress(object, cluster) {
   return pasted.length > LONGEST_ADDRESS ? null : `/what-if/${where}#yaml=${pasted}`;
 }
 
-// A change of one field made in the text of a manifest; null where the text does not say plainly what would be changed.
+// Changes one field in the text of a manifest; null if the position in the text is not certain.
 export function changedText(text, { field, from, to }) {
   if (!from || !to) return null;
   const key = field.replace(/^resources\.(requests|limits)\./, "");
@@ -117,7 +117,7 @@ export const curlOf = (body) =>
     `-d ${quoted(JSON.stringify(body))}`,
   ].join(" \\\n  ");
 
-// The offline command on an exported copy of the cluster gives the same answer.
+// Offline command on an export of the cluster, with the same answer.
 export function commandOf(yaml, body) {
   const options = [
     body.policy ? `--policy ${quoted(body.policy)}` : "",

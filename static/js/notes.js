@@ -1,10 +1,10 @@
-// Short notes at the foot of the page that something was done; they go away by themselves, and are read out.
+// Notifications at the bottom of the page; they disappear after some seconds and are announced by screen readers.
 import { element } from "./draw.js";
 
 const SHOWN_MILLISECONDS = 6000;
 const WAITING = "note-after-load";
 
-// Shows a note; `tone` is "", "wait" or "bad". What is bad stays until it is clicked away, or Esc pressed.
+// Shows a note; `tone` is "", "wait" or "bad". Bad notes stay until a click or Esc.
 export function showNote(text, tone = "") {
   const note = element("p", { class: `note ${tone}` }, text);
   note.addEventListener("click", () => note.remove());

@@ -54,10 +54,10 @@ for (const select of document.querySelectorAll("select[data-submits]")) {
   select.form.querySelector("button")?.setAttribute("hidden", "");
   select.addEventListener("change", () => select.form.requestSubmit());
 }
-// A change of language keeps the address, with the query that scripts wrote since and its fragment.
+// A change of language keeps the current URL, including the query and the fragment that scripts wrote.
 const returns = document.querySelector("#own input[name=next]");
 returns?.form.addEventListener("submit", () => (returns.value = location.pathname + location.search + location.hash));
-// A slider and its number field (`.pair`) are one value; only the number has a name.
+// A slider and its number field (`.pair`) have the same value; only the number field has a name.
 document.addEventListener("input", (event) => {
   for (const twin of event.target.closest(".pair")?.querySelectorAll("input") ?? []) {
     if (twin !== event.target) twin.value = event.target.value;

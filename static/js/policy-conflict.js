@@ -1,4 +1,4 @@
-// Edit conflict of a policy: shows both edits and selects for each plugin the one that goes into the draft.
+// Edit conflict of a policy: shows both edits; the user selects one for each plugin of the draft.
 import { element, fill } from "./draw.js";
 
 const text = (use) => (use ? JSON.stringify(use) : null);
@@ -9,7 +9,7 @@ function described(use, words) {
   return element("span", {}, `${words.weight} ${use.weight}`, params ? element("span", { class: "mono small wrap" }, ` ${params}`) : "");
 }
 
-// All differences: plugins by name, then the other fields. Where mine equals the common base (`untouched`), theirs counts.
+// All differences: plugins by name, then other fields. If mine equals the common base (`untouched`), the default is theirs.
 function differences(base, theirs, mine, words) {
   const [begun, left, right] = [base, theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
   const names = [...new Set([...right.keys(), ...left.keys()])];
@@ -34,7 +34,7 @@ function differences(base, theirs, mine, words) {
   return found;
 }
 
-// Puts the chosen sides together. The order is that of one side; what only the other has comes after its neighbour there.
+// Merges the chosen sides. The order is that of one side; plugins of the other side follow their neighbour there.
 export function merged(theirs, mine, takes) {
   const side = (key) => (takes.get(key) === "theirs" ? theirs : mine);
   const base = side("order");
@@ -56,7 +56,7 @@ export function merged(theirs, mine, takes) {
   };
 }
 
-// Shows the panel; `choose` gets the content to go on with.
+// Shows the panel; calls `choose` with the merged content.
 export function drawConflict(place, words, { base, theirs, version, author, reason, mine, choose, takeTheirs }) {
   const found = differences(base, theirs, mine, words);
   const row = ({ key, title, theirs: left, mine: right, untouched }) => {

@@ -1,4 +1,4 @@
-// What differs between two contents of a policy, plugin by plugin, as two columns: what was left, what is right.
+// Differences of two policy contents by plugin, in two columns: before on the left, after on the right.
 import { element, fill } from "./draw.js";
 
 const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -24,7 +24,7 @@ function linesOf(change, words) {
   return lines;
 }
 
-// How many things differ, as people count them: plugins, the tie rule, the description.
+// Number of differences: plugins, tie-breaking and description count as one each.
 export const countOf = (diff) => (diff ? diff.plugins.length + (diff.ties ? 1 : 0) + (diff.description ? 1 : 0) : 0);
 
 export function drawDiff(diff, words, left, right) {

@@ -1,4 +1,4 @@
-// One decision under other weights: who would have won, and at which weight of one plugin the winner changes.
+// One decision with other weights: the winner, and the weight of one plugin at which the winner changes.
 //
 // The normalised scores of a decision do not depend on weights, so its total under other weights is
 // T(node) + sum over plugins of (new weight - old weight) * score; filters and parameters are those of the decision.
@@ -20,7 +20,7 @@ function ranked(decision, weights) {
   return rows.sort((one, other) => (Math.abs(other.now - one.now) > EQUAL ? other.now - one.now : one.name < other.name ? -1 : 1));
 }
 
-// The weight on each side at which another node overtakes the winner, and which one.
+// The nearest lower and higher weight at which another node wins, with that node.
 function tippingOf(rows, plugin, weight) {
   const [winner, ...others] = rows;
   const points = {};
@@ -66,7 +66,7 @@ export class Try {
     this.show();
   }
 
-  // Plugins that were enabled since did not score then: the server works their scores out on the same state.
+  // Plugins enabled since the decision have no recorded scores: the server computes them on the same state.
   async score(rows) {
     const { decision } = this;
     const scoring = JSON.stringify(rows.map((row) => ({ ...this.form.use(row), weight: 1 })));
@@ -80,7 +80,7 @@ export class Try {
       decision.added.set(name, JSON.stringify(params));
       for (const node of decision.nodes) {
         const score = found.get(node.name)?.scores.find(({ plugin }) => plugin === name);
-        // It had no weight then, so the total of then is as it was.
+        // The plugin had no weight in the decision, so the recorded total does not change.
         node.scores = node.scores.filter(({ plugin }) => plugin !== name).concat(score ? [{ ...score, weight: 0 }] : []);
       }
     }
@@ -116,7 +116,7 @@ export class Try {
     this.tips(found, weights);
   }
 
-  // Returns whether a plugin did not score then, and its scores under these parameters are not known yet.
+  // Whether a plugin has no recorded scores, and its scores for these parameters are not loaded yet.
   isLate(row, weights) {
     const { own, added } = this.decision;
     const { name, params } = this.form.use(row);

@@ -1,7 +1,7 @@
-// One what-if question: the fields of the form or a manifest, by which policy, on a cluster with which nodes more or less.
+// A what-if question: form fields or a manifest, a policy, and hypothetical changes of the nodes.
 //
-// It reads itself from an address and writes itself into one: short values in the query, texts behind the #, where they
-// never reach a server's log.
+// A question is parsed from and written to a URL: short values in the query, texts in the fragment, which servers do not
+// log.
 import { manifestOf, yamlText } from "./manifest.js";
 
 export const WISHES = [
@@ -17,7 +17,7 @@ export class Question {
     Object.assign(this, empty(), values);
   }
 
-  // `search` and `hash` as a location has them.
+  // `search` and `hash`: as in `location`.
   static read(search, hash) {
     const query = new URLSearchParams(search);
     const texts = new URLSearchParams(hash.replace(/^#/, ""));
@@ -36,7 +36,7 @@ export class Question {
     });
   }
 
-  // The query and the texts of an address; a text that is too long is left out; `complete` is false then.
+  // The query and the fragment of the URL. A text that is too long is omitted; `complete` is then false.
   write(most) {
     const query = new URLSearchParams();
     if (this.mode === "form") for (const [name, value] of Object.entries(this.wishes)) if (value) query.set(name, value);
@@ -50,7 +50,7 @@ export class Question {
     return { query, hash: complete ? hash : "", complete };
   }
 
-  // A policy alone asks nothing; to drain nodes is a question by itself.
+  // A policy alone is no question; drained nodes alone are one.
   get isEmpty() {
     return !this.hasPods && !this.drain.length;
   }
@@ -72,7 +72,7 @@ export class Question {
     return this.mode === "form" && Number(this.wishes.replicas) > 1;
   }
 
-  // The body of the request; `first` asks for the first of several alike pods only.
+  // The body of the request; `first`: only the first of several identical pods.
   body(cluster, { explain = false, first = false } = {}) {
     return {
       manifest: first ? manifestOf({ ...this.wishes, replicas: "" }) : this.manifest,

@@ -1,4 +1,4 @@
-// The banner over every page of a live cluster that cannot be followed: since when, why, and how old what is shown is.
+// The banner of a live cluster that is out of sync: since when, the reason, and the age of the data.
 import { clockOfMinutes, updateTimes } from "./draw.js";
 import { liveOfPage } from "./live.js";
 

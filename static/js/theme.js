@@ -1,4 +1,4 @@
-// Runs before the first paint, so that what was chosen never flashes something else.
+// Runs before the first paint, so that the page does not flash in another theme.
 (() => {
   const choices = { theme: ["light", "dark"], palette: ["contrast"], density: ["comfortable"] };
   for (const [name, values] of Object.entries(choices)) {

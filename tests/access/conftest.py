@@ -1,4 +1,7 @@
-"""Faked here: nothing. Checked: rows, responses and permissions. Not tested here: the effects of the actions."""
+"""Fixtures for tests of authentication and permissions.
+
+Nothing is faked. The tests check rows, responses and permissions, but not the effects of actions.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A small OpenID provider on loopback: it asks nobody for a password, and lies where a test tells it to."""
+"""An OpenID provider on loopback that needs no password and returns wrong data on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT, SECRET = "hetsched", "a secret of the client's"
 
 
 class Provider:
-    """Issuer, keys and the codes that it gave out; `lies` change one thing that it says."""
+    """Issuer, keys and issued codes; `lies` changes one item of a response."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
@@ -48,7 +48,7 @@ class Provider:
         self.server.server_close()
 
     def authorize(self, address: str) -> str:
-        """Do what the provider's login page does: return the address that the browser is sent back to."""
+        """Authorize like the provider's login page; return the redirect address."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         assert asked["response_type"] == "code"
         assert asked["code_challenge_method"] == "S256"
@@ -90,7 +90,7 @@ class Provider:
     def token(self, call: Any, body: bytes) -> dict[str, Any]:
         given = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         name, _, secret = b64decode(call.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")
-        asked = self.codes.pop(given["code"], None)  # once
+        asked = self.codes.pop(given["code"], None)  # a code is valid once
         if asked is None or (unquote(name), unquote(secret)) != (CLIENT, SECRET):
             return {"error": "invalid_grant"}
         challenge = urlsafe_b64encode(sha256(given["code_verifier"].encode()).digest()).rstrip(b"=").decode()

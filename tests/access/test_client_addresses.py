@@ -1,4 +1,4 @@
-"""Under which address a client is counted: what its peer is, or what a trusted proxy says, and nothing else."""
+"""The address by which a client is counted: its peer address, or the one that a trusted proxy forwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsched.access.models import Bucket
 
 
 def counted(peer: str, *headers: tuple[bytes, bytes], trusted: str = "10.0.0.1") -> str:
-    """Send a request through the web server's own reading of proxies; return the address it is counted by."""
+    """Send a request through the web server's own proxy handling; return the address by which it is counted."""
     found: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""REST views are closed unless the table opens them; bearer tokens and sessions both get in, each by its rules."""
+"""REST views are closed unless the permission table opens them; bearer tokens and sessions authenticate."""
 
 from typing import Any
 

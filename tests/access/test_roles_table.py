@@ -1,4 +1,4 @@
-"""What each role may do, and that nothing else is allowed."""
+"""The permissions of each role, and nothing else."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""A real containerd of a test's own, with its runc, in whose sandboxes a test runs pods as a kubelet would.
+"""A private containerd with runc, whose sandboxes and containers a test creates as a kubelet would.
 
-Rule: socket, root and state are the test's own; containers get cgroups below a parent of its own; what was started is
-ended by its own ids and nothing is left behind. `restrict_oom_score_adj` and the `native` snapshotter work without the
-rights that a test machine may lack; pods use the host's network, so no CNI is asked.
+Socket, root and state belong to the test; containers get cgroups below a separate parent. Everything that was started
+is ended by its own ID. `restrict_oom_score_adj` and the `native` snapshotter work without privileges that a test
+machine may lack; pods use the host's network, so no CNI is needed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def messages(folder: Path) -> Any:
 
 
 class Containerd:
-    """One containerd; `start` and `stop` may be repeated, its containers live on meanwhile."""
+    """One containerd; `start` and `stop` may be repeated while its containers keep running."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class Containerd:
         return True
 
     def add_image(self) -> None:
-        """Import an image of one layer with busybox, which is the pause image too."""
+        """Import an image of one layer with busybox, which is also the pause image."""
         archive = self.folder / "image.tar"
         archive.write_bytes(_image())
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
@@ -128,7 +128,7 @@ class Containerd:
             self.end_pod(sandbox)
 
     def pod(self, name: str, annotations: dict[str, str] | None = None, uid: str = "") -> str:
-        """Run a pod's sandbox and return its id."""
+        """Run a pod's sandbox and return its ID."""
         host = self._message("NamespaceOption", network=_HOST)
         config = self._message(
             "PodSandboxConfig",
@@ -146,7 +146,7 @@ class Containerd:
         return sandbox
 
     def container(self, sandbox: str, name: str = "main", attempt: int = 0) -> str:
-        """Run a container that sleeps and return its id."""
+        """Run a container that sleeps and return its ID."""
         host = self._message("NamespaceOption", network=_HOST)
         config = self._message(
             "ContainerConfig",
@@ -186,12 +186,12 @@ class Containerd:
 
 
 def _adopt(adopt: bool) -> None:
-    """Have orphans of our processes become our children, as shims do, or not any more."""
+    """Set whether orphaned processes become children of this process, as those of shims do."""
     assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0
 
 
 def _reap_shims() -> None:
-    """Wait for every shim that became our child; its pods are gone, so it ends."""
+    """Wait for every adopted shim; each ends because its pods are deleted."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
@@ -202,7 +202,7 @@ def _reap_shims() -> None:
 
 @contextmanager
 def running() -> Iterator[Containerd]:
-    """Have a containerd of its own run, with the image."""
+    """Run a private containerd with the image."""
     folder = Path(tempfile.mkdtemp(prefix="hetsched-cri-"))
     containerd = Containerd(folder)
     try:
@@ -215,7 +215,7 @@ def running() -> Iterator[Containerd]:
 
 
 def cpuset_file(container: str) -> Path:
-    """Return the file that says what a container's processes run on, found without the agent's help."""
+    """Return the cpuset file of a container, found without the agent's code."""
     bases = ((Path("/sys/fs/cgroup/cpuset"), "cpuset.cpus"), (Path("/sys/fs/cgroup"), "cpuset.cpus.effective"))
     for base, name in bases:
         for path in base.rglob(f"*{container}*") if base.is_dir() else ():

@@ -1,7 +1,7 @@
-"""An agent that kills itself with SIGKILL at any chosen step, as often as asked.
+"""An agent that kills itself with SIGKILL at a chosen step, repeatedly.
 
-`python -m tests.agent.dying_agent SOCKET FOLDER NODE CLUSTER KEY` reads a number a line, forks an agent that makes one
-step and dies at the event of that number (0: at none), and answers `killed` or `done`. Events lie before and after
+`python -m tests.agent.dying_agent SOCKET FOLDER NODE CLUSTER KEY` reads one number per line, forks an agent that makes
+one step and dies at the event of that number (0: at none), and prints `killed` or `done`. Events are before and after
 every call of the runtime and every write, rename and flush of its file.
 """
 
@@ -22,7 +22,7 @@ from hetsched.agent.unix_channel import UnixChannel
 
 
 class Dying:
-    """Counts events, and ends the process at one of them."""
+    """Count events and kill the process at one of them."""
 
     def __init__(self, at: int) -> None:
         self.at, self.events = at, 0

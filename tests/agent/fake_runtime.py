@@ -1,7 +1,7 @@
-"""A container runtime that only keeps account, on a machine of files: any number of CPUs, cgroup v1 or v2.
+"""A fake container runtime on a simulated machine of files, with any number of CPUs and cgroup v1 or v2.
 
-Rule: it answers the agent's calls by real gRPC on a unix socket, and keeps for each container the cgroup file that a
-kernel would. `fail` makes calls fail by method, or method and container; `written` tells what was set in which order.
+It responds to the agent's calls by real gRPC on a unix socket, and keeps the cgroup file of each container as a kernel
+would. `fail` makes calls fail by method, or by method and container; `written` lists the writes in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALLOCATION = "hetsched.io/allocation"
 
 
 class FakeRuntime:
-    """One runtime and its machine's files below `root`; `cgroup` is 1 or 2, 0 shows no files at all."""
+    """One runtime and the files of its machine below `root`; `cgroup` is 1 or 2, 0 creates no files."""
 
     def __init__(self, folder: Path, *, cpus: str = "0-63", cgroup: int = 2) -> None:
         self.root, self.socket = folder / "root", folder / "cri.sock"
@@ -69,7 +69,7 @@ class FakeRuntime:
         (folder / "cpulist").write_text(f"{cpus}\n")
 
     def pod(self, uid: str, allocation: str | None = None, *, containers: tuple[str, ...] = ("main",)) -> list[str]:
-        """Run a pod and return the ids of its containers."""
+        """Run a pod and return the IDs of its containers."""
         number = next(self._numbers)
         annotations = {} if allocation is None else {ALLOCATION: allocation}
         metadata = cri.PodSandboxMetadata(name=uid, uid=uid, namespace="default")
@@ -104,12 +104,12 @@ class FakeRuntime:
             self._file(one).unlink()
 
     def put(self, one: str, cpus: str) -> None:
-        """Have somebody else put a container elsewhere."""
+        """Move a container to other CPUs, as another program would."""
         self.sets[one] = cpus
         self._show(one)
 
     def on(self, one: str) -> str:
-        """Return the CPUs a container is on."""
+        """Return the CPUs of a container."""
         return self.sets[one] or self.cpus
 
     def _file(self, one: str) -> Path:

@@ -1,4 +1,7 @@
-"""Faked here: the broker and the channel layer. Checked: responses, headers, rows. Not tested here: decisions."""
+"""Fixtures for REST tests.
+
+The broker and the channel layer are faked. The tests check responses, headers and rows, but not scheduling decisions.
+"""
 
 from __future__ import annotations
 

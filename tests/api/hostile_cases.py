@@ -1,7 +1,7 @@
-"""Named requests that no honest client sends: an address, a body, and why it must be refused or taken as plain text.
+"""Named hostile requests: an address and a body that must be rejected or handled as plain text.
 
-Rule: a case is a name, a method, an address under /api/v1/, a media type and a body. Most are made of two lists, one of
-what is wrong and one of where it stands, so that every place meets every wrong value.
+A case is a name, a method, an address under /api/v1/, a media type and a body. Most cases combine a list of wrong
+values with a list of places, so that every place gets every wrong value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class Case(NamedTuple):
-    """One request of an operator, or of a node's agent where it is for agents."""
+    """One request of an operator, or of a node's agent for the agent's addresses."""
 
     name: str
     method: str
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def pod(**fields: Any) -> dict[str, Any]:
-    """Return a small pod with dotted fields set, the last part of a path being set as it is."""
+    """Return a small pod with dotted fields set; the last part of a path is set unchanged."""
     made: dict[str, Any] = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {"containers": [{"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m"}}}]},
@@ -44,7 +44,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-# Where text stands in a manifest, and which of them may hold any text.
+# Places of text in a manifest, and those that may hold any text.
 _TEXTS = {
     "the pod's name": "metadata__name",
     "the namespace": "metadata__namespace",
@@ -58,7 +58,7 @@ _TEXTS = {
 
 
 def texts() -> Iterator[Case]:
-    """Every hostile string in every place of a manifest: as a key and as a value where it is a map."""
+    """Put every hostile string in every place of a manifest: in maps as a key and as a value."""
     for number, text in enumerate(HOSTILE):
         for place, path in _TEXTS.items():
             value: Any = {text: text, "a": text} if path.endswith(("labels", "annotations")) else text
@@ -73,7 +73,7 @@ _RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu", "hugepages-2Mi", "hetsc
 
 
 def amounts() -> Iterator[Case]:
-    """Every wrong amount of every kind of resource."""
+    """Put every wrong amount in every kind of resource."""
     for resource in _RESOURCES:
         for amount in _AMOUNTS:
             body = pod(spec__containers__0__resources={"requests": {resource: amount}})
@@ -115,7 +115,7 @@ _FIELDS = (
 
 
 def shapes() -> Iterator[Case]:
-    """Every field of a pod as something else than it is."""
+    """Replace every field of a pod by a value of another type."""
     for field in _FIELDS:
         for name, value in _SHAPES.items():
             yield Case(f"{field.replace('__', '.')} is {name}", "POST", "workloads/", _json(pod(**{field: value})))
@@ -157,7 +157,7 @@ def queries() -> Iterator[Case]:
         yield Case(f"string {text_number} as an instruction set", "GET", f"isa/parse/?text={_quoted(text)}")
 
 
-# Where a number stands in a document: what it is, an address and a body, in which X is the number.
+# Places of numbers in a document: a name, an address and a body, in which X is the number.
 _COUNTS = (
     ("priority", "POST", "workloads/", {"manifest": pod(), "priority": "X"}),
     ("priority", "POST", "what-if/", {"manifest": pod(), "priority": "X"}),
@@ -186,7 +186,7 @@ _EXTREMES = {
 
 
 def numbers() -> Iterator[Case]:
-    """Every extreme number in every place of a document that takes one."""
+    """Put every extreme number in every place of a document that takes one."""
     for field, method, address, document in _COUNTS:
         text = json.dumps(document)
         for name, value in _EXTREMES.items():
@@ -212,7 +212,7 @@ _REPORTED_VALUES: dict[str, Any] = {
 
 
 def reports() -> Iterator[Case]:
-    """Every part of a node's report as something that no machine tells; from the agent of the node."""
+    """Replace every part of a node's report by an impossible value; the sender is the node's agent."""
     for path in _parts(_REPORT):
         for name, value in _REPORTED_VALUES.items():
             report = json.loads(json.dumps(_REPORT))
@@ -226,7 +226,7 @@ def reports() -> Iterator[Case]:
 
 
 def _parts(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where every part of a document stands."""
+    """Yield the path of every part of a document."""
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield (*before, key)
         yield from _parts(part, (*before, key))

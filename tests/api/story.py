@@ -1,4 +1,4 @@
-"""A fleet in which everything can be asked once, and a note of each question and its answer."""
+"""A fleet on which every operation is called once, with a record of the requests and responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECRET = re.compile(r"\b(hs|whsec)_[0-9A-Za-z+/=]{20,}")
 
 
 class Story:
-    """Asks the server as whoever may, and notes what was asked of each operation for the first time."""
+    """Call operations with a permitted user, and record the first call of each."""
 
     def __init__(self, api: Callable[..., Api], root: Client) -> None:
         self._api, self._root = api, root
@@ -42,7 +42,7 @@ class Story:
         self, role: str, method: str, route: str, body: Any = None, *, status: int = 200, kind: str = JSON,
         match: str | None = None, query: dict[str, Any] | None = None, **path: Any,
     ) -> Any:  # fmt: skip
-        """Ask one operation; `match` is the address whose tag goes with it, a tag, or `*`."""
+        """Call one operation; `match` is the address whose ETag is sent, an ETag, or `*`."""
         caller = self.caller(role)
         if match is not None and match != "*" and not match.startswith('"'):
             match = caller.tag(match)
@@ -64,7 +64,7 @@ class Story:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as an example shows it: short, and without what chance or time made of it."""
+    """Return a value as an example shows it: shortened, and without random and time-dependent parts."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Return what an answer is made of, one level deep: its fields, or those of the entries of its list."""
+    """Return the shape of a response one level deep: its fields, or those of the items of its list."""
     if isinstance(value, dict):
         items = value.get("items")
         inner = sorted(items[0]) if isinstance(items, list) and items and isinstance(items[0], dict) else None

@@ -1,6 +1,6 @@
-"""The agent as it runs and the server as it answers, over a real connection: this very machine becomes a node's facts.
+"""The real agent and the real server over a connection: this machine becomes a node with facts.
 
-Real here: the agent's own reading, its thread, HTTP, the door, the rows. Not here: a cluster around it.
+Real here: the agent's probes, its thread, HTTP, authentication, the rows. Not here: a cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.scenes import a_cluster
 
 @pytest.fixture
 def serving(live_server: Any, settings: Any, transactional_db: None) -> Callable[[Path], Agent]:
-    """Return a maker of agents of n1 on a tree, with their folder; a server listens."""
+    """Return a factory of agents of n1 on a tree, with their folders; a server listens."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     a_cluster(a_node("n1"), name="lab")
     token = create_token(role="agent", name="n1", cluster="lab", node="n1")[1]

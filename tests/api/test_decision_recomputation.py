@@ -1,4 +1,4 @@
-"""`decisions/{id}/again/`: the same answer by the policy that decided, and what another one would have said."""
+"""`decisions/{id}/again/`: recomputation with the policy of the decision, and with another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Over a thousand named requests that no honest client sends: none is a 5xx, every refusal is a problem document."""
+"""Over a thousand named hostile requests: none gets a 5xx, every rejection is a problem document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
 def test_no_case_breaks_the_server(
     group: str, api: Callable[..., Api], cluster: Any, figures: dict[str, object], settings: Any
 ) -> None:
-    settings.SECRET_KEY_GIVEN = True  # else no allocation is read again
+    settings.SECRET_KEY_GIVEN = True  # without it no allocation is read back
     ask = api("agent" if group == "reports" else "operator")
     broken, took = [], []
     for case in GROUPS[group]:

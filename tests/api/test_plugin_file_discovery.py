@@ -1,4 +1,4 @@
-"""One file in the plugins' folder, and no other edit: every face of the product knows the plugin."""
+"""One new file in the plugin folder adds the plugin to every interface of the product."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ShortName:
 
 @pytest.fixture
 def short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have one more plugin file for the length of a test."""
+    """Add a plugin file for the duration of a test."""
     (tmp_path / "short_name.py").write_text(SOURCE)
     monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
     registry.cache_clear()

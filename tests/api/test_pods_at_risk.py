@@ -1,4 +1,4 @@
-"""Zones that fell below what they granted, and who is at risk there, as far as the asker may see."""
+"""Zones whose capacity fell below their grants, and the pods at risk there, within the reader's scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What-if on a cluster with fewer or more nodes: the page, REST and the command give the same document."""
+"""What-if with drained or added nodes: the page, REST and the command give the same document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.cli.calling import run
 from .conftest import POD, Api
 from .test_what_if_endpoint import ask
 
-# 8 CPUs each: two such pods do not go on one node.
+# 8 CPUs each: two such pods do not fit on one node.
 HUGE = POD.replace("500m", '"6"')
 TWO = f"{HUGE}---\n{HUGE.replace('name: web', 'name: web-2')}"
 
@@ -27,7 +27,7 @@ def viewer(api: Callable[..., Api], db: Any) -> Api:
     cluster = a_cluster(a_node("n1").cpu(8).gpus(2), a_node("n2").cpu(8))
     placed(cluster, "n1", a_pod("old").cpu("4"))
     made = api("viewer")
-    made.get("nodes/")  # notes the first use of the token
+    made.get("nodes/")  # records the first use of the token
     return made
 
 

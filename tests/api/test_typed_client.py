@@ -1,4 +1,4 @@
-"""The typed client against the OpenAPI document and the real views: what it reads is what is sent."""
+"""The typed client against the OpenAPI document and the real views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 
 from .conftest import POD, Api
 
-# Where the server's type has another name than the client's.
+# Types whose names differ between server and client.
 THERE = {
     "Decision": "DecisionDetail",
     "Workload": "WorkloadDetail",
@@ -31,7 +31,7 @@ TYPES = [
 
 @pytest.fixture
 def talk(operator: Api) -> Client:
-    """Return a client whose requests the views of this process answer."""
+    """Return a client whose requests go to the views of this process."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}

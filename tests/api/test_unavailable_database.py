@@ -1,4 +1,4 @@
-"""Whatever part of answering first finds the database away: 503, and when to come back, never a failure of ours."""
+"""A request during a database outage gets 503 with Retry-After, in whichever part the outage is detected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _read_only() -> Exception:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Have every request fail outside of its view with the first of these."""
+    """Make every request fail outside of its view with the first of these errors."""
     errors: list[Exception] = []
 
     def process(self: Any, request: HttpRequest) -> None:

@@ -3,7 +3,8 @@
 The plane is started once and Chromium for each file; the plane has the demo cluster without its stream, so nothing
 changes unless a test changes it. Each test gets its own browser contexts, logged in, and fails if a page violated its
 content security policy or logged an error.
-Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`), their look.
+
+Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`) and their look.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests import parts
 from tests.system.plane import Plane, embedded
 from tests.system.processes import accepts, free_port, wait_until
 
-expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
+expect.set_options(timeout=20_000)  # a busy machine is slow
 
 
 class Console:

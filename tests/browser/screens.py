@@ -1,4 +1,4 @@
-"""Every screen of the console, with an address on the demo fleet: what tests walk through and pictures are taken of."""
+"""Every page of the console with an address on the demo fleet, for tests and screenshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.browser.conftest import Console, ask, manifest_of
 
 
 class Screen(NamedTuple):
-    """A screen; `{…}` in its address stands for an id that only the running console knows (`ids_of`)."""
+    """A page; `{…}` in its address is an ID that only the running console knows (`ids_of`)."""
 
     name: str
     address: str
@@ -55,7 +55,7 @@ SCREENS = (
     Screen("shadow", "/shadow/"),
     Screen("search-miss", "/search/?q=nothing-has-this-name"),
 )
-# What must be there: a pod that was placed on one of several nodes, and one that was refused.
+# Required objects: a pod that was placed on one of several nodes, and a rejected one.
 _IDS = """
 import json
 from hetsched.placement.models import Decision
@@ -69,9 +69,9 @@ print(json.dumps({
 
 
 def addresses(console: Console, page: Page) -> dict[str, str]:
-    """Return the address of every screen by its name; the console must have decided about workloads.
+    """Return the address of every page by its name; the console must have decided about workloads.
 
-    `page` is logged in, and keeps reserved for somebody, so that there is a hold.
+    `page` is logged in and creates a hold, so that one exists.
     """
     ids = json.loads(console.run(_IDS))
     wish = {"cluster": "demo", "manifest": manifest_of("release"), "seconds": 3600, "note": "release 17"}

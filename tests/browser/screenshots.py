@@ -1,8 +1,8 @@
-"""Take a picture of every screen: `make screenshots` for the documentation, `--all DIR` to look at everything.
+"""`make screenshots`: take a picture of every page for the documentation; `--all DIR` takes all variants.
 
-Rule: a control plane of its own with the demo fleet, and as many workloads of its stream as make it lively; the same
-table of screens as the tests have. The documentation gets every screen in English and both themes, and the chief ones
-in Chinese, as WebP; `--all` writes PNG files of every screen, theme, language and width, whole pages, to be judged.
+A separate control plane has the demo fleet and some workloads of its stream, and the same table of pages as the tests.
+The documentation gets every page in English and both themes, and the main ones in Chinese, as WebP; `--all` writes PNG
+files of every page, theme, language and width, in full height, for review.
 """
 
 from __future__ import annotations

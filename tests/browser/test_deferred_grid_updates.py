@@ -1,4 +1,4 @@
-"""Nodes that come while somebody points at the grid wait behind a button that counts them; others come at once."""
+"""New nodes wait behind a counting button while the pointer is over the grid; otherwise they appear immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's page changes while it is looked at, and its tabs are addresses."""
+"""A node's page is updated while it is open, and its tabs are addresses."""
 
 from __future__ import annotations
 

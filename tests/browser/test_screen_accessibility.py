@@ -1,8 +1,7 @@
-"""Every screen can be used by everybody: nothing that axe-core calls serious or critical in either theme, nothing wider
-than the window at any width, no request that leaves the machine, no error in the console, with the page's policy on.
+"""Accessibility of every page: axe-core, width, requests, console errors and content security policy.
 
-Rule: each screen is opened once and looked at in the light theme, then in the dark one for what colours can break, then
-made narrower.
+Each page is opened once and checked in the light theme, then in the dark one for colours, then at smaller widths. It
+has no serious or critical violation, is never wider than the window, and makes no request outside the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-tex
 
 
 def violations(page: Page, rules: dict[str, Any] | None = None) -> list[str]:
-    """Return what axe-core finds grave, with the elements."""
+    """Return serious and critical violations of axe-core, with the elements."""
     options = {"resultTypes": ["violations"], **(rules or {})}
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)

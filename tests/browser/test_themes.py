@@ -1,4 +1,4 @@
-"""Light, dark, or as the system says; the choice is kept and never flashes the other one."""
+"""Light, dark or system theme; the choice is kept and the other theme never flashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person makes a webhook, copies its secret, tries it, and has again what was refused."""
+"""A user creates a webhook, copies its secret, tests it, and redelivers rejected deliveries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_webhook_is_created_tried_and_redelivered(visit: Callable[..., Any], rec
     expect(page.locator("#hooks")).to_contain_text("not now")
     assert "whsec_" not in page.content()
 
-    receiver.status = 410  # nobody is there, so it is given up at once
+    receiver.status = 410  # no server listens, so it is given up immediately
     page.get_by_role("button", name="Test…").click()
     dialog.get_by_role("button", name="Send test", exact=True).click()
     expect(page.locator("#rows")).to_contain_text("webhook.test")
@@ -58,7 +58,7 @@ def test_webhook_is_created_tried_and_redelivered(visit: Callable[..., Any], rec
 
 
 def _until(page: Any, place: str, text: str) -> None:
-    """Load the page anew until it says so: a worker sends when it comes to it."""
+    """Reload the page until it contains the text: a worker sends the delivery later."""
     for _ in range(60):
         if text in page.locator(place).inner_text():
             return
@@ -68,6 +68,6 @@ def _until(page: Any, place: str, text: str) -> None:
 
 
 def _shot(page: Any, name: str) -> None:
-    """Leave a picture where somebody wants one."""
+    """Take a screenshot if a folder for it is configured."""
     if folder := os.environ.get("HETSCHED_SHOTS"):
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)

@@ -1,4 +1,7 @@
-"""Faked here: the broker, the channel layer and every outbound call. Checked: that no input breaks the server."""
+"""Fixtures for fuzz tests.
+
+The broker, the channel layer and all outbound calls are faked. The tests check that no input breaks the server.
+"""
 
 import pytest
 

@@ -1,7 +1,8 @@
-"""Schemathesis sends what an operation's schema allows and what it forbids, and all of its checks look at the answers.
+"""Schemathesis sends valid and invalid requests of each operation and checks the responses against the schema.
 
-HETSCHED_TEST_FUZZ_CASES sets how many requests an operation gets; `make fuzz` sends 1,000 and the boundaries of every
-value besides. What one request changed is undone before the next, so that a failure is that of one request.
+HETSCHED_TEST_FUZZ_CASES sets the number of requests per operation; `make fuzz` sends 1,000 and in addition the
+boundaries of every value. The changes of a request are rolled back before the next one, so that a failure belongs to
+one request.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.builders import a_node, a_pod
 from workers.schedule import run
 
 CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "10"))
-# What says that a request has the wrong shape: never the answer to one that its schema allows.
+# Codes of a request with an invalid shape: never the response to a request that its schema allows.
 SHAPE = {
     "BodyMalformed",
     "BodyInvalid",
@@ -55,8 +56,8 @@ CONFIG = {
         "fuzzing": {"enabled": True},
     },
     "checks": {
-        # Texts that are no manifest, names of nothing, what is there already and needs If-Match: the schema cannot
-        # tell, the code of the answer does.
+        # Texts that are no manifest, names of missing objects, and existing objects that need If-Match: the schema
+        # cannot express them, so the code of the response decides.
         "positive_data_acceptance": {"expected-statuses": ["2xx", "304", 400, 403, 404, 409, 412, 422, 428]},
         "missing_required_header": {"expected-statuses": [400, 401, 403, 404, 409, 422, 428]},
     },
@@ -77,7 +78,7 @@ ROUTES = {
 
 @schemathesis.hook
 def map_case(context: Any, case: Any) -> Any:
-    """Name what is there, three times of four where names are as they may be."""
+    """Use names of existing objects in three of four cases where names may be arbitrary."""
     path = case.meta.components.get(ParameterLocation.PATH) if case.meta else None
     if path is None or path.mode is not GenerationMode.POSITIVE:
         return case
@@ -97,7 +98,7 @@ KNOWN: dict[Any, Any] = {
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Undo what was written, and forget what was kept of it."""
+    """Roll back all writes, and clear the caches."""
     try:
         with transaction.atomic():
             yield
@@ -108,18 +109,18 @@ def undone() -> Iterator[None]:
 
 @schemathesis.check
 def valid_shapes_are_accepted(context: Any, response: Any, case: Any) -> None:
-    """What the schema allows is never refused for its shape: texts and names may mean nothing, fields may not."""
+    """Fail if a request with a valid shape is rejected for its shape; values may still be invalid."""
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
         return
     problem = response.json()
-    # No clock shows every moment that can be written, such as the year 9999 west of Greenwich; `scoring` is a text of
+    # No clock shows every time that can be written, such as the year 9999 west of Greenwich; `scoring` is a text of
     # JSON, and the schema of a query parameter states no more than text.
     assert problem["code"] not in SHAPE or problem["place"] in ("since", "until", "scoring"), problem
 
 
 @pytest.fixture(scope="module")
 def there(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Make, once, a cluster of two nodes with one pod that was placed and one that never fits."""
+    """Create, once, a cluster of two nodes with one placed pod and one that never fits."""
     with django_db_blocker.unblock(), transaction.atomic():
         names = Policy.objects.bulk_create([Policy(name=name, active_version=1) for name in BUILTIN])
         PolicyRevision.objects.bulk_create(
@@ -145,7 +146,7 @@ def there(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 @pytest.fixture
 def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
-    """Return who hands out a token that may do what an operation asks; where that takes a superuser, one of theirs."""
+    """Return a factory of tokens that may call an operation; if it requires a superuser, one of theirs."""
     made: dict[str, str] = {}
 
     def hand_out(case: Any) -> str:
@@ -171,14 +172,14 @@ def test_an_operation(case: Any, there: None, token_for: Callable[[Any], str]) -
 
 
 def lenient(case: Any) -> list[Any]:
-    """Return the checks that an operation is spared: one checks drafts, and what is wrong with them is its answer."""
+    """Return the excluded checks of an operation: one validates drafts, so its response reports their errors."""
     return [negative_data_rejection] if case.operation.path.endswith("/policies/{name}/check/") else []
 
 
 def test_operations_one_after_the_other(
     there: None, person: Any, monkeypatch: pytest.MonkeyPatch, figures: dict[str, object]
 ) -> None:
-    """What one operation answers goes into the next: make, look, change, delete, in any order."""
+    """Call operations in sequences: values of each response go into later requests, in any order."""
     monkeypatch.setitem(MAY, Role.OPERATOR, frozenset(Action))
     token = create_token(role="operator", name="root", user=person("root", superuser=True))[1]
     called: Counter[str] = Counter()
@@ -196,7 +197,7 @@ def test_operations_one_after_the_other(
             return {"headers": {"Authorization": f"Bearer {token}"}}
 
         def validate_response(self, response: Any, case: Any, **more: Any) -> None:
-            # Whether tokens are looked at is what the test of each operation asks.
+            # The test of each operation checks authentication.
             spared = [ignored_auth, *lenient(case)]
             case.validate_response(response, excluded_checks=spared, recorder=getattr(self, "recorder", None))
 

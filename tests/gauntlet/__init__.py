@@ -1,5 +1,4 @@
-"""Bugs of other schedulers, each as a change of this code, with the test that must fail on it.
+"""Bugs of other schedulers, each seeded into a copy of this code, with the test that must fail on it.
 
-May import: the standard library and pytest.
-Never: the product; it is copied, changed and tested from outside.
+May import: the standard library and pytest. The product is copied, changed and tested from outside, and never imported.
 """

@@ -1,4 +1,7 @@
-"""Faked here: the channel layer is in memory. Checked: the messages to a client of the product's ASGI application."""
+"""Fixtures for tests of live sockets.
+
+The channel layer is in memory. The tests check the messages that a client of the product's ASGI application receives.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class Viewer:
         await application(scope, receive, when_awake)
 
     async def connect(self) -> bool:
-        """Do the handshake; return False if the server refuses it."""
+        """Do the handshake; return False if the server rejects it."""
         await self.socket.send_input({"type": "websocket.connect"})
         output = await self.socket.receive_output(PATIENCE_SECONDS)
         self.protocol = output.get("subprotocol")
@@ -103,7 +106,7 @@ class Viewer:
         return message
 
     async def listen(self, *topics: str) -> None:
-        """Subscribe, and receive the snapshots."""
+        """Subscribe and receive the snapshots."""
         await self.send("subscribe", *topics)
         for _ in topics:
             message = await self.receive()

@@ -1,4 +1,4 @@
-"""Every topic times everybody who may listen, from one table: a topic without a row fails."""
+"""Permissions of every topic for every role and token, from one table; a topic without a row fails."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from web.live import rights, socket_reads
 pytestmark = pytest.mark.django_db(transaction=True)
 LOOK = {"viewer", "submitter", "operator", "policy-admin"}
 
-# Kind of topic -> whether a token that is limited to a namespace hears it: of all, of its own, or not at all.
+# Kind of topic -> access of a token limited to a namespace: to all topics, to those of its namespace, or to none.
 TABLE = {
-    "cluster": "all",  # loads of nodes, no pods
+    "cluster": "all",  # node loads, no pods
     "watch": "all",
     "policies": "all",
     "workload": "own",
-    "node": "none",  # names the pods that run there
+    "node": "none",  # contains the names of pods that run there
     "decisions": "none",
     "goldens": "none",
     "plans": "none",
@@ -42,7 +42,7 @@ def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> No
 
 
 def found(asked: str) -> Any:
-    """Return a topic as a socket finds it; one that there is not in this scene, by its name."""
+    """Return an existing topic by its full name; a topic that does not exist in this scene is returned unchanged."""
     there = socket_reads.find(asked)
     return there if there.denied is None else socket_reads.TopicLookup(asked, asked)
 

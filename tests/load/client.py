@@ -1,7 +1,7 @@
-"""A small HTTP client that costs little, so that a machine shared with the server measures the server.
+"""A small HTTP client with little overhead, so that a machine shared with the server measures the server.
 
-Rule: connections are kept open, one request at a time on each; one that the server closed meanwhile is opened anew. A
-request that got no answer says so by status 0. Nothing else is tried again here: who measures decides what a retry is.
+Connections are kept open, with one request at a time on each; a connection that the server closed is opened again. A
+request without a response has status 0. The client does not retry anything else: the caller decides about retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_TRIES = 60
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back: status 0 where nothing did, then `body` says why; moments are seconds since 1970."""
+    """A response; without one `status` is 0 and `body` has the reason. Times are seconds since 1970."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """Return the class of answer as reports count them: the status, and the code of a problem."""
+        """Return the class of the response as reports count it: the status, and the code of a problem."""
         if self.status < 400:
             return str(self.status) if self.status else f"no answer: {self.body.decode()}"
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """One connection to the server, opened when it is first used."""
+    """One connection to the server, opened at its first use."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
         self._where = host, port
@@ -52,7 +52,7 @@ class Connection:
     async def ask(
         self, method: str, path: str, document: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Send one request and wait for its answer."""
+        """Send one request and wait for its response."""
         body = b"" if document is None else msgspec.json.encode(document)
         lines = [f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n"]
         lines += ["Content-Type: application/json\r\n"] if body else []
@@ -62,7 +62,7 @@ class Connection:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 status, answered, text = await self._exchange(message)
-        except (OSError, EOFError, ValueError) as error:  # a time-out is an OSError
+        except (OSError, EOFError, ValueError) as error:  # a timeout is an OSError
             await self.close()
             return Answer(0, {}, type(error).__name__.encode(), sent_at, time.perf_counter() - began)
         if answered.get("connection", "").lower() == "close":
@@ -91,7 +91,7 @@ class Connection:
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where a control plane answers, and a token that may submit, look and act on clusters."""
+    """Address of a control plane, and a token that may submit, read and act on clusters."""
 
     host: str
     port: int
@@ -102,9 +102,9 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def pages(connection: Connection, path: str) -> list[Any]:
-    """Return all items of a list, page by page; a page that gets no answer is asked for again, for a while.
+    """Return all items of a list, page by page; a page without a response is requested again for a while.
 
-    Raises: AssertionError where a page is not answered.
+    Raises: AssertionError if a page gets no response.
     """
     return [item async for page in _pages(connection, path) for item in page]
 
@@ -124,7 +124,7 @@ async def _pages(connection: Connection, path: str) -> Any:
 
 
 def percentiles(seconds: list[float]) -> Iterator[tuple[str, float]]:
-    """Give what reports tell of durations, in milliseconds; nothing where there are none."""
+    """Return the percentiles of durations in milliseconds; nothing without durations."""
     if seconds:
         ordered = sorted(seconds)
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):

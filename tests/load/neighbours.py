@@ -1,9 +1,8 @@
-"""One token floods, the others go on: how much longer they wait then.
+"""Latency of one token while another token floods the server.
 
-Rule: the same steady rate of one token twice, alone and beside another whose clients send as fast as they are answered
-and take no `429` for an answer. What the flooding token may is bounded as a pipeline's is (`submitsPerMinute`); what it
-submits fits nowhere. Its clients are a process of their own, so that they cost the measured ones nothing but the
-machine, which they share with the server here.
+The same steady rate of one token is measured twice: alone, and next to another token whose clients send as fast as they
+get responses and ignore `429`. The flooding token has the limits of a pipeline (`submitsPerMinute`); its pods fit
+nowhere. Its clients run in a separate process, so that they share only the machine with the measured ones.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PER_MINUTE = 60
 
 
 def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
-    """Measure a steady rate alone, then beside a flood."""
+    """Measure a steady rate alone, then during a flood."""
     words = ("token", "create", "--role=submitter", "--name=flood", f"--submits-per-minute={_PER_MINUTE}")
     flood = Server(plane.server.host, plane.server.port, run_command(plane.env, *words)["token"])
     asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
@@ -61,7 +60,7 @@ def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
 
 @contextmanager
 def _flooded(server: Server) -> Iterator[Counter[str]]:
-    """Have the clients send for as long as the block takes; what they were answered is there after it."""
+    """Keep the clients sending for the duration of the block; their responses are available after it."""
     answered: Counter[str] = Counter()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -102,7 +101,7 @@ async def _flood(server: Server, pipe: Any) -> dict[str, int]:
 
 
 def _request(name: str) -> dict[str, Any]:
-    """Return a body that submits a pod that no node could ever take."""
+    """Return a body that submits a pod that fits no node."""
     container = {"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "100000"}}}
     metadata = {"name": f"{name}-{time.time_ns()}", "namespace": "flood"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}

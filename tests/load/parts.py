@@ -1,4 +1,4 @@
-"""The scenarios: what is done to a control plane, and which goals are held against what came of it."""
+"""The load scenarios and their goals."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TOPIC = f"cluster:{CLUSTER}"
 
 
 class Listening(Sockets):
-    """Sockets that also tell when they were back."""
+    """Sockets that also record when they reconnected."""
 
     def back_after(self, moment: float) -> list[float]:
-        """Return for each socket in how many seconds after this moment it was answered anew; those that were."""
+        """Return the seconds from this time until each socket that reconnected got a response."""
         return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
 
 
 class Meter:
-    """What the machine and the plane's programs did around a scenario."""
+    """Usage of the machine and of the plane's programs during a scenario."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -41,7 +41,7 @@ class Meter:
         self._own = time.process_time()
 
     def figures(self, each: int) -> dict[str, Any]:
-        """Return the fields of a part that every scenario has; `each` is how many requests share the time."""
+        """Return the fields of a part that every scenario has; `each` is the number of requests that share the time."""
         used = spent(self._used, self.plane.processor_seconds())
         used["this client"] = time.process_time() - self._own
         return {
@@ -56,7 +56,7 @@ def _rounded(values: Any) -> list[float]:
 
 
 def flood(plane: Plane, count: int, clients: int) -> Part:
-    """Submit as fast as can be, one in five twice under the same key."""
+    """Submit as fast as possible, one in five twice with the same key."""
     meter = Meter(plane)
     found = asyncio.run(burst(plane.server, count, clients, 0.2, prefix="burst", patience=400))
     scale = count / 10_000
@@ -78,7 +78,7 @@ def flood(plane: Plane, count: int, clients: int) -> Part:
 
 
 def pace(plane: Plane, per_second: float, seconds: float) -> Part:
-    """Submit at a steady rate, after some seconds of it that do not count."""
+    """Submit at a steady rate, after some seconds of it that are not measured."""
     asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
     meter = Meter(plane)
     found = asyncio.run(steady(plane.server, per_second, seconds, prefix="pace", patience=120))
@@ -91,7 +91,7 @@ def pace(plane: Plane, per_second: float, seconds: float) -> Part:
 
 
 def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> Part:
-    """Have sockets hear of submissions at a steady rate, then kill every web process once."""
+    """Subscribe sockets to submissions at a steady rate, then kill every web process once."""
     asyncio.run(steady(plane.server, per_second, 3, prefix="hush", patience=60))
     url = f"http://{plane.server.host}:{plane.server.port}"
     meter = Meter(plane)
@@ -101,7 +101,8 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         written = written_at(plane)
         delays = [at - written[number] for number, at in listening.received() if number in written]
         rates = listening.rates()
-        around = meter.figures(len(found.answers))  # now: the time of those that are killed is not seen afterwards
+        # now, because the time of killed processes cannot be read afterwards
+        around = meter.figures(len(found.answers))
         killed_at = time.time()
         for pid in pids_of(plane.process.popen.pid, "uvicorn"):
             os.kill(pid, signal.SIGKILL)
@@ -128,7 +129,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
 
 
 def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds: float) -> Part:
-    """Keep a steady rate up while programs are killed one after the other, and see whether anything grows."""
+    """Keep a steady rate while programs are killed one after the other, and check that nothing grows."""
     meter = Meter(plane)
     watch = _Watch(plane)
     with watch.going_on(), _faults(plane, fault_every_seconds) as faults:
@@ -175,7 +176,7 @@ def p99(seconds: list[float]) -> float | None:
 
 
 def _rate(found: Submitted) -> list[tuple[float, float]]:
-    """Count what was accepted in each second of the run."""
+    """Count the accepted submissions in each second of the run."""
     counted: dict[int, int] = {}
     for answer in found.answers:
         if answer.status == 202:
@@ -185,7 +186,7 @@ def _rate(found: Submitted) -> list[tuple[float, float]]:
 
 
 def _behind(plane: Plane, listening: Sockets) -> int:
-    """Wait until every socket has what a fresh one gets; return how many do not in the end."""
+    """Wait until every socket has the current document; return the number of sockets that do not get it."""
     until = time.monotonic() + 60
     while True:
         newest = max(written_at(plane), default=0)
@@ -196,7 +197,7 @@ def _behind(plane: Plane, listening: Sockets) -> int:
 
 
 def written_at(plane: Plane) -> dict[int, float]:
-    """Return when each event of the cluster was written, in seconds since 1970, by its number."""
+    """Return the write time of each event of the cluster by its number, in seconds since 1970."""
     code = (
         "from hetsched.journal.models import OutboxEvent\n"
         f"rows = OutboxEvent.objects.filter(topic={_TOPIC!r}).values_list('revision', 'created_at')\n"
@@ -207,7 +208,7 @@ def written_at(plane: Plane) -> dict[int, float]:
 
 
 def invariants(plane: Plane) -> list[str]:
-    """Return what is broken in the ledger, in words."""
+    """Return the violated invariants of the ledger as texts."""
     code = (
         "from hetsched.placement.queries.invariants import check_invariants\n"
         "out = [str(one) for one in check_invariants()]"
@@ -216,7 +217,7 @@ def invariants(plane: Plane) -> list[str]:
 
 
 class _Watch:
-    """How much memory each program has, every few seconds."""
+    """Memory of each program, sampled every few seconds."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -240,7 +241,7 @@ class _Watch:
                 self.lines.setdefault(name, []).append((time.monotonic() - began, mib))
 
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the median of the middle third and of the last third: a killed program begins small."""
+        """Return the median of the middle third and of the last third, because a restarted program starts small."""
         return self._third(1), self._third(2)
 
     def _third(self, number: int) -> dict[str, float]:
@@ -254,7 +255,7 @@ class _Watch:
 
 @contextmanager
 def _faults(plane: Plane, every_seconds: float) -> Iterator[dict[str, int]]:
-    """Kill -9 one program after the other beside the block, in an order drawn once."""
+    """Kill one program after the other with SIGKILL during the block, in an order drawn once."""
     killed: dict[str, int] = {}
     over = threading.Event()
     dice = random.Random(7)

@@ -1,6 +1,6 @@
-"""The control planes that load is put on: started as users start them, by one command each.
+"""The control planes under load, each started by one command as users do.
 
-Rule: *embedded* is `hetsched standalone` (SQLite and the private Valkey), *served* is `hetsched scheduler` on a private
+*embedded* is `hetsched standalone` (SQLite and the private Valkey), *served* is `hetsched scheduler` on a private
 PostgreSQL and Redis, with several web and worker processes under its supervisor. Both follow no live cluster; pods go
 to an offline cluster of equal nodes.
 """
@@ -26,8 +26,8 @@ from tests.system.processes import ROOT, Process, free_port, message_store, plai
 CLUSTER = "load"
 _START_SECONDS = 240.0
 _ANNOUNCED = "stop        Ctrl-C"
-# Everybody here comes with one token from one address, which may have more sockets than a person; every other bound is
-# as it comes.
+# All sockets use one token from one address, which may have more sockets than a user; all other limits are the
+# defaults.
 _ROOM = {
     "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000",
     "HETSCHED_CONNECTIONS": "10000", "HETSCHED_CONNECTIONS_PER_ADDRESS": "10000",
@@ -36,7 +36,7 @@ _ROOM = {
 
 
 class Plane:
-    """A running control plane: `server` is its door, `backend` says what it stands on."""
+    """A running control plane: `server` is its address, `backend` its kind of database."""
 
     def __init__(self, backend: str, process: Process, server: Server, env: dict[str, str]) -> None:
         self.backend = backend
@@ -45,11 +45,11 @@ class Plane:
         self.env = env
 
     def processor_seconds(self) -> dict[str, float]:
-        """Return the seconds of processor time that its programs used so far."""
+        """Return the processor time that its programs used, in seconds."""
         return cpu_of(self.process.popen.pid)
 
     def memory_mib(self) -> dict[str, float]:
-        """Return what is resident now by program."""
+        """Return the resident memory by program."""
         return memory_of(self.process.popen.pid)
 
 
@@ -62,7 +62,7 @@ def embedded(nodes: int, *, webs: int = 1, workers: int = 1) -> Iterator[Plane]:
 
 @contextlib.contextmanager
 def served(nodes: int, *, webs: int = 2, workers: int = 2) -> Iterator[Plane]:
-    """PostgreSQL and Redis out of Debian's packages, several web and worker processes."""
+    """PostgreSQL and Redis from Debian's packages, several web and worker processes."""
     redis = parts.require("redis-server")
     with postgres() as database, message_store(redis) as store:
         settings = {
@@ -110,7 +110,7 @@ def _add_cluster(env: dict[str, str], nodes: int) -> None:
 
 
 def inside(env: dict[str, str], code: str) -> Any:
-    """Run a few lines in a process of its own that has the plane's database; what they call `out` comes back."""
+    """Run source code in a separate process with the plane's database; return the value of its variable `out`."""
     words = f"import django, json\ndjango.setup()\n{code}\nprint(json.dumps(out))"
     env = env | {"DJANGO_SETTINGS_MODULE": "hetsched.project.settings", "HETSCHED_LOG_LEVEL": "error"}
     done = subprocess.run([sys.executable, "-c", words], env=env, cwd=ROOT, capture_output=True, text=True)
@@ -119,7 +119,7 @@ def inside(env: dict[str, str], code: str) -> Any:
 
 
 def run_command(env: dict[str, str], *words: str) -> Any:
-    """Run one of the product's commands beside the plane and return the document it prints."""
+    """Run one of the product's commands on the plane and return the document that it prints."""
     done = subprocess.run([sys.executable, "-m", "hetsched.cli", *words, "-o", "json"], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)

@@ -1,9 +1,8 @@
-"""What a run of load found, as one JSON document and one page of the same.
+"""The results of a load run, as a JSON document and an HTML page.
 
-Rule: every duration comes with its number, its percentiles and its largest; every answer is counted under its class;
-every goal stands beside what was found, and is held, missed or not measured. Machine, load of others before and after,
-and the processor time that each program took stand with each part: on a shared machine those are what compares. The
-page is one file without script or outside resource.
+Every duration has its count, percentiles and maximum; every response is counted by class; every goal is held, missed or
+not measured. Each part has the machine, its other load before and after, and the processor time of each program,
+because on a shared machine only these are comparable. The page is one file without scripts or external resources.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _HELD = {True: "held", False: "MISSED", None: "not measured"}
 
 
 class Durations(msgspec.Struct, frozen=True, rename="camel"):
-    """How long something took, n times; percentiles are the values that at least so many did not exceed."""
+    """The duration of an operation over n runs; a percentile is the value that at least so many did not exceed."""
 
     what: str
     n: int
@@ -34,7 +33,7 @@ class Durations(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What was wanted and what was found; `held` null where it was not measured."""
+    """A goal and its result; `held` is null if it was not measured."""
 
     what: str
     goal: str
@@ -73,18 +72,18 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def durations(what: str, seconds: Sequence[float]) -> Durations:
-    """Sum up durations."""
+    """Summarise durations."""
     return Durations(what, len(seconds), dict(percentiles(list(seconds))))
 
 
 def at_most(what: str, goal: float, found: float | None, unit: str) -> Goal:
-    """Compare a figure with the most that it may be."""
+    """Compare a value with its maximum."""
     text = "-" if found is None else f"{found:,.4g} {unit}"
     return Goal(what, f"<= {goal:,g} {unit}", text, None if found is None else found <= goal)
 
 
 def none_of(what: str, found: int) -> Goal:
-    """Compare a count with none at all; zero of n is no proof: with 95 % confidence it is below 3 in n."""
+    """Compare a count with zero; zero of n is no proof: with 95 % confidence it is below 3 in n."""
     return Goal(what, "0", str(found), found == 0)
 
 
@@ -98,7 +97,7 @@ def write(parts: Sequence[Part], folder: Path, name: str) -> Report:
 
 
 def text(part: Part) -> str:
-    """Return a part as a terminal shows it."""
+    """Return a part as text for a terminal."""
     lines = [f"\n{part.scenario}, {part.backend}: {_facts(part.size)}"]
     lines += [f"  {_HELD[goal.held]:12} {goal.what}: {goal.found} (goal {goal.goal})" for goal in part.goals]
     for one in part.durations:

@@ -1,6 +1,6 @@
-"""`make load` and `make soak`: put load on a control plane of real processes and hold goals against what came of it.
+"""`make load` and `make soak`: put load on a control plane of real processes and check the goals.
 
-Exit code 0: every goal that was measured is held. The report is `load.json` and `load.html`, or `soak.…`.
+Exit code 0: every measured goal is held. The report is `load.json` and `load.html`, or `soak.…`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SCENARIOS = ("burst", "steady", "sockets", "neighbours")
 
 
 def main() -> int:
-    """Run what is asked for; return the exit code."""
+    """Run the requested scenarios; return the exit code."""
     asked = _read()
     found: list[Part] = []
     for backend in asked.backend:
         for scenario in ["soak"] if asked.scenario == ["soak"] else asked.scenario:
-            # A plane of its own for each: what one leaves behind is no part of the next.
+            # A separate plane for each scenario, so that its rows do not affect the next one.
             with planes.BACKENDS[backend](asked.nodes, webs=asked.web, workers=asked.workers) as plane:
                 found.append(_run(plane, scenario, asked))
             sys.stdout.write(text(found[-1]) + "\n")

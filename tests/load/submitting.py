@@ -1,11 +1,12 @@
 """Submissions from outside: a burst of many clients with retries, and a steady rate.
 
-Rule: every submission has an idempotency key of its own. A retry is the same request once more: at the same time over
-another connection, or after the answer. What is told 429 comes again after its `Retry-After`, what got no answer or 503
-a second later, as from a client whose server was just killed. In the end the server's list is compared with what was
-sent: a name twice was doubled, one that is not there was lost, though it was accepted.
-The steady rate is open: the next is sent when it is due, however long the answers take, and its latency counts from
-then, so a server that stands still is not measured once but as often as it kept somebody waiting.
+Every submission has its own idempotency key. A retry is the same request again: at the same time on another connection,
+or after the response. After a 429 the client retries after its `Retry-After`, after no response or a 503 a second
+later, like a client whose server was just killed. At the end the server's list is compared with the submissions: a name
+that occurs twice was doubled, an accepted name that is missing was lost.
+
+The steady rate is open: the next request is sent when it is due, however long the responses take, and its latency
+counts from then, so a server that stops is measured for each delayed request.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _MOST_REFUSALS = 50
 
 
 class Submitted(msgspec.Struct):
-    """What became of submissions, as the clients saw it and as the server lists it."""
+    """The results of submissions, as the clients saw them and as the server lists them."""
 
     wanted: int
     answers: list[Answer] = []
-    accepted: dict[str, set[str]] = {}  # name -> ids that clients were told
+    accepted: dict[str, set[str]] = {}  # name -> IDs in the responses to clients
     due_at: dict[str, float] = {}
     began_at: float = 0.0
     accepted_seconds: float = 0.0
@@ -52,13 +53,13 @@ class Submitted(msgspec.Struct):
 
     @property
     def lost(self) -> int:
-        """How many were accepted and are not there."""
+        """Count the accepted submissions that the server does not list."""
         there = {row["name"] for row in self.rows}
         return len(self.accepted.keys() - there)
 
     @property
     def doubled(self) -> int:
-        """How many are there more than once, or were told two ids."""
+        """Count the submissions that the server lists more than once, or that got two IDs."""
         listed = Counter(row["name"] for row in self.rows)
         twice = {name for name, count in listed.items() if count > 1}
         return len(twice | {name for name, ids in self.accepted.items() if len(ids) > 1})
@@ -69,7 +70,7 @@ class Submitted(msgspec.Struct):
 
     @property
     def replayed(self) -> int:
-        """How many answers were those of a request before, as the server says."""
+        """Count the responses that repeat an earlier one, as the server marks them."""
         return sum("idempotency-replayed" in answer.headers for answer in self.answers)
 
 
@@ -84,7 +85,7 @@ def request(name: str) -> dict[str, Any]:
 
 
 async def burst(server: Server, count: int, clients: int, retries: float, *, prefix: str, patience: float) -> Submitted:
-    """Submit as fast as `clients` can, a share of them twice; wait `patience` seconds at most until all are decided."""
+    """Submit as fast as `clients` can, a share of them twice; wait up to `patience` seconds until all are decided."""
     found = Submitted(count, began_at=time.time())
     dice = random.Random(prefix)  # the same run every time
     names = [f"{prefix}-{number}" for number in range(count)]
@@ -114,9 +115,9 @@ async def burst(server: Server, count: int, clients: int, retries: float, *, pre
 async def steady(
     server: Server, per_second: float, seconds: float, *, prefix: str, patience: float, most_kept: int = 0
 ) -> Submitted:
-    """Submit at a steady rate; wait until all are decided, `patience` seconds at most.
+    """Submit at a steady rate; wait up to `patience` seconds until all are decided.
 
-    `most_kept`: so many stay, older ones are cancelled as new ones come; 0: all stay.
+    `most_kept`: the maximum number of workloads; older ones are cancelled as new ones arrive. 0: no maximum.
     """
     count = round(per_second * seconds)
     found = Submitted(count, began_at=time.time())
@@ -147,7 +148,7 @@ async def steady(
 
 
 async def _persist(found: Submitted, connection: Connection, name: str) -> None:
-    """Submit until it is answered otherwise than by 429, 503 or not at all, with the same key."""
+    """Submit with the same key until the response is neither 429 nor 503 nor missing."""
     found.due_at.setdefault(name, time.time())
     for _ in range(_MOST_REFUSALS):
         answer = await connection.ask("POST", "/api/v1/workloads/", request(name), {"Idempotency-Key": f"key-{name}"})
@@ -162,7 +163,7 @@ async def _persist(found: Submitted, connection: Connection, name: str) -> None:
 
 
 async def _settle(found: Submitted, server: Server, began: float, patience: float) -> None:
-    """Wait until nothing is undecided any more, then read what the server lists."""
+    """Wait until all workloads are decided, then read the server's list."""
     connection = server.connection()
     pending = f"/api/v1/workloads/?cluster={CLUSTER}&state=pending&limit=1"
     while True:

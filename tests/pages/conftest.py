@@ -1,7 +1,7 @@
-"""Faked here: the broker (no worker is woken) and the channel layer (in this process).
+"""Fixtures for tests of pages.
 
-Checked here: the content of pages by user, and their cost. Not tested here: scripts, which a real browser runs
-(`tests/browser`).
+The broker (no worker runs) and the channel layer (in this process) are faked. The tests check the content of pages by
+user, and their cost, but not scripts, which a real browser runs (`tests/browser`).
 """
 
 from __future__ import annotations

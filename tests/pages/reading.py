@@ -1,4 +1,4 @@
-"""What of a page is its own: the part between the head with its menu and the foot."""
+"""Extraction of a page's own part, between the head with its menu and the foot."""
 
 
 def main_of(page: str) -> str:

@@ -1,4 +1,4 @@
-"""The advice page: a plan with gain and cost, buttons for operators only, confirmed plans and how far they are."""
+"""The advice page: a plan with gain and cost, buttons for operators only, confirmed plans and their progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(client: Client, **query: str) -> str:
 
 
 def button(page: str) -> dict[str, str]:
-    """Return the attributes of the first button of the page's own that changes something."""
+    """Return the attributes of the page's first button with an effect."""
     found = re.search(r"<button[^>]*data-act[^>]*>", main_of(page))
     assert found is not None
     return {name: html.unescape(value) for name, value in re.findall(r'data-([a-z]+)="([^"]*)"', found.group())}
@@ -68,7 +68,7 @@ def test_an_operators_button_carries_the_question_and_the_plans_tag(
 
 
 def dialog_rows(page: str, name: str) -> list[tuple[str, ...]]:
-    """Return the cells of the table that a confirmation shows."""
+    """Return the cells of the table in a confirmation."""
     (shown,) = re.findall(rf'<template id="{name}">(.*?)</template>', page, re.DOTALL)
     rows = re.findall(r"<tr>(.*?)</tr>", shown.partition("<tbody>")[2])
     return [tuple(re.findall(r"<td[^>]*>(.*?)</td>", row)) for row in rows]

@@ -1,7 +1,7 @@
-"""Every string of the pages has its Chinese form, and the catalogue that is read is the one that is written.
+"""Every string of the pages has a Chinese form, and the compiled catalogue matches its source.
 
-Problem: the catalogue is compiled with gettext's own program, which neither set-up nor CI needs to have.
-Rule: strings are collected as Django's own extraction would; the compiled file is compared with its source.
+Strings are collected as Django's own extraction does. The catalogue is compiled with gettext's program, which neither
+setup nor CI has, so the compiled file is compared with the source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def compiled() -> gettext.GNUTranslations:
 
 
 def translated(catalogue: gettext.GNUTranslations, context: str, text: str) -> str:
-    """Return the Chinese form of a text, of its only plural form where it has plurals."""
+    """Return the Chinese form of a text; of a text with plurals its only plural form."""
     found = catalogue.pgettext(context, text) if context else catalogue.gettext(text)
     return catalogue.ngettext(text, text, 1) if found == text else found
 
@@ -92,7 +92,7 @@ def test_placeholders_survive_translation() -> None:
 
 
 def written() -> Iterator[tuple[str, str, str]]:
-    """Yield (context, text, translation) of the source file, whose strings stand on one line each."""
+    """Yield (context, text, translation) of the source file, whose strings are on one line each."""
     for entry in (FOLDER / "django.po").read_text().split("\n\n")[1:]:
         fields = dict(re.findall(r'^(msgctxt|msgid|msgstr(?:\[0\])?) (".*")$', entry, re.MULTILINE))
         values = {name: ast.literal_eval(value) for name, value in fields.items()}

@@ -1,5 +1,8 @@
-"""Text reaches 4.5:1 and marks 3:1 against what they stand on, in every palette and both themes (WCAG 2.2 AA, 1.4.3
-and 1.4.11); the palette of high contrast reaches 7:1 and 4.5:1."""
+"""Colour contrast of every palette in both themes.
+
+WCAG 2.2 AA (1.4.3 and 1.4.11): text has at least 4.5:1 and marks 3:1 on their background; the palette of high contrast
+has 7:1 and 4.5:1.
+"""
 
 from __future__ import annotations
 

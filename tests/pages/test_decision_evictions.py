@@ -1,4 +1,4 @@
-"""The page of a decision lists the pods that had to leave for it."""
+"""The page of a decision lists the pods that were evicted for it."""
 
 from __future__ import annotations
 

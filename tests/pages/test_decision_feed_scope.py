@@ -1,4 +1,4 @@
-"""The first screen carries the latest decisions of the cluster it shows, however much another one decides."""
+"""The first screen shows the latest decisions of its own cluster, whatever happens in another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each extension stands in one group, by what it is for."""
+"""Each extension belongs to one group, by its purpose."""
 
 from __future__ import annotations
 

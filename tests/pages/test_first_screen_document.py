@@ -1,4 +1,4 @@
-"""What the first screen brings is the document of its live topic at the revision it names, in columns."""
+"""The first screen embeds the document of its live topic at its revision, in columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def unpacked(columns: dict[str, list[Any]]) -> dict[str, Any]:
-    """Make tiles of columns, as the page's script does."""
+    """Convert columns to tiles, as the page's script does."""
     groups, isas, tiles = columns.pop("groups"), columns.pop("isas"), {}
     for one in zip(*columns.values(), strict=True):
         values = dict(zip(columns, one, strict=True))

@@ -1,7 +1,6 @@
-"""Filters of lists match in linear time, and in Python, SQLite and PostgreSQL alike.
+"""Filters of lists match in linear time, and the same in Python, SQLite and PostgreSQL.
 
-Faked here: nothing; PostgreSQL is a private server. Not tested here: which fields a list has
-(`test_filter_expressions.py`).
+PostgreSQL is a private server. Not tested here: the fields of each list (`test_filter_expressions.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PATTERNS = (
 
 
 def _least_seconds(call: Any, times: int = 3) -> float:
-    """Return the processor time of the fastest of some calls; a shared machine only makes it longer."""
+    """Return the processor time of the fastest of some calls; other load only makes it longer."""
     found = []
     for _ in range(times):
         began = time.process_time()
@@ -99,7 +98,7 @@ def test_postgresql_matches_as_python() -> None:
 
 
 def _differences(database: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield (lookup, pattern, text) where a database and Python do not agree."""
+    """Yield (lookup, pattern, text) for which a database and Python disagree."""
     tests = {
         "text_matches": lambda pattern: Wildcard(pattern).matches,
         "text_equals": lambda pattern: lambda text: folded(text) == folded(pattern),

@@ -1,4 +1,4 @@
-"""The menu leads to every place that there is and that one may see, and names no other."""
+"""The menu links to every page that the user may see, and to no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from web.pages import shell
 def test_each_place_has_a_key_of_its_own() -> None:
     keys = [key for _section, key, *_rest in shell.PLACES]
     assert len(set(keys)) == len(keys)
-    assert "g" not in keys  # begins a chord
+    assert "g" not in keys  # starts a key sequence
 
 
 def test_the_menu_has_all_places_and_the_bar_six(viewer: Client, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Remaining capacity on a node and what binds, who needs its instruction set, a candidate's ghost, and the last day."""
+"""The node page: remaining capacity and its limit, pods that need its instruction set, a candidate, the last day."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .test_node_facts import words
 
 def test_first_sentence_has_the_headroom_and_the_limiting_resource(viewer: Client, cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("build", "ci").cpu(2).memory("1Gi"))
-    # 8 - 2 = 6 CPUs are left for copies of 2: three; memory would do for 31.
+    # 8 - 2 = 6 CPUs are left for copies of 2: three; memory suffices for 31.
     text = words(viewer, "/nodes/n1/")
     assert "Fits 3 more like ci/build; CPU is the binding resource." in text
     assert "2 CPUs, 1 GiB as ci/build 3 CPU" in text
-    assert "Insufficient" not in text  # it runs out, and the shape says how much it asks
+    assert "Insufficient" not in text  # it runs out, and the shape names its request
 
 
 def test_gpu_memory_binds_where_shares_are_left(viewer: Client, cluster: Cluster) -> None:
-    # Two cards of 40 GiB: shares of 100 ‰ with 20 GiB each fit twice on a card, four times in all.
+    # Two GPUs of 40 GiB: shares of 100 ‰ with 20 GiB each fit twice on a GPU, four times in all.
     placed(cluster, "n1", a_pod("slice", "ml").cpu("100m").gpu(1, milli=100, memory_mib=20480))
     Reservation.objects.all().update(allocation=Allocation(gpus=(CardGrant(0, 100, 20480),)))
     assert "Fits 3 more like ml/slice; GPU memory is the binding resource." in words(viewer, "/nodes/n1/")
@@ -39,7 +39,7 @@ def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: Non
     assert "rv64gcv 1 runs natively default/vectors" in text
     assert "rv64gc_zkt 1 does not run the node lacks zkt default/crypto" in text
     page = viewer.get("/nodes/rv/isa/").content.decode()
-    # What every machine of the architecture runs is not counted.
+    # Features of every machine of the architecture are not counted.
     assert re.search(r'title="needed by 1 pending pod[^"]*">v <b>·1</b>', page)
     assert not re.search(r">f <b>", page)
 
@@ -74,7 +74,7 @@ def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> 
     assert "No pods held resources here in the last 24 hours." in words(viewer, "/nodes/n2/balance/")
     placed(cluster, "n1", a_pod("p").cpu(4).memory("8Gi"))
     page = viewer.get("/nodes/n1/balance/").content.decode()
-    assert page.count("<polyline") == 3  # the balance, CPU and memory; nobody states network or disk
+    assert page.count("<polyline") == 3  # the balance of CPU and memory; network and disk are not stated
     # u = .5 and .25: mean .375, variance .015625.
     text = words(viewer, "/nodes/n1/balance/")
     assert (

@@ -1,4 +1,4 @@
-"""A page asks for a login first, then for a role that may look."""
+"""A page requires a login, and a role that may read it."""
 
 from __future__ import annotations
 

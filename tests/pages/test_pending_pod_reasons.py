@@ -1,4 +1,4 @@
-"""What a waiting pod waits for, and when it was tried last, wherever it is shown; and what shadow mode found."""
+"""Pending pods: what they wait for, their last attempt, and the result of shadow mode, on every page."""
 
 from __future__ import annotations
 

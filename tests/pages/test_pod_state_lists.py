@@ -1,4 +1,4 @@
-"""The four figures of the first screen lead to lists of exactly those pods."""
+"""The four counters of the first screen link to lists of exactly those pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a preempted pod says who took its place, by which decision, and when."""
+"""The page of a preempted pod names its preemptor, the decision, and the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_balance_page import words
 
 @pytest.fixture
 def preempted(db: None) -> Pod:
-    """Return a pod that ran on the only node until a more important one of another namespace came."""
+    """Return a pod that ran on the only node until it was preempted by a pod of another namespace."""
     builtin_policies()
     cluster = a_cluster(a_node("n1").cpu(4))
     submitted(cluster, a_pod("low", "team").cpu(4))

@@ -1,4 +1,4 @@
-"""Names, labels and messages from files and clusters reach pages as text, whatever they hold."""
+"""Names, labels and messages from files and clusters reach pages as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>'\"{{7*7}}"
 
 
 def hostile_cluster() -> Cluster:
-    """Return a cluster in which everything that may hold text holds markup; names are set past the checks."""
+    """Return a cluster in which every text contains markup; names bypass validation."""
     node = a_node("n1").labelled({"hetsched.io/pool": HOSTILE, "team": HOSTILE}).tainted("key", HOSTILE)
     cluster = a_cluster(node.having(annotations={"note": HOSTILE}, problems=(HOSTILE,)).gpus(1, model=HOSTILE))
     Node.objects.update(isa=HOSTILE)
@@ -50,7 +50,7 @@ def test_a_hostile_query_is_an_ordinary_miss(viewer: Client, cluster: Cluster) -
     for value in ("%00", "a%00b", "%FF%FE", "x" * 5000, "';DROP TABLE x;--"):
         for address in ("/nodes/?q=", "/workloads/?q=", "/decisions/?q=", "/nodes/?page=", "/workloads/?state="):
             assert viewer.get(f"{address}{value}").status_code == 200, (address, value)
-    assert viewer.get("/?cluster=%00").status_code == 200  # nothing is left of it, so the first cluster is meant
+    assert viewer.get("/?cluster=%00").status_code == 200  # nothing is left of it, so the first cluster is used
     assert viewer.get("/?cluster=nowhere").status_code == 404
     assert viewer.get("/nodes/n1%00/").status_code == 404
     assert viewer.get("/decisions/999999999999999999/").status_code == 404

@@ -24,7 +24,7 @@ def test_platforms_reasons_and_warnings_are_on_its_page(viewer: Client, workload
 
 def test_api_returns_the_same_with_the_time_of_the_last_read(viewer: Client, workload: Workload) -> None:
     now = timezone.now()
-    # The builder's images are called so; a registry would be Docker Hub.
+    # The builder gives images this name; a registry would be Docker Hub.
     ImageIndex.objects.create(
         cluster=workload.cluster, reference="docker.io/library/image-0:latest", digest="sha256:1", read_at=now,
         message="the registry does not answer", wanted_at=now, not_before=now,

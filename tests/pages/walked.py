@@ -1,4 +1,4 @@
-"""Reads a page as a person does: its texts and what is said on hovering, without what is quoted as code."""
+"""Extraction of a page's readable texts and tooltips, without quoted code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 _CODE = {"code", "pre", "script", "style", "kbd", "time", "textarea", "template"}
 _SAID = ("title", "aria-label", "placeholder", "alt", "data-title", "data-text", "data-confirm", "data-done")
 _EMPTY = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
-# Two words and more, as sentences have them; names with digits, dots or dashes and conditions are none.
+# Two words or more, as in sentences; names with digits, dots or dashes and conditions do not match.
 _ENGLISH = re.compile(r"(?<![\w./:@=~<>!-])[A-Za-z][a-z']*(?: [a-z][a-z']*)+(?![\w./:@=~<>!-])")
 
 
@@ -37,7 +37,7 @@ class _Reader(HTMLParser):
 
 
 def english(page: str) -> Iterator[str]:
-    """Yield every run of two English words and more that a page shows."""
+    """Yield every run of at least two English words on a page."""
     reader = _Reader()
     reader.feed(page)
     for text in reader.texts:

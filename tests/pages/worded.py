@@ -1,8 +1,8 @@
-"""Finds in the source how refusals are worded: messages and hints of errors, as templates with holes.
+"""Collect the templates of error messages and hints from the source.
 
-Rule: what is given to `InputError`, `Refused` and `Problem` is followed through names of the same function or module,
-and through functions that hand one of their own parameters on. A choice counts with each of its texts. What comes from
-elsewhere (another error's message, a text of the reader) is no template and is not found.
+Arguments of `InputError`, `RequestRefused` and `Problem` are followed through names of the same function or module, and
+through functions that pass one of their own parameters on. A conditional expression gives each of its texts. Texts from
+elsewhere (another error's message, a text of the reader) are no templates and are not collected.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-HOLE, QUOTED = "\0", "\1"  # what is put in, as it is or quoted
-# Which argument is said, by what is called. Of methods, `self` does not count.
+HOLE, QUOTED = "\0", "\1"  # a placeholder, plain or quoted
+# The position of the message argument by callable. Of methods, `self` does not count.
 SAID = {"InputError": 1, "RequestRefused": 2, "Problem": 2}
 NAMED = ("message", "detail", "hint")
 _DEEPEST = 6
@@ -28,7 +28,7 @@ class Worded(NamedTuple):
 
 
 def worded(paths: Iterable[Path]) -> set[Worded]:
-    """Return every template that these modules refuse with."""
+    """Return every template of the errors in these modules."""
     found = set()
     for path in paths:
         text = path.read_text()
@@ -38,7 +38,7 @@ def worded(paths: Iterable[Path]) -> set[Worded]:
 
 
 def _of_module(path: Path, tree: ast.Module) -> Iterator[Worded]:
-    # What others call by these names hands its words on: of fields, instruction sets and documents of images.
+    # Callables that pass their arguments on under these names: of fields, instruction sets and documents of images.
     doors = {**SAID, "malformed": 0, "fail": 0, "refuse": 1}
     while handed := dict(_handed_on(tree, doors)):
         doors |= handed
@@ -49,7 +49,7 @@ def _of_module(path: Path, tree: ast.Module) -> Iterator[Worded]:
 
 
 def _handed_on(tree: ast.Module, doors: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the functions of a module that refuse with one of their own parameters, and which it is."""
+    """Yield the functions of a module that raise errors with one of their parameters, and its position."""
     for call, function in _calls(tree):
         if function is None or not function.name.startswith("_") or function.name in doors:
             continue
@@ -74,7 +74,7 @@ def _said(call: ast.Call, doors: dict[str, int]) -> Iterator[ast.expr]:
 
 
 def _templates(said: ast.expr, function: Function | None, tree: ast.Module, depth: int = 0) -> list[str]:
-    """Return what an expression may say, nothing where that is not known here."""
+    """Return the possible texts of an expression; none if they are not known here."""
     if depth > _DEEPEST:
         return []
 
@@ -97,7 +97,7 @@ def _templates(said: ast.expr, function: Function | None, tree: ast.Module, dept
             ends = inner(said.right) or [HOLE]
             return [begin + end for begin in inner(said.left) or [HOLE] for end in ends]
         case ast.Subscript():
-            return inner(said.value)  # cut to a length
+            return inner(said.value)  # truncated
         case ast.Name():
             own = [text for value in _given(said.id, function) for text in inner(value)]
             return own or [text for value in _given(said.id, tree) for text in inner(value)]
@@ -114,7 +114,7 @@ def _part(part: ast.expr, inner: Callable[[ast.expr], list[str]]) -> list[str]:
 
 
 def _given(name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield what a name is set to inside a function or module."""
+    """Yield the values assigned to a name inside a function or module."""
     for node in ast.walk(scope) if scope is not None else ():
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.NamedExpr):

@@ -1,4 +1,4 @@
-"""A body is refused once it passes the cap of its path, whether its length was stated or not."""
+"""A body is rejected once it exceeds the limit of its path, with or without a stated length."""
 
 import json
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def test_within_the_cap() -> None:
 
 
 async def test_stated_length() -> None:
-    # Nothing of the body is waited for.
+    # The response does not wait for the body.
     assert (await post("/login/", [], [(b"content-length", b"11")]))[0]["status"] == 413
 
 

@@ -1,4 +1,4 @@
-"""Settings that only clash in combination are told by system checks with an id and a hint."""
+"""System checks report conflicting settings with an ID and a hint."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Environment variables that the settings read, in docs/reference/settings.md."""
+"""Environment variables that the settings read are documented in docs/reference/settings.md."""
 
 import pytest
 from django.conf import settings

@@ -1,4 +1,4 @@
-"""Every wrong environment variable is refused with its name, a reason and a remedy, and never with its secret."""
+"""Invalid environment variables are rejected with name, reason and remedy, and never with a secret."""
 
 from pathlib import Path
 

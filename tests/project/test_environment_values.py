@@ -1,4 +1,4 @@
-"""Right values, absent ones and empty ones."""
+"""Valid, absent and empty environment variables."""
 
 from pathlib import Path
 

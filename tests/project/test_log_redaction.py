@@ -1,4 +1,4 @@
-"""Secrets do not reach a log line: by the field's name, by the text's shape, in exceptions of any library."""
+"""Secrets are redacted from log lines: by field name, by shape, and in exceptions of any library."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def test_by_shape(text: str) -> None:
 
 @pytest.fixture
 def lines():  # type: ignore[no-untyped-def]
-    """Log through the real configuration into memory; give back how the records were written."""
+    """Log through the real configuration into memory; return a function that reads the written records."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     config = logging_config("json", "INFO")

@@ -1,4 +1,4 @@
-"""Peers that are exempt from the limit of connections: the same as those whose forwarded headers count."""
+"""Peers exempt from the connection limit are the same as the peers with trusted forwarded headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which WebSocket handshakes get through to the consumers."""
+"""WebSocket handshakes that reach the consumers, by origin."""
 
 from typing import Any
 

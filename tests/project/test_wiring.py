@@ -1,4 +1,4 @@
-"""Names that the settings hold as strings exist, and every task has its queue."""
+"""Names that the settings hold as strings exist, and every task has a queue."""
 
 import gc
 from importlib import import_module

@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "outlook": YES_OR_NO,
     "strict": YES_OR_NO,
 }
-STATE = {"type": "string", "enum": [state.value for state in State]}  # of pods, and of workloads
+STATE = {"type": "string", "enum": [state.value for state in State]}  # for pods and workloads
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
 
 _OF_LISTS = {"limit", "cursor", "wait", "for"}

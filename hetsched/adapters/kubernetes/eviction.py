@@ -3,7 +3,7 @@
 Deleting a pod ignores its PodDisruptionBudget and may hit another pod of the same name. The request is therefore
 `pods/eviction` with the victim's uid as precondition and no grace period, so the victim's own one applies. Repeating
 the request has no further effect. Results by response:
-    2xx                            asked: the pod goes when its containers have terminated
+    2xx                            asked: the pod is deleted when its containers have terminated
     404, 409 with another uid      gone
     429 because of a budget        refused, with the server's message; likewise 400, 403, 422, and 500 for a pod with
                                    two budgets

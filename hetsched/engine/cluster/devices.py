@@ -50,7 +50,7 @@ class DeviceState:
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
         self.promised: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
-        self.given: dict[DeviceId, str] = {}  # device -> the claim it was promised to
+        self.given: dict[DeviceId, str] = {}  # device -> the claim it is allocated to
         self._index()
 
     def _index(self) -> None:

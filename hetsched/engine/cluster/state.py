@@ -70,7 +70,7 @@ class ClusterState:
         experience: UsageHistory | None = None,
         clocked: bool = False,
     ) -> None:
-        self.clocked = clocked  # a clock decided which samples are stale: see `samples`
+        self.clocked = clocked  # the caller's clock decided which samples are stale: see `samples`
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
         self.row_of = {report.name: row for row, report in enumerate(self.reports)}

@@ -90,7 +90,7 @@ class CompiledTerm(NamedTuple):
 
 
 class BuiltinFilter(enum.Enum):
-    """Filters that the loop has itself.
+    """Filters built into the compiled loop.
 
     RESOURCES: every requested resource fits into what is left of it; GPU resources are left to a CARDS filter. CARDS:
     enough GPUs satisfy the demand (`FiltersCards`).

@@ -1,4 +1,4 @@
-"""What explanations and PostFilter attempts use of a scheduler.
+"""Interface of a scheduler for explanations and PostFilter attempts.
 
 The scheduling cycle calls both; this type keeps the imports in one direction. Name as in the Scheduling Framework.
 """

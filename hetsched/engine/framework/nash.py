@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Dispersion = Literal["variance", "std"]
 
 _QUANTUM = 1e-9
-_QUANTA = 1e9  # in 1
+_QUANTA = 1e9  # per unit
 
 
 class FourResources(NamedTuple):
-    """Those of the four resources that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
+    """The resources present in the cluster, of the four: positions in `used`, rows of `allocatable`; (k,) each."""
 
     used: Rows
     allocatable: Rows

@@ -38,7 +38,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
     `helped_by` are the events that may turn its refusal into an acceptance, `translations` by language those of its
-    messages, which are patterns as in `web/pages/message_translation.py`. The last four are the attributes of the
+    messages, which are patterns as in `web/translation.py`. The last four are the attributes of the
     class that the compiled loop reads: see `compiled_terms`.
     """
 

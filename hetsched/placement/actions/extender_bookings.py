@@ -28,7 +28,7 @@ ASKER = Program("extender")
 
 
 def book_asked(cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str) -> tuple[int, int]:
-    """Record that `spec` is placed where `result` says; return the pod's id and the revision of the reservation.
+    """Record the placement `result` of `spec`; return the pod's id and the revision of the reservation.
 
     The ids in `result.waiting` are replaced with those of the rows created here.
     Raises: Conflict if something was reserved since `revision` or another pod of this name is live; Contradiction.

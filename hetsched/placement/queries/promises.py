@@ -24,7 +24,7 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import shared_now
 
 Breach = tuple[str, str, str]
-LATE = timedelta(minutes=10)  # by then a sweep has run, unless none is alive
+LATE = timedelta(minutes=10)  # a sweep runs within this time unless no process runs sweeps
 
 _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"

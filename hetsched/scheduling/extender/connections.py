@@ -38,7 +38,7 @@ KNOWN_ADDRESSES = 256
 class _Open(NamedTuple):
     connection: socket
     address: str
-    deadline: float  # of time.monotonic()
+    deadline: float  # a time.monotonic() value
 
 
 class Pool:
@@ -49,7 +49,7 @@ class Pool:
         self.seconds = seconds
         self._per_address = most if per_address is None else per_address
         self._lock = threading.Lock()
-        self._open: dict[int, _Open] = {}  # by id of the connection, the oldest first
+        self._open: dict[int, _Open] = {}  # by connection id, oldest first
 
     def admit(self, connection: socket, address: str) -> None:
         """Add a new connection; if its address or the pool is full, close the oldest connection there."""
@@ -117,7 +117,7 @@ class Connections:
         self.acquainted = Pool(KNOWN, HANDSHAKE_SECONDS)  # from addresses of verified callers
         self.most = self.strangers.most + self.acquainted.most + VERIFIED
         self._lock = threading.Lock()
-        self._verified: dict[int, _Verified] = {}  # by id of the connection, the oldest first
+        self._verified: dict[int, _Verified] = {}  # by connection id, oldest first
         self._known: dict[str, None] = {}  # addresses of verified callers, the most recent last
 
     def admit(self, connection: socket, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What was decided about a content, without its names: pods and nodes are told by their places in it."""
+"""Decisions about a cluster content with pods and nodes as positions instead of names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HETSCHED = BUILTIN["hetsched"]
 
 
 def decided(content: ClusterContent, policy: PolicySpec = HETSCHED) -> dict[str, Any]:
-    """Place what waits, and return for each pod where it went and what it got, or why it did not, node by node."""
+    """Place the pending pods; return the placement, or the rejections by node, of each pod."""
     nodes = {node.name: place for place, node in enumerate(content.nodes)}
     pods = {pod.key: place for place, pod in enumerate((*content.pending, *content.running))}
     compiled = compile_policy(policy, REGISTRY)

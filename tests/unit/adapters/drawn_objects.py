@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Kubernetes objects as people write them, some of their wishes wrong."""
+"""Hypothesis strategies for Kubernetes objects as users write them, some with invalid values."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ ZONE = st.fixed_dictionaries(
 
 
 def _cpus_of(zone: Plain) -> str:
-    """Return the CPUs that a zone names, or something of its own: no CPU may lie in two zones."""
+    """Return the CPUs of a zone, or new ones: no CPU may be in two zones."""
     named = {one["name"]: one["value"] for one in zone.get("attributes", [])}
     return named.get("hetsched.io/cpus") or zone["name"]
 

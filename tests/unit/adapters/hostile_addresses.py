@@ -1,12 +1,12 @@
-"""Addresses that lead where nobody meant them to, for everything that calls others: none is to be called."""
+"""Hostile addresses for every component with outbound calls; none of them may be called."""
 
 from __future__ import annotations
 
-# Whom the deployment of the tests names.
+# Hosts that the deployment of the tests allows.
 NAMES = frozenset({"metrics.example:9090", "localhost:9090", "10.0.0.5:9090", "[fd00::5]:9090"})
 
 SPELLINGS = [
-    # spellings of 169.254.169.254 and 127.0.0.1 that resolvers take
+    # spellings of 169.254.169.254 and 127.0.0.1 that resolvers accept
     "http://169.254.169.254/latest/meta-data/",
     "http://2852039166/",
     "http://0xa9fea9fe/",
@@ -23,7 +23,7 @@ SPELLINGS = [
     "http://[64:ff9b::a9fe:a9fe]/",
     "http://[fe80::1%25eth0]/",
     "http://[::]/",
-    # hosts that only look like one that is named
+    # hosts that only look like an allowed one
     "http://metrics.example:9091/",
     "http://metrics.example@169.254.169.254/",
     "http://user:secret@metrics.example:9090/",
@@ -41,7 +41,7 @@ SPELLINGS = [
     "http://\tmetrics.example:9090/",
     "http://localhost.evil.test:9090/",
     "http://localhost:9091/",
-    # other ways than http
+    # schemes other than http
     "file:///etc/passwd",
     "gopher://metrics.example:9090/_x",
     "ftp://metrics.example:9090/",

@@ -1,4 +1,4 @@
-"""Kubeconfigs for tests, good and hostile, with certificates made on the spot."""
+"""Valid and hostile kubeconfigs for tests, with certificates created on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encoded(content: bytes) -> str:
 
 
 def key_of(name: str, password: bytes = b"") -> str:
-    """Return the key of a certificate as a kubeconfig has it."""
+    """Return the key of a certificate as a kubeconfig contains it."""
     sealing = BestAvailableEncryption(password) if password else NoEncryption()
     return encoded(certificate(name)[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing))
 
@@ -39,7 +39,7 @@ def key_of(name: str, password: bytes = b"") -> str:
 def kubeconfig(
     *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **context: Any
 ) -> dict[str, Any]:
-    """Return a good kubeconfig with a token, changed by what is given."""
+    """Return a valid kubeconfig with a token, changed by the arguments."""
     server = {
         "server": "https://api.example.org:6443",
         "certificate-authority-data": encoded(certificate("authority")[0]),

@@ -1,4 +1,4 @@
-"""Short ways from text to contracts, for tests of the adapters."""
+"""Shortcuts from text to contracts, for tests of the adapters."""
 
 from textwrap import dedent, indent
 
@@ -16,7 +16,7 @@ def content(text: str, *, workload: bool = True, known: ClusterContent | None = 
 def pod_text(
     spec: str = "", *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, name: str = "p"
 ) -> str:
-    """Write a pod with one container `main` that asks for nothing; `spec` holds further lines of its spec."""
+    """Return a pod with one container `main` without requests; `spec` holds further lines of its spec."""
     lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {name}"]
     for field, values in (("annotations", annotations), ("labels", labels)):
         if values:
@@ -32,12 +32,12 @@ def pod(
     spec: str = "", *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
     known: ClusterContent | None = None,
 ) -> PodSpec:  # fmt: skip
-    """Read the pod that `pod_text` writes."""
+    """Parse the pod that `pod_text` returns."""
     read = content(pod_text(spec, annotations=annotations, labels=labels), known=known)
     (found,) = read.pending + read.running
     return found
 
 
 def problems(found: PodSpec) -> list[tuple[str, str]]:
-    """Return what is wrong with a pod as (code, field)."""
+    """Return the problems of a pod as (code, field)."""
     return [(problem.code, problem.field) for problem in found.problems]

@@ -1,4 +1,4 @@
-"""Evictions that belong together are charged to disruption budgets before the first of them."""
+"""Evictions of one group are charged to disruption budgets before the first of them is sent."""
 
 from __future__ import annotations
 

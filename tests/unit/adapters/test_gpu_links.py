@@ -1,4 +1,4 @@
-"""Links between the cards of a node, as a NodeGpu states them."""
+"""Links between the GPUs of a node, as a NodeGpu states them."""
 
 from __future__ import annotations
 

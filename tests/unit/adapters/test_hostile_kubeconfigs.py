@@ -1,4 +1,4 @@
-"""A kubeconfig from anybody starts no program and opens no file; what would is refused with its field."""
+"""A hostile kubeconfig starts no program and opens no file; the rejection names its field."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _record_event(event: str, arguments: Any) -> None:
         _listening[-1].append(f"{event} {arguments!r}"[:200])
 
 
-sys.addaudithook(_record_event)  # for the life of the process; it hears only inside the fixture
+sys.addaudithook(_record_event)  # for the life of the process; it records only inside the fixture
 
 
 @pytest.fixture
 def acts() -> Iterator[list[str]]:
-    """Return what this process did to the machine meanwhile."""
-    one_context(read(json.dumps(kubeconfig()).encode()))  # whatever is loaded late is loaded now
+    """Return the actions of this process on the machine."""
+    one_context(read(json.dumps(kubeconfig()).encode()))  # lazily loaded modules are loaded now
     recorded: list[str] = []
     _listening.append(recorded)
     yield recorded
@@ -134,7 +134,7 @@ def test_an_odd_shape_is_refused(shape: Any, acts: list[str]) -> None:
 def test_one_context_is_kept_and_nothing_else(acts: list[str]) -> None:
     config = kubeconfig(namespace="team", cluster={"extensions": [{"name": "x"}], "insecure-skip-tls-verify": False})
     config["users"].append({"name": "root", "user": {"token": "another"}})
-    config["users"].append({"name": "bad", "user": {"exec": EXEC}})  # not ours: neither read nor kept
+    config["users"].append({"name": "bad", "user": {"exec": EXEC}})  # not ours: neither read nor stored
     kept = one_context(config)
     assert kept["users"] == [{"name": "chosen", "user": {"token": "canary-5f2d"}}]
     assert set(kept["clusters"][0]["cluster"]) == {"server", "certificate-authority-data"}

@@ -1,4 +1,4 @@
-"""Archives of unknown origin: what they cost to inspect is bounded, and the refusal has code, reason and remedy."""
+"""Archives of unknown origin: the cost of an inspection is limited; rejections have code, reason and remedy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def image(*layers: bytes, copies: int = 1, config: dict[str, Any] | None = None)
 
 
 def measured(path: Path) -> tuple[float, str]:
-    """Return the additional MiB and the answer of an inspection in a process of its own."""
+    """Return the additional MiB and the result of an inspection in a separate process."""
     ended = subprocess.run(
         [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=300
     )
@@ -141,7 +141,7 @@ def test_a_stream_may_begin_at_the_end_of_a_piece(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("again", ["app", "./app"])
 def test_of_repeated_members_the_last_one_counts(again: str) -> None:
-    """A container gets the last one; a program that is named first would hide what is started."""
+    """A container gets the last one; an earlier one would hide the program that is started."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
         for name, kind, content in (
@@ -274,7 +274,7 @@ def test_tables_of_a_program_are_bounded(tmp_path: Path) -> None:
     program.write_bytes(start + bytes(64 * sections))
     with pytest.raises(InputError, match="more than 65536 entries"):
         inspect_path(program)
-    # Sections that overlap: each is the whole file.
+    # Overlapping sections: each is the whole file.
     size = 1 << 20
     entry = struct.pack("<IIQQQQIIQQ", 0, 7, 0, 0, 0, size, 0, 0, 0, 0)
     head = struct.pack("<4sBB10xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 2, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, 60, 0)

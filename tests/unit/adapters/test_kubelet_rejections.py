@@ -1,4 +1,4 @@
-"""What a kubelet made of a bound pod: refused here, waiting for something that no node can help, or running."""
+"""The kubelet's result for a bound pod: rejected here, waiting without any help from another node, or running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spec of one pod of a workload has at most 256 KiB; what a cluster runs is read as it is."""
+"""The spec of one pod of a workload has at most 256 KiB; pods of a cluster are read without this limit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an agent reads of a machine's zones stands in a NodeResourceTopology and is read back the same."""
+"""Zones that an agent reports are written to a NodeResourceTopology and read back unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE = {"metadata": {"name": "n1", "uid": "u1", "labels": {}}, "status": {}}
 
 
 def objects(facts: NodeReport, node: dict[str, Any] = NODE) -> dict[str, dict[str, Any]]:
-    """Return what is to be written about a node on which nothing stands yet, by kind."""
+    """Return the objects to write for a node without any, by kind."""
     writes, kept = plan(PublishedNode(node), AcceptedNodeFacts(facts), ServedKinds())
     assert kept == []
     return {write.what: write.body for write in writes}
@@ -74,7 +74,7 @@ def test_the_same_again_is_not_written(tmp_path: Path) -> None:
     body = objects(facts)[TOPOLOGIES.kind]
     writes, kept = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert ([write.what for write in writes], kept) == ([], [])
-    # The node was made anew under its name: the object is to go with this one.
+    # The node was created again with the same name: the object is to be deleted with this one.
     recreated = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
     (write,), _ = plan(PublishedNode(recreated, topology=body), AcceptedNodeFacts(facts), ServedKinds())
     assert write.body["metadata"]["ownerReferences"][0]["uid"] == "u2"

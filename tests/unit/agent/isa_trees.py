@@ -1,4 +1,4 @@
-"""Trees of /proc and /sys as machines show them: facts of real boards, written anew."""
+"""Trees of /proc and /sys as machines show them, written from facts of real boards."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cpuinfo(*harts: str, **more: str) -> str:
 
 
 def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write files below a root; text gets no line end."""
+    """Write files below a root; text gets no final newline."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def device_tree(*cpus: dict[str, str]) -> dict[str, str | bytes]:
     }
 
 
-# What Debian's qemu-user-static registers.
+# Registered by Debian's qemu-user-static.
 MAGIC = "7f454c460201010000000000000000000200{machine}00"
 MASK = "ffffffffffffff00fffffffffffffffffeffffff"
 

@@ -1,4 +1,4 @@
-"""A kubelet's podresources socket, answering what a test says."""
+"""A fake podresources socket of a kubelet with configurable responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Held = dict[str, tuple[str, ...]]
 
 
 def container(name: str, cpus: tuple[int, ...] = (), devices: Held | None = None, zone: int | None = None) -> Any:
-    """Return what a container holds; `devices` are ids by resource."""
+    """Return the allocation of a container; `devices` are IDs by resource."""
     near = None if zone is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=zone)])
     return messages.ContainerResources(
         name=name,
@@ -29,7 +29,7 @@ def container(name: str, cpus: tuple[int, ...] = (), devices: Held | None = None
 
 
 class FakeKubelet:
-    """Serves `pods` and `cpus`; while `held` is cleared it takes calls and never answers."""
+    """Serve `pods` and `cpus`; while `held` is cleared, accept calls and never respond."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket

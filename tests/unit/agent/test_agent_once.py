@@ -1,4 +1,4 @@
-"""`hetsched agent --once` as a process of its own: right about this machine, in the contract's shape, and small."""
+"""`hetsched agent --once` as a separate process: correct for this machine, in the contract's shape, and small."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hetsched.agent.command import main
 from tests.unit.agent.isa_trees import cpuinfo, write
 
-RSS_LIMIT_MIB = 55  # of 60, the rest is for what a driver loads
+RSS_LIMIT_MIB = 55  # of 60, the rest is reserved for a driver's libraries
 
 
 def agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The CPU manager's checkpoint is checked as the kubelet checks it before it starts; options reach the report."""
+"""The CPU manager's checkpoint is validated as by the kubelet at its start; options are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRICT = CONFIG + 'cpuManagerPolicyOptions:\n  strict-cpu-reservation: "true"\n'
 
 
 def problems(root: Path, shared: str, config: str = CONFIG, **exclusive: str) -> list[tuple[str, str]]:
-    """Return code and CPUs of what is found in a checkpoint of 8 online CPUs, 0 and 1 reserved."""
+    """Return code and CPUs of the problems of a checkpoint with 8 online CPUs, 0 and 1 reserved."""
     entries = {uid: {"main": cpus} for uid, cpus in exclusive.items()}
     state = {"policyName": "static", "defaultCpuSet": shared, "entries": entries, "checksum": 0}
     put(root, f"{FOLDER}/cpu_manager_state", json.dumps(state))

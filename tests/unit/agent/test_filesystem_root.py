@@ -1,4 +1,4 @@
-"""Links, pipes, devices, huge and binary files below a root: none is an escape, a hang or a crash."""
+"""Links, pipes, devices, huge and binary files below a root cause no escape, hang or crash."""
 
 from __future__ import annotations
 

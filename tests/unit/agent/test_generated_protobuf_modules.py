@@ -1,4 +1,4 @@
-"""The generated modules are what protoc makes of the .proto files beside them."""
+"""The generated modules match the output of protoc for the .proto files in their folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a machine's tree over the agent's report to a node that the engine places on."""
+"""From a machine's tree through the agent's report to a node on which the engine places pods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every published document of `nvidia-smi -q -x`: what the report says is what the document says.
+"""Every published document of `nvidia-smi -q -x` and the report of it.
 
-The numbers are copied from the documents by hand; cores, TFLOPS and GB/s are the accelerator table's.
+The numbers are copied from the documents by hand; cores, TFLOPS and GB/s are those of the accelerator table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_four_instances_of_a_split_card(tmp_path: Path) -> None:
     assert card.mig_devices is not None
     # 14 multiprocessors and 19968 MiB: one compute slice with two memory slices of an 80 GB card.
     assert [(one.profile, one.memory_mib, one.uuid) for one in card.mig_devices] == [("1g.20gb", 19968, None)] * 4
-    # It says that four cards are attached: the one it describes is the one with device node 1.
+    # The document counts four attached GPUs: the described one has device node 1.
     assert card.index == 1
     assert "CardsNotDescribed" in codes
 
@@ -61,7 +61,7 @@ B200 = ["8f", "90", "96", "97", "c4", "c5", "cb", "cc"]
         # Half of 900 and of 1800 GB/s, which are both directions together.
         ("qx-h100", "NVIDIA H100 80GB HBM3", 81559, 1980, 16896, H100, 450.0),
         ("qx-b200", "NVIDIA B200", 183359, 1965, 18944, B200, 900.0),
-        # The table does not name it, so what the document does not tell stays unknown.
+        # The table does not contain it, so values missing in the document stay unknown.
         ("qx-gb200", "NVIDIA GB200", 189471, 2062, None, ["29", "3f", "9c", "b2"], None),
     ],
 )

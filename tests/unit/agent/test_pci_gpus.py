@@ -1,4 +1,4 @@
-"""Cards without NVML: what the PCI bus, AMD's driver and NVIDIA's procfs tell."""
+"""GPUs without NVML: facts of the PCI bus, AMD's driver and NVIDIA's procfs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_nvidias_procfs_names_a_card_and_its_uuid(tmp_path: Path) -> None:
     information = "Model: \t\t NVIDIA L4\nIRQ:   \t\t 100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\n"
     put(tmp_path, {"proc/driver/nvidia/gpus/0000:17:00.0/information": information})
     (card,) = probe_cards(Tree(tmp_path)) or ()
-    # Memory is what a driver shows, never what the table says.
+    # Memory is the value of the driver, never of the table.
     assert (card.model, card.uuid, card.memory_mib, card.cores) == ("NVIDIA L4", "GPU-1", None, 7424)
 
 

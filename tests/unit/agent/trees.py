@@ -1,4 +1,4 @@
-"""/proc and /sys of machines, built from documents about them."""
+"""Trees of /proc and /sys of machines, built from documents about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Plain = dict[str, Any]
 
 
 def write(root: Path, **files: object) -> None:
-    """Write files below `root`; in their names `__` stands for a slash."""
+    """Write files below `root`; `__` in their names is a slash."""
     for name, content in files.items():
         put(root, name.replace("__", "/"), content)
 
@@ -58,7 +58,7 @@ def unpacked(root: Path, dump: str) -> Tree:
 
 
 def built(root: Path, document: Plain) -> Tree:
-    """Build the tree of a machine of `sysfs/`; an old kernel without a list of online nodes has none of CPUs either."""
+    """Build the tree of a machine of `sysfs/`; an old kernel has no lists of online nodes and CPUs."""
     cpus, nodes = document["cpus"], document["nodes"]
     listed = document["online_nodes"] is not None
     online = [cpu["cpu"] for cpu in cpus if cpu["online"] != "0"]
@@ -109,7 +109,7 @@ def put_cpu(root: Path, cpu: int, siblings: str, package: int, **more: int) -> N
 
 
 def from_hwloc(root: Path, document: Plain) -> Tree:
-    """Build the tree that hwloc would have read such a machine from; CPUs lie in the lowest node of their locality."""
+    """Build the tree from which hwloc would have read such a machine; CPUs are in the lowest node of their locality."""
     cpus = sorted(parse_cpuset(document["cpus"]))
     put(root, f"{CPUS}/online", document["cpus"])
     for cpu in cpus:

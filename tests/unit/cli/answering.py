@@ -1,4 +1,4 @@
-"""A server made of a table of answers, in place of the network."""
+"""A fake server with a table of responses, in place of the network."""
 
 import json
 from collections.abc import Callable
@@ -39,14 +39,14 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
-    """Answers by method and path, each from its own list in turn, the last one again and again."""
+    """Respond by method and path, each from its own list in turn, with the last one repeated."""
 
     def __init__(self) -> None:
         self.asked: list[httpx.Request] = []
         self._answers: dict[tuple[str, str], list[httpx.Response | Exception]] = {}
 
     def answers(self, method: str, path: str, *answers: Any, status: int = 200, **headers: str) -> None:
-        """Set what is answered: documents, bytes, or exceptions that break the connection."""
+        """Set the responses: documents, bytes, or exceptions that break the connection."""
         made = [
             answer
             if isinstance(answer, BaseException)
@@ -77,7 +77,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    """Put a `Server` where every command connects to, and let pauses pass at once."""
+    """Install a `Server` for all commands, and skip pauses."""
     made = Server()
     for module in ("workloads.workloads", "workloads.decisions", "resources", "cluster", "check", "policy"):
         monkeypatch.setattr(

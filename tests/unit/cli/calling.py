@@ -1,4 +1,4 @@
-"""Running `hetsched` in this process, and the small cluster that the command tests share."""
+"""Run `hetsched` in this process, on a small cluster that the command tests share."""
 
 import json
 from pathlib import Path

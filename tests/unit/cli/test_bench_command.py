@@ -1,4 +1,4 @@
-"""`hetsched bench --quick`: every scenario gives the contract's document and checks its own answers."""
+"""`hetsched bench --quick`: every scenario returns the contract's document and verifies its results."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from hetsched.lab.bench.measure import Checks, Scenario
 from tests.unit.cli.calling import document, run
 
 
-# What needs an API server, or processes of our own, is measured where there are such.
+# Scenarios with an API server or separate processes run where these exist.
 @pytest.mark.parametrize("scenario", [one for one in Benchmark if one not in (Benchmark.CLUSTER, Benchmark.WATCH)])
 def test_rows_machine_and_checks(scenario: Benchmark) -> None:
     result = run("bench", scenario.value, "--quick", "-o", "json")

@@ -1,6 +1,6 @@
-"""Whatever command the documentation tells people to type, the program understands it as it is written there.
+"""Commands in the documentation are accepted by the program.
 
-What the README has people try first works as it is pasted: its files are there, and its quick commands are run.
+The first commands of the README work when pasted: their files exist, and its quick commands are run.
 """
 
 import platform
@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"(?:\s{4,}|\$ )(?:\$ )?((?:[A-Z_]+=\S+ )*hetsched [a-z].*)"
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield the commands of a page: those in blocks, and those set in code, which may leave out what is required."""
+    """Yield the commands of a page: those in blocks, and those in code spans, which may omit required arguments."""
     for line in text.replace("\\\n", " ").splitlines():
         found = _BLOCK.match(line)
         if found:
@@ -44,7 +44,7 @@ def parsed(line: str) -> Any:
     words = ["10" if word in ("N", "M") else word for word in words[words.index("hetsched") + 1 :]]
     ends = [at for at, word in enumerate(words) if word in ("|", ">", "&&", ";", "2>")]
     words = words[: ends[0]] if ends else words
-    if words[0] == "agent":  # it reads its own options
+    if words[0] == "agent":  # it parses its own options
         return None
     context = typer.main.get_command(app).make_context("hetsched", words)
     while getattr(context.command, "commands", None) and (context._protected_args or context.args):
@@ -85,6 +85,6 @@ def test_first_commands_of_the_readme_work(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(quick) == 4
     for line in quick:
         answer = CliRunner().invoke(app, shlex.split(line)[1:])
-        # The job that is checked is for x86-64; where this machine is not, its own programs are not what it asks for.
+        # The checked job is for x86-64; another machine's own programs do not match it.
         expected = 12 if "--artefact" in line and platform.machine() != "x86_64" else 0
         assert answer.exit_code == expected, (line, answer.output)

@@ -1,4 +1,4 @@
-"""`hetsched experiment openb`: lists and nodes from files, and options that nobody else takes."""
+"""`hetsched experiment openb`: lists and nodes from files, and its own options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nodes_and_published_results_are_found_next_to_the_list(folder: Path) ->
     (made,) = document(run(*asked(folder, "--policy", "fgd", "-o", "json")))["experiments"]
     assert (made["name"], made["reconstruction"]) == ("openb", False)
     rows = {(row["case"], row["metric"]): row for row in made["rows"]}
-    # 20 pods of half a card on 8 cards: 125 % come with the list, 130 % and more by a draw; all 8 cards fill up.
+    # 20 pods of half a GPU on 8 GPUs: 125 % come with the list, 130 % and more by a draw; all 8 GPUs fill up.
     full = rows["small, ties by shuffled names", "GPUs allocated at 130 % (%)"]
     assert (full["policy"], full["value"], full["published"]) == ("fgd", 100.0, 99.5)
     assert {row["metric"] for row in made["rows"]} >= {"GPUs allocated at 50 % (%)", "GPUs fragmented at 80 % (%)"}

@@ -1,4 +1,4 @@
-"""Pages that repeat what the code says are written by the code."""
+"""Generated reference pages match the code."""
 
 from __future__ import annotations
 

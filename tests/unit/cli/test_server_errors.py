@@ -1,4 +1,4 @@
-"""Commands against a server: 3 unreachable or token refused, 2 a refused request, the server's own words."""
+"""Server errors: exit code 3 if unreachable or the token is rejected, 2 for a rejected request, with its text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The key of a standalone server is whole, its owner's alone, and the same at every start."""
+"""The key of a standalone server is complete, private to its owner, and the same at every start."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`--watch` on a terminal: drawn again in place, never wider or higher than the terminal is just then."""
+"""`--watch` on a terminal: redrawn in place, never wider or higher than the current size of the terminal."""
 
 import fcntl
 import json
@@ -68,7 +68,7 @@ def test_most_informative_columns_are_shown_first() -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Sends what is so now, and says when it is the same."""
+    """Return the current state, and report whether it is unchanged."""
 
     now: Any = None
 

@@ -1,4 +1,4 @@
-"""`hetsched whatif -o json`: the fields of the public contract, the same bytes every time but for the time."""
+"""`hetsched whatif -o json`: the fields of the public contract, with the same bytes each time except the time."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hetsched whatif`: 0 all placed, 10 not now, 11 never fits, 12 misconfigured; the worst of several decides."""
+"""`hetsched whatif`: 0 all placed, 10 not now, 11 never fits, 12 misconfigured; the worst of several wins."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.unit.cli.calling import cluster_file, document, run, workload_file
 FITS = a_pod("fits").cpu(1)
 # 2 CPUs with vectors: `vector` has 4 - 3 = 1 left, `plain` has no vectors.
 WAITS = a_pod("waits").cpu(2).isa("rv64gcv")
-# No node has 5 CPUs, not even empty.
+# No node has 5 CPUs, not even an empty one.
 TOO_BIG = a_pod("too-big").cpu(5)
 WRONG = a_pod("wrong").wrong()
 

@@ -1,4 +1,4 @@
-"""What pods are expected to use really, and on what basis, in text and in JSON."""
+"""Expected use of pods and its source, in text and in JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_document_has_both_and_omits_requested_only_use(tmp_path: Path) -> None:
 
 
 def test_simulate_learns_too(tmp_path: Path) -> None:
-    # 8 CPUs, 1 measured: 2.5 learnt each, so two pods fit beside the measured use and the third does not.
+    # 8 CPUs, 1 measured: 2.5 learnt each, so two pods fit in addition to the measured use and the third does not.
     path = tmp_path / "one.json"
     node = a_node("n1").using(cpu="1").build()
     path.write_bytes(write_cluster(ClusterContent(nodes=(node,), pod_usages=SAMPLES)))

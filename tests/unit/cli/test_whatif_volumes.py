@@ -1,4 +1,4 @@
-"""Volumes in a cluster file, claims in it or beside the pods; gates are somebody's to take away."""
+"""Volumes in a cluster file, claims in it or in the file of the pods, and gated pods."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""NUMA placement on one small machine by trying everything: every set of CPUs, every set of cards, every pair of hints.
+"""NUMA placement on one small machine by brute force: every set of CPUs, of GPUs, and every pair of hints.
 
-Written from the rules in words, with sets and loops, so that it shares no idea and no code with the engine but the
-contracts. At most 2 zones, 8 CPUs and 2 cards on each.
+Written from the rules with sets and loops, so that it shares no code with the engine except the contracts. At most 2
+zones, 8 CPUs and 2 GPUs on each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Cores = list[list[int]]
 
 @dataclass
 class Zone:
-    """`cpus` None: counted; amounts in millicores; `cores` by their threads."""
+    """A NUMA zone. `cpus` None: counted; amounts in millicores; `cores` by their threads."""
 
     name: str
     cpus: list[int] | None
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass
 class Wish:
-    """`containers` are (whole CPUs, cards); `millis` is the pod's whole request."""
+    """A request: `containers` are (whole CPUs, GPUs); `millis` is the pod's total request."""
 
     containers: list[tuple[int, int]]
     millis: int
@@ -60,7 +60,7 @@ class Wish:
 
 @dataclass
 class Held:
-    """What one pod holds: millicores by zone, CPUs it has to itself or fixed, CPUs whose ids nobody knows, cards."""
+    """The allocation of one pod: millicores by zone, exclusive or fixed CPUs, CPUs with unknown IDs, GPUs."""
 
     millis: dict[str, int]
     ids: set[int]
@@ -70,21 +70,21 @@ class Held:
 
 
 class Truth:
-    """A machine and what is held on it; `local` wants the cards of a pod that needs one zone to lie in it."""
+    """A machine and its allocations; `local` requires the GPUs of a single-zone pod to be in that zone."""
 
     def __init__(self, machine: Machine, *, local: bool = False) -> None:
         self.machine = machine
         self.local = local
         self.held: dict[str, Held] = {}
 
-    # -- what is free ------------------------------------------------------------------------------------------------
+    # -- free capacity ---------------------------------------------------------------------------------------------
 
     def free_millis(self, zone: Zone) -> int:
         most = zone.allocatable if zone.offline is None else min(zone.allocatable, zone.offline)
         return most - sum(held.millis.get(zone.name, 0) for held in self.held.values())
 
     def whole_millis(self, zone: Zone) -> int:
-        """Free CPU once the zone's own is rounded down to whole CPUs."""
+        """Return the free CPU after the zone's own part is rounded down to whole CPUs."""
         most = zone.allocatable if zone.offline is None else min(zone.allocatable, zone.offline)
         return self.free_millis(zone) - most % 1000
 
@@ -95,7 +95,7 @@ class Truth:
         return set(zone.cpus or ()) - self.machine.reserved - self.taken_ids()
 
     def pins_left(self, zone: Zone) -> int:
-        """How many CPUs of a zone can still be pinned."""
+        """Return how many CPUs of a zone can still be pinned."""
         unnamed = sum(held.unnamed.get(zone.name, 0) for held in self.held.values())
         if zone.cpus is None:
             return zone.allocatable // 1000 - unnamed
@@ -104,10 +104,10 @@ class Truth:
     def free_cards(self) -> set[int]:
         return set(self.machine.cards) - {card for held in self.held.values() for card in held.cards}
 
-    # -- who takes part ----------------------------------------------------------------------------------------------
+    # -- placement modes ------------------------------------------------------------------------------------------
 
     def treatment(self, wish: Wish) -> str:
-        """How the machine treats a pod: `left` alone, `one` zone, or `across` zones."""
+        """Return how the machine treats a pod: `left` alone, `one` zone, or `across` zones."""
         if self.machine.kubelet_pins:
             return "left"
         stated = wish.aware is not None or wish.policy is not None
@@ -141,7 +141,7 @@ class Truth:
         return next(self.splits(wish), None) is not None
 
     def roomy(self, wish: Wish) -> list[Zone]:
-        """Zones that could take the whole pod."""
+        """Return the zones with capacity for the whole pod."""
         found = [zone for zone in self.machine.zones if self._holds(zone, wish)]
         near = self.zones_with_cards(wish)
         return [zone for zone in found if zone.name in near] if self.local and wish.cards else found
@@ -157,7 +157,7 @@ class Truth:
         return zone.cpus is None or any(True for _ in combinations(sorted(self.free_ids(zone)), wish.whole))
 
     def splits(self, wish: Wish) -> Iterator[dict[str, int]]:
-        """Every way to take the whole CPUs of a pod from the zones."""
+        """Yield every way to take the whole CPUs of a pod from the zones."""
         zones = self.machine.zones
         for counts in product(range(wish.whole + 1), repeat=len(zones)):
             if sum(counts) == wish.whole and all(self._gives(z, n, wish) for z, n in zip(zones, counts, strict=True)):
@@ -171,7 +171,7 @@ class Truth:
     # -- the kubelet -------------------------------------------------------------------------------------------------
 
     def admitted(self, wish: Wish) -> bool:
-        """Merge every pair of hints, as the kubelet's documentation tells it."""
+        """Merge every pair of hints, as the kubelet's documentation describes."""
         policy, pins = self.machine.policy, self.machine.kubelet_pins and wish.guaranteed
         asks = [(cpus if pins else 0, cards) for cpus, cards in wish.containers]
         if not any(cpus or cards for cpus, cards in asks):
@@ -221,10 +221,10 @@ class Truth:
             return set(merged[0][2])
         return everything if policy == "best-effort" else None
 
-    # -- which zones and CPUs ----------------------------------------------------------------------------------------
+    # -- selection of zones and CPUs ------------------------------------------------------------------------------
 
     def preferred_zone(self, wish: Wish, near: Iterable[str]) -> str:
-        """The roomy zone with the most free CPU, among those near the cards where any is."""
+        """Return the zone with the most free CPU for the whole pod, among those near the GPUs if there are any."""
         roomy = self.roomy(wish)
         roomy = [zone for zone in roomy if zone.name in set(near)] or roomy
         return min(roomy, key=lambda zone: (-self.free_millis(zone), zone.name)).name
@@ -233,7 +233,7 @@ class Truth:
         return [z.name for z in self.machine.zones if len(set(z.cards) & self.free_cards()) >= wish.cards]
 
     def cost(self, zone: Zone, chosen: Iterable[int], order: str, profile: str) -> tuple[Any, ...]:
-        """How bad a set of CPUs is; the rule's choice is the least of all."""
+        """Return the cost of a set of CPUs; the rule selects the minimum."""
         picked, free = set(chosen), self.free_ids(zone)
         if order == "pack" and not hours(profile):
             whole = [core for core in zone.cores if set(core) <= free]
@@ -248,7 +248,7 @@ class Truth:
         return tuple(rounds), sorted(picked)
 
     def strain(self, core: list[int], free: set[int], profile: str) -> tuple[int, int]:
-        """The worst neighbour on a core for an application, then how many there are."""
+        """Return the worst neighbour on a core for an application, then the number of such neighbours."""
         own = hours(profile)
         others: list[set[int] | None] = []
         for cpu in core:

@@ -1,4 +1,4 @@
-"""A nearest fit applied to a pod as its user would: through the field, in the manifest, which is then read anew."""
+"""Apply a nearest fit to a pod as its user would: change the field in the manifest and parse it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(plain: Plain) -> PodSpec:
 
 
 def applied(pod: PodSpec, fit: NearestFit) -> PodSpec:
-    """Return the pod with one or two fields written as the answer says."""
+    """Return the pod with one or two fields changed as the nearest fit says."""
     plain = pod_object(pod, compact=True)
     for change in (fit, fit.also):
         if change is not None:

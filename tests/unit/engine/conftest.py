@@ -1,4 +1,4 @@
-"""A scratch folder of plugins: files put there stand beside the built-in ones for one test."""
+"""A scratch folder of plugins, added to the built-in ones for one test."""
 
 from __future__ import annotations
 

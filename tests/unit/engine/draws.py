@@ -1,6 +1,6 @@
-"""What hypothesis draws for engine tests: small clusters and pods that use every rule between pods and nodes.
+"""Hypothesis strategies for engine tests: small clusters and pods that use every rule between pods and nodes.
 
-Few values per field, so that rules meet: three zones, two apps, two namespaces, a handful of nodes.
+Few values per field, so that rules interact: three zones, two apps, two namespaces, a handful of nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ APPS = st.sampled_from(["web", "db"])
 
 
 def rarely(strategy: st.SearchStrategy[Any], otherwise: Any) -> st.SearchStrategy[Any]:
-    """Draw mostly `otherwise`, so that rules do not rule everything out."""
+    """Draw mostly `otherwise`, so that rules do not exclude everything."""
     return st.integers(0, 3).flatmap(lambda dice: strategy if dice == 3 else st.just(otherwise))
 
 
@@ -275,7 +275,7 @@ numa_demands = st.builds(
 
 @st.composite
 def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
-    """Draw nodes that also differ in instruction set, card facts, NUMA zones and measured use."""
+    """Draw nodes that also differ in instruction set, GPU facts, NUMA zones and measured use."""
     return [
         msgspec.structs.replace(
             node,
@@ -302,7 +302,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
 
 @st.composite
 def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
-    """Draw pods that also ask for instruction sets, card facts and zones, and say what they will use."""
+    """Draw pods that also request instruction sets, GPU facts and zones, and state their expected use."""
     return [
         msgspec.structs.replace(
             pod,
@@ -322,7 +322,7 @@ def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
 
 @st.composite
 def aligned(draw: st.DrawFn, shape: Shape) -> dict[str, Any]:
-    """Draw the part of a shape that concerns zones: a wish, containers with whole CPUs, a load profile."""
+    """Draw the zone-related part of a shape: a NUMA policy, containers with whole CPUs, a load profile."""
     cpus = draw(st.lists(st.integers(1, 3), max_size=2))
     return {
         "numa": draw(st.none() | numa_demands),

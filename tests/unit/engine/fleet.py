@@ -1,6 +1,6 @@
-"""One plugin asked about one pod on a small cluster, and schedulers for tests of whole cycles.
+"""Run one plugin for one pod on a small cluster; build schedulers for tests of whole cycles.
 
-Inputs are builders of `tests.builders`; answers come by node name.
+Inputs are builders of `tests.builders`; results are by node name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Namespaces = dict[str, dict[str, str]]
 
 
 def built(thing: Any) -> Any:
-    """Return a contract struct, whether or not the builder has been asked to build it."""
+    """Return a contract struct from a struct or a builder."""
     return thing.build() if isinstance(thing, PodBuilder | NodeBuilder) else thing
 
 
@@ -41,7 +41,7 @@ def cluster(nodes: Iterable[Node], running: Iterable[Pod] = (), namespaces: Name
 
 
 def rebuilt(state: ClusterState) -> ClusterState:
-    """Build the same cluster anew from its reports, samples brought up to now, and the pods that run on it."""
+    """Build the same cluster again from its reports, its current samples, and its running pods."""
     running = [
         msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
         for b in state.bookings.values()
@@ -67,7 +67,7 @@ def policy_of(*uses: PluginUse | str, ties: Ties | None = None) -> Policy:
 
 
 def active(name: str, params: dict[str, Any] | None = None) -> ActivePlugin:
-    """Return one plugin, alone in its policy."""
+    """Return one plugin as the only one of its policy."""
     return policy_of(PluginUse(name, params=params or {})).plugins[0]
 
 
@@ -83,7 +83,7 @@ def scheduler(
 
 
 class Answer:
-    """What a filter says about one pod: which nodes fit, and why the others do not."""
+    """A filter's result for one pod: the feasible nodes, and the reasons of all others."""
 
     def __init__(self, fits: dict[str, bool], reasons: dict[str, list[Refusal]], *, skipped: bool) -> None:
         self.fits = fits
@@ -131,7 +131,7 @@ def score(
     params: dict[str, Any] | None = None,
     feasible: Iterable[str] | None = None,
 ) -> dict[str, float] | None:
-    """Return one plugin's normalised scores, None where it sits out; `feasible` names the candidates (all)."""
+    """Return one plugin's normalised scores, None if it does not score; `feasible` names the candidates (all)."""
     state, chosen = cluster(nodes, running, namespaces), active(plugin, params)
     request = state.compile(built(pod))
     names = state.columns.names

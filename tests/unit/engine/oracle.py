@@ -1,7 +1,7 @@
-"""The default filters and scores once more, in plain Python: no columns, no caches, every pod looked at every time.
+"""The default filters and scores in plain Python, without columns and caches.
 
-Written from Kubernetes' documentation and kube-scheduler's formulas, node by node and pod by pod, so that it shares
-no idea and no code with the engine but the contracts. Slow on purpose.
+Written from Kubernetes' documentation and kube-scheduler's formulas, node by node and pod by pod, so that it shares no
+code with the engine except the contracts. Slow on purpose.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Oracle:
         self.nodes = sorted(nodes, key=lambda node: node.name)
         self.namespaces = namespaces or {}
         self.placed: list[tuple[PodSpec, NodeReport]] = []
-        self.cards: dict[str, dict[int, int]] = {}  # pod key -> card index -> milli held
+        self.cards: dict[str, dict[int, int]] = {}  # pod key -> GPU index -> allocated milli
 
     def schedule(self, pod: PodSpec) -> str | None:
-        """Place a pod where the highest total is, the lowest name among equals."""
+        """Place a pod on the node with the highest total; the lowest name wins ties."""
         fitting = self.feasible(pod)
         if not fitting:
             return None
@@ -113,7 +113,7 @@ class Oracle:
     # -- rules between pods --------------------------------------------------------------------------------------
 
     def means(self, term: PodTerm, stated_by: PodSpec, pod: PodSpec) -> bool:
-        """Tell whether a term of one pod means another."""
+        """Return whether a term of one pod matches another."""
         if not term.namespaces and term.namespace_selector is None:
             inside = pod.namespace == stated_by.namespace
         else:

@@ -1,7 +1,7 @@
-"""Random small machines: the engine and an oracle that tries everything agree on what fits and on what is granted.
+"""On random small machines the engine and a brute-force oracle agree on feasibility and on allocations.
 
 `HETSCHED_TEST_MACHINES=20000` draws that many machines (a sample by default); `HETSCHED_TEST_SEED` repeats a run. On
-each machine several pods come and go, so that most requests meet a machine in use.
+each machine several pods arrive and end, so that most requests find a machine in use.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def deciding(machine: Machine, order: str, *, local: bool) -> Scheduler:
 
 
 def check_grant(truth: Truth, wish: Wish, order: str, granted: Allocation) -> Held:
-    """Compare what was granted with the best there is, and return what the pod holds now."""
+    """Compare the allocation with the best possible one, and return the pod's current allocation."""
     treatment, zones = truth.treatment(wish), {zone.name: zone for zone in truth.machine.zones}
     millis = {zone.name: zone.cpu_millis for zone in granted.zones}
     cards = {card.index for card in granted.gpus}
@@ -135,7 +135,7 @@ def check_grant(truth: Truth, wish: Wish, order: str, granted: Allocation) -> He
     if treatment == "one":
         near = truth.zones_with_cards(wish)
         (name,) = millis
-        # Where the kubelet holds the cards to a zone, cards and CPUs follow its choice.
+        # Where the kubelet holds the GPUs to a zone, GPUs and CPUs follow its choice.
         if not any(count for _, count in wish.containers) or truth.machine.policy in ("none", "best-effort"):
             assert name == truth.preferred_zone(wish, near)
             assert name not in near or cards <= set(zones[name].cards)

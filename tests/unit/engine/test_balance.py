@@ -1,4 +1,4 @@
-"""How full and how even a cluster is."""
+"""Use and balance of a cluster."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_the_cluster_is_the_mean_of_its_ready_nodes() -> None:
 
 
 def test_utilisation_and_cards_of_the_whole_cluster() -> None:
-    # CPU 4 of 16, memory 8 of 64 GiB; cards: 1000 + 250 of 4000 milli granted, 2.75 cards left
+    # CPU 4 of 16, memory 8 of 64 GiB; GPUs: 1000 + 250 of 4000 milli granted, 2.75 GPUs left
     nodes = [a_node("a").cpu(8).memory("32Gi").gpus(2), a_node("b").cpu(8).memory("32Gi").gpus(2)]
     running = [
         a_pod("r").cpu(4).memory("8Gi").gpu(1).running_on("a", CardGrant(0, 1000, 40_960)),

@@ -1,4 +1,4 @@
-"""The compiled loop and the cycle must be told apart by speed alone."""
+"""The compiled loop and the scheduling cycle give the same results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_pick_grant_and_total_is_the_same(policy, seed):
     in_batches = BatchScheduler(Scheduler(batched, compiled), expected=10**9, shortest=1)
     expected = [one_by_one.schedule(pod) for pod in pods[:100]]
     actual = in_batches.schedule(pods[:60]) + in_batches.schedule(pods[60:100])
-    # Something leaves in between, as it does between two batches of a worker.
+    # A pod leaves in between, as between two batches of a worker.
     gone = [outcome.pod.key for outcome in expected if outcome.node][::3]
     for key in gone:
         single.forget(key)

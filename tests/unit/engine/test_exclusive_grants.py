@@ -1,4 +1,4 @@
-"""Whatever comes, goes, is measured or is lent: no CPU and no card is ever in two exclusive grants."""
+"""After any sequence of events no CPU and no GPU is in two exclusive grants."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ pods = st.builds(
 
 
 class Anything(RuleBasedStateMachine):
-    """Three nodes: two where we pin, one whose kubelet does."""
+    """Three nodes: two pinned by us, one by its kubelet."""
 
     @initialize(policy=st.sampled_from(["hetsched", "cassini", "binpack"]))
     def start(self, policy: str) -> None:

@@ -1,4 +1,4 @@
-"""A pod that states no load profile is paired by the one that was learnt from earlier pods of its controller."""
+"""A pod without a stated load profile uses the one learnt from earlier pods of its controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole cycles against an oracle that keeps nothing and looks at everything, node by node and pod by pod."""
+"""Whole cycles against an oracle without caches, node by node and pod by pod."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ def test_equal_after_logs_and_journals_restart(
 
 
 def live(fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject) -> None:
-    """Place the pods one after the other, while some leave again."""
+    """Place the pods one after the other, while some end."""
     deciding, oracle = scheduler(fleet, namespaces=NAMESPACES), Oracle(fleet, NAMESPACES)
     names = deciding.state.columns.names
     for pod in pods:
@@ -39,7 +39,7 @@ def live(fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject) -> N
         expected = dict.fromkeys(names, INFEASIBLE) | (oracle.totals(pod, fitting) if fitting else {})
         _, totals = deciding.evaluator.evaluate(deciding.state.compile(pod))
         found = dict(zip(names, totals.tolist(), strict=True))
-        # A score that is the same on every feasible node may be left out by one side: only differences decide.
+        # A score that is the same on every feasible node may be omitted by one side: only differences decide.
         assert _shifted(found) == _shifted(expected)
         assert deciding.schedule(pod).node == oracle.schedule(pod)
         if oracle.placed and data.draw(st.booleans(), label="a pod leaves"):

@@ -1,4 +1,4 @@
-"""A digest reads only changed rows, also on a copy whose log begins anew."""
+"""A digest reads only changed rows, also on a copy with a new log."""
 
 from __future__ import annotations
 

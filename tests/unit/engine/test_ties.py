@@ -1,4 +1,4 @@
-"""Equal totals: the lowest name, or a draw that the seed repeats."""
+"""Ties: the lowest name, or a draw that the seed repeats."""
 
 from hetsched.contracts.objects.policy import Ties
 from tests.builders import a_node, a_pod

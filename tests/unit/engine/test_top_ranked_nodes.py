@@ -1,4 +1,4 @@
-"""What the ledger keeps of a decision equals the top of the whole matrix."""
+"""The stored top ranks of a decision equal those of the whole matrix."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_lent_zone_stays_lent_next_to_unreadable_zone() -> None:
 
 @pytest.mark.parametrize("memory", [4, 3])
 def test_crossing_pod_counts_memory_of_unreadable_zone(memory: int) -> None:
-    # 8 GiB are asked, and the memory of a zone does not depend on its offline capacity.
+    # 8 GiB are requested, and the memory of a zone does not depend on its offline capacity.
     found = diagnosis(Zone(2, memory), Zone(2, 4, "unreadable"), aware=False)
     assert codes(found) == ["ZoneCapacityUnreadable" if memory == 4 else "ZoneMemoryInsufficient"]
 

@@ -1,4 +1,4 @@
-"""Measured use between two samples: the sample, plus what was placed since, minus what went since."""
+"""Measured use between two samples: the sample, plus pods placed since, minus pods that ended since."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_later_placements_add_their_expected_use() -> None:
 
 
 def test_later_departures_subtract_their_expected_use() -> None:
-    # 5 CPUs measured, of which the running pod is expected to use 4: 1 is left; what comes and goes leaves no trace
+    # 5 CPUs measured, of which the running pod is expected to use 4: 1 is left; a pod that comes and goes changes
+    # nothing
     state = cluster([a_node("n").using(cpu="5")], [a_pod("old").cpu(1).expecting(cpu="4").running_on("n")])
     booked(state, a_pod("a").expecting(cpu="2").build())
     state.forget("default/a")
@@ -101,7 +102,7 @@ def test_the_basis_of_each_expectation_is_in_the_answer() -> None:
     ]
 
 
-# -- samples come, and grow old ----------------------------------------------------------------------------------------
+# -- new and old samples ----------------------------------------------------------------------------------------------
 
 
 def test_a_new_sample_holds_all_that_is_booked() -> None:
@@ -169,7 +170,7 @@ SHAPE = Shape(requests=((CPU, 250), (MEMORY, GIB // 2), (PODS, 1)))
 
 
 class Machines:
-    """Nodes with what really runs on them; every sample is the truth of its moment."""
+    """Nodes with the actual use of their pods; every sample is the actual use at its time."""
 
     def __init__(self, policy: str, samples: tuple[PodUsage, ...]) -> None:
         room = dict(zip(USAGE_RESOURCES, (16_000, 64 * GIB, 1000, 500), strict=True)) | {PODS: 110}
@@ -180,7 +181,7 @@ class Machines:
         self.engine = Scheduler(state, compile_policy(BUILTIN[policy], REGISTRY))
 
     def run(self, pods: list[tuple[PodSpec, tuple[int, ...]]], *, sample_each: bool) -> float:
-        """Place the pods and return the balance of what they really use in the end."""
+        """Place the pods and return the balance of their actual use at the end."""
         state = self.engine.state
         for pod, amounts in pods:
             node = self.engine.schedule(pod).node
@@ -200,7 +201,7 @@ class Machines:
 
 
 def burst(seed: int, spread: float) -> tuple[list[tuple[PodSpec, tuple[int, ...]]], tuple[PodUsage, ...]]:
-    """Draw pods, what each really uses, and what 30 earlier pods of each controller used.
+    """Draw pods, their actual use, and the use of 30 earlier pods of each controller.
 
     Uses lie between 1 - `spread` and 1 times the kind's.
     """
@@ -221,7 +222,7 @@ def burst(seed: int, spread: float) -> tuple[list[tuple[PodSpec, tuple[int, ...]
 
 @pytest.mark.parametrize("policy", ["mbcgt", "dynamic"])
 def test_a_burst_is_placed_as_if_each_pod_had_been_sampled(policy: str) -> None:
-    # Pods of a controller use all the same, so what is learnt is what they will use.
+    # All pods of a controller use the same, so the learnt use is the actual one.
     pods, earlier = burst(1, spread=0.0)
     between = Machines(policy, earlier).run(pods, sample_each=False)
     one_a_sample = Machines(policy, earlier).run(pods, sample_each=True)
@@ -230,7 +231,7 @@ def test_a_burst_is_placed_as_if_each_pod_had_been_sampled(policy: str) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_burst_of_uneven_pods_is_no_worse_balanced(seed: int) -> None:
-    # What one pod will use nobody knows; that may cost a thousandth, where knowing nothing costs several.
+    # The use of one pod is unknown; that may cost a thousandth, while unknown uses of all cost several.
     pods, earlier = burst(seed, spread=0.4)
     between = Machines("mbcgt", earlier).run(pods, sample_each=False)
     one_a_sample = Machines("mbcgt", earlier).run(pods, sample_each=True)

@@ -1,4 +1,4 @@
-"""ELF files: machine, RISC-V attributes, x86 ISA-needed notes. The files are laid out here byte by byte."""
+"""ELF files, byte by byte: machine, RISC-V attributes, x86 ISA-needed notes."""
 
 import struct
 from contextlib import suppress
@@ -24,7 +24,7 @@ def elf(
     segments: tuple[tuple[int, bytes], ...] = (),
     sections: tuple[tuple[int, bytes], ...] = (),
 ) -> bytes:
-    """Header, segment table, section table, then the contents."""
+    """Return header, segment table, section table, then the contents."""
     wide = bits == 64
     header_size, segment_size, section_size = (64, 56, 64) if wide else (52, 32, 40)
     segments_at = header_size
@@ -53,7 +53,7 @@ def elf(
 
 
 def attributes(arch: str | None, *, vendor: bytes = b"riscv\0") -> bytes:
-    """Stack alignment 16 (tag 4, a number), then the architecture (tag 5, a string)."""
+    """Return stack alignment 16 (tag 4, a number), then the architecture (tag 5, a string)."""
     body = b"\x04\x10" + (b"\x05" + arch.encode() + b"\0" if arch is not None else b"")
     block = b"\x01" + struct.pack("<I", len(body) + 5) + body
     return b"A" + struct.pack("<I", len(vendor) + len(block) + 4) + vendor + block
@@ -166,7 +166,7 @@ def test_damaged_files_give_a_result_or_a_refusal(data: bytes, length: int, chan
 
 
 def test_an_offset_beyond_all_numbers_is_no_crash() -> None:
-    # More sections than the header counts, at the last address there is.
+    # More sections than the header counts, at the last possible address.
     data = bytearray(elf(RISCV))
     data[40:48], data[60:62] = b"\xff" * 8, bytes(2)
     with pytest.raises(InputError):

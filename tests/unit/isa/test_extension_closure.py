@@ -50,7 +50,7 @@ def test_all_parts_together_name_their_bundle() -> None:
 
 
 def test_a_bundle_is_named_only_when_every_applying_part_is_there() -> None:
-    # With d, zcd is a part of c; zca alone is then not all of it.
+    # With d, zcd is a part of c; then zca alone is not all of it.
     assert "c" in close("zca")
     assert "c" not in close("zca", "d")
     assert "c" in close("zca", "zcd", "d")

@@ -1,4 +1,4 @@
-"""The entry point of an image: through links, scripts, layers on top of each other, layouts and older archives."""
+"""The entry point of an image: through links, scripts, layers, layouts and older archives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def entry(found: Inspection) -> list[tuple[str, str | None]]:
 
 
 def test_the_entry_point_is_found_and_raises_the_need(tmp_path: Path) -> None:
-    # rv64gc by the platform; the program has no attribute, so its header's flags are its need: within rv64gc.
+    # rv64gc by the platform; the program has no attribute, so its header's flags are its requirement: within rv64gc.
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": RISCV})))
     assert entry(found) == [("/app", "rv64idc")]
     assert found.requirement == "rv64imafdc_zicsr_zifencei"

@@ -1,4 +1,4 @@
-"""What the platforms of image indexes ask of a node."""
+"""Instruction sets that the platforms of image indexes require of a node."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_pod_may_use_the_common_architectures_at_the_highest_floor() -> None:
         image_floors(["linux/amd64", "linux/arm64/v8.7", "linux/riscv64"]),
         image_floors(["linux/amd64/v3", "linux/arm64/v9", "linux/riscv64/rva22u64", "linux/s390x"]),
     ]
-    # armv8.7 and armv9.0 are not comparable; what has both is armv9.2.
+    # armv8.7 and armv9.0 are not comparable; a node with both is armv9.2.
     assert texts(pod_floors(images)) == {"amd64": "x86-64-v3", "arm64": "armv9.2-a", "riscv64": "rva22u64"}
 
 

@@ -20,7 +20,7 @@ def inspect(file: Path) -> Result:
 
 
 class Layout:
-    """An image layout that grows on disk."""
+    """An image layout on disk that a test extends."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -140,7 +140,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_rejected_file_is_named(tmp_path: Path) -> None:
-    """The error says of which file it speaks, once, whether or not the reader of the file knew its name."""
+    """The error names the file once, whether or not the parser knew its name."""
     for name, content in (("text", b"#!/bin/sh\n"), ("missing", None)):
         file = tmp_path / name
         if content is not None:

@@ -1,4 +1,4 @@
-"""Strict parsing: every wrong string is answered with its own code."""
+"""Strict parsing: every wrong string gets its own error code."""
 
 import pytest
 

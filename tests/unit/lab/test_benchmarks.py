@@ -1,4 +1,4 @@
-"""Benchmarks: the fleet is repeatable, rows sum up correctly, the rival and the oracle decide alike."""
+"""Benchmarks: the fleet is repeatable, rows sum up correctly, the comparison scheduler and the oracle agree."""
 
 from hetsched.engine.cluster.columns import Window
 from hetsched.engine.cluster.state import ClusterState

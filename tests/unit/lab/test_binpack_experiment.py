@@ -1,4 +1,4 @@
-"""The binpack experiment: what it measures and what it makes of it."""
+"""The binpack experiment: its measurements and their evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def measured(policy: str) -> list[float | None]:
 
 
 def test_spreading_leaves_a_card_on_each_node_and_packing_two_on_one() -> None:
-    # Six 1-card jobs on 4 + 4 cards: 3 + 3 leaves 1 + 1, 4 + 2 leaves 0 + 2, and two cards are asked of one node.
+    # Six 1-GPU jobs on 4 + 4 GPUs: 3 + 3 leaves 1 + 1, 4 + 2 leaves 0 + 2, and two GPUs are requested on one node.
     assert measured("spread") == [3, 3, 0]
     assert measured("default-kube") == [3, 3, 0]
     assert measured("binpack") == [4, 2, 1]

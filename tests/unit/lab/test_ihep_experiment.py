@@ -1,4 +1,4 @@
-"""The IHEP experiment: three placements, every order of submission, and the scores of four card pods."""
+"""The IHEP experiment: three placements, every order of submission, and the scores of four GPU pods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy(name: str) -> Policy:
     ],
 )
 def test_experiment_1_with_the_cpu_pods_first(name: str, lying: str, pending: tuple[int, int]) -> None:
-    # Five pods of 8 CPUs a node: 47.5 / 8 = 5.9. 20 places for 20 pods.
+    # Five pods of 8 CPUs per node: 47.5 / 8 = 5.9. 20 places for 20 pods.
     found = place(policy(name), CPU_FIRST)
     assert (str(found), (found.cpu_pending, found.gpu_pending)) == (lying, pending)
 
@@ -61,7 +61,7 @@ def test_the_scores_of_experiment_2_are_the_worked_ones() -> None:
 
 
 def test_declared_flops_give_the_same_scores_for_unknown_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Experiment 2 with cards of models X and Y, which state 7.0 and 7.5 TFLOPS, has the worked scores too."""
+    """Experiment 2 with GPUs of models X and Y, which state 7.0 and 7.5 TFLOPS, has the worked scores too."""
     # Without the TFLOPS: X (0 + 1 + .86792) / 3 = .62264, Y (0 + .35556 + 1) / 3 = .45185.
     # test1: (.62264 + .26680) / 2 = .4447 and (.45185 + .45821) / 2 = .4550 instead of .6003 and .6217.
     named = {"_LARGE": ("X", 7.0), "_SMALL": ("Y", 7.5)}

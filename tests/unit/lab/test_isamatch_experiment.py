@@ -1,4 +1,4 @@
-"""The ISAMatch experiment: its tasks, its figures and the percentages of the published seed."""
+"""The ISAMatch experiment: its tasks, its results and the percentages of the published seed."""
 
 from __future__ import annotations
 

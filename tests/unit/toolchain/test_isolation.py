@@ -1,4 +1,4 @@
-"""Tests have folders of their own and see nothing that steers the product."""
+"""Tests have their own folders and no variables of the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock must install the same files from anybody's index: every pin hashed, no address inside."""
+"""A lock installs the same files from any index: every pin has a hash, and no address is inside."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A test whose outside program is missing is skipped aloud, and fails where CI is set."""
+"""A test whose external program is missing is skipped with a message, and fails with CI set."""
 
 from collections import Counter
 

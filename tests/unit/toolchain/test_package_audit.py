@@ -1,4 +1,4 @@
-"""The audit of packages says what was found, and does not call something clean that nobody looked at."""
+"""The package audit reports findings, and does not report unchecked packages as clean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.audit import LOCK, bill, judge, pins
 
-# What is known against older versions; the threat model of docs/explanation/security.md names why.
+# Known vulnerabilities of older versions; the threat model of docs/explanation/security.md explains this check.
 FLOORS = {"django": (5, 2, 17), "djangorestframework": (3, 15, 2), "urllib3": (2, 5, 0), "cryptography": (44, 0, 1)}
 
 

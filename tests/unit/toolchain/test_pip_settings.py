@@ -1,4 +1,4 @@
-"""uv reads none of pip's settings; a user with a mirror must not have to say everything twice."""
+"""pip settings are passed to uv, which reads none of them; a user with a mirror configures it once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`HETSCHED_TEST_EXAMPLES` multiplies the examples of every property test, whether or not it states their number."""
+"""`HETSCHED_TEST_EXAMPLES` multiplies the examples of every property test, also of those without a number."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, 
 from ..shell import Shell, page
 
 PAGE_SIZE = 50
-SECONDS_BETWEEN_LOOKS = 15  # a comparison has no topic of its own
+SECONDS_BETWEEN_LOOKS = 15  # comparisons have no live topic
 TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait", Judgement.INFEASIBLE: "bad"}
 
 

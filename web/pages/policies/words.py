@@ -1,4 +1,4 @@
-"""Translated texts of the policy editor's scripts; JavaScript has no catalogue of its own."""
+"""Translated texts of the policy editor's scripts; JavaScript has no catalogue."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Writes of the watch events of a live cluster: nodes and pods become rows."""
+"""Writers of the watch events of a live cluster: nodes and pods become rows."""
